@@ -1,4 +1,4 @@
-"""Command that runs a batch of tasks on a pool of environments.
+"""Run a batch of tasks on a pool of environments, and go on where an earlier run ended.
 
 The tasks are in the style of SWE-bench, and any deployment provides the environments.
 
@@ -6,37 +6,254 @@ The tasks are in the style of SWE-bench, and any deployment provides the environ
     python -m swerex_c.examples.batch --demo 100 --results OUT.jsonl --pool 64 \\
         --deployment '{"type": "ray", "environment": {"type": "local"}}'
 
-`swerex_c.examples._tasks.Task` describes a task; `--demo N` generates tasks. If you run the same command again, it
-continues where the last run ended, for whatever reason: tasks with a result are not done again, except, with
-`--retry-errors`, those that ended in an error or at a limit of time or memory.
+`swerex_c.examples.tasks.Task` describes a task; `--demo N` makes tasks up. If you run the same command again, tasks
+with a result are not done again, except, with `--retry-errors`, those that ended in an error or at a limit.
 
-Modules: `_tasks` reads tasks, `_demo` generates them, `_run` runs them, `_agent` talks to agent programs, `_results`
-keeps the result file, `_show` prints.
+Each task has its own environment. If that is lost, the whole task is done again in a fresh one. A task that reaches a
+limit of time or memory, its own or its environment's, is not, because it would reach the limit again.
+
+To run your own agent, replace the loop over `task.actions` in `carry_out`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import shlex
 import signal
 import sys
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal, NoReturn, Self
 
 import typer
+from pydantic import BaseModel, ValidationError, field_serializer
 
+from swerex_c.deployment.config import config_from_json
+from swerex_c.examples.tasks import Task, demo_tasks, read_tasks
+from swerex_c.exceptions import (
+    BashIncorrectSyntaxError,
+    CommandTimeoutError,
+    EnvironmentLostError,
+    EnvironmentMemoryLimitError,
+    EnvironmentTimeLimitError,
+    InvalidInputError,
+    SwerexException,
+)
+from swerex_c.interfaces import AbstractRuntime
+from swerex_c.models import BashAction, BashInterruptAction, Command, CreateBashSessionRequest, UploadRequest
+from swerex_c.pool.pool import Pool
 from swerex_c.utils.child_signal import restore_child_signal
+from swerex_c.utils.visible import visible
 
-if TYPE_CHECKING:
-    from swerex_c.examples._results import Result, ResultFile
-    from swerex_c.examples._tasks import Task
-    from swerex_c.pool.pool import Pool
-
-__all__ = ["app", "main"]
+__all__ = ["Result", "ResultFile", "SetupFailedError", "app", "main", "run_batch"]
 
 _ERRORS, _USAGE, _INTERRUPTED, _TERMINATED = 1, 2, 130, 143
+
+_LIMITS = (EnvironmentTimeLimitError, EnvironmentMemoryLimitError)
+
+_KEPT = 4000
+"""Number of characters kept from the end of a check's output."""
+
+
+class SetupFailedError(SwerexException, RuntimeError):
+    """A setup command of a task's environment did not exit with 0."""
+
+
+# The result file
+
+
+class Result(BaseModel):
+    """Result of a task."""
+
+    id: str
+    outcome: Literal["resolved", "failed", "limit", "error"]
+    """Outcome of the check ("resolved" or "failed"); "limit" if the task reached a limit of time or memory, its own or
+    that of its environment; "error" if it was not completed for another reason."""
+
+    error: str = ""
+    """Class name of the exception for the limit or the error."""
+
+    message: str = ""
+    attempts: int = 1
+    """Number of attempts; more than 1 if the environment was lost, except by reaching a limit."""
+
+    seconds: float = 0.0
+    """Duration of the last attempt, from getting the environment to the end of the attempt."""
+
+    patch: str = ""
+    check_output: str = ""
+    check_exit_code: int | None = None
+
+    @field_serializer("error", "message", "patch", "check_output")
+    def _as_text(self, value: str) -> str:
+        """Escape characters that UTF-8 cannot encode, such as surrogates for the bytes of a file name."""
+        return value.encode("utf-8", "backslashreplace").decode()
+
+
+class ResultFile:
+    """Append-only file of results, one JSON object a line, which one process at a time can open.
+
+    A record is on disk before its task counts as finished. If the process or the machine dies while it writes a record,
+    the next run removes the incomplete record and does that task again.
+    """
+
+    def __init__(self, path: Path):
+        """Open or create the file, read its records, and remove an incomplete last record.
+
+        Raises:
+            InvalidInputError: if another process writes the file, or a complete line is not a record.
+            OSError: if the file cannot be opened.
+        """
+        self.path = path
+        self.results: dict[str, Result] = {}
+        self._file = path.open("a+b", buffering=0)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._read()
+        except BlockingIOError:
+            self._file.close()
+            raise InvalidInputError(f"Another process writes {path}") from None
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._file.close()
+
+    def _read(self) -> None:
+        self._file.seek(0)
+        *lines, incomplete = self._file.read().split(b"\n")
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                try:
+                    result = Result.model_validate_json(line)
+                except ValidationError:
+                    raise InvalidInputError(f"{self.path}, line {number}: this is no result of a task") from None
+                self.results[result.id] = result
+        if incomplete:
+            self._file.truncate(self._file.tell() - len(incomplete))
+            os.fsync(self._file.fileno())
+
+    def add(self, result: Result) -> None:
+        """Append a record and sync it to disk.
+
+        Raises:
+            OSError: if the record cannot be written; the file is then truncated to its former end if possible.
+        """
+        rest = memoryview(result.model_dump_json().encode() + b"\n")
+        before = os.fstat(self._file.fileno()).st_size
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+            os.fsync(self._file.fileno())
+        except OSError:
+            self._file.truncate(before)
+            raise
+        self.results[result.id] = result
+
+
+# A task in an environment
+
+
+async def carry_out(task: Task, runtime: AbstractRuntime, result: Result) -> None:
+    """Do a task: upload, setup, the agent's commands, patch, check."""
+    session = CreateBashSessionRequest(startup_timeout=60, env={"PAGER": "cat", "GIT_PAGER": "cat"})
+    await runtime.create_session(session)
+    made = await runtime.execute(Command(command="mktemp -d -t swerex-batch-XXXXXX", shell=True, check=True))
+    directory = project = made.stdout.strip()
+    if task.upload is not None:
+        project = str(PurePosixPath(directory) / PurePosixPath(task.upload).name)
+        await runtime.upload(UploadRequest(source_path=task.upload, target_path=project))
+    await runtime.run_in_session(BashAction(command=f"cd -- {shlex.quote(project)}", timeout=60))
+    for command in task.setup:
+        code, output = await run_step(runtime, command, task.command_timeout)
+        if code != 0:
+            raise SetupFailedError(f"{command[:200]!r} exited with {code}: {output[-1000:]}")
+    for command in task.actions:
+        await run_step(runtime, command, task.command_timeout)
+    if task.patch:
+        patch = Command(command=task.patch, shell=True, check=True, cwd=project, timeout=task.command_timeout)
+        result.patch = (await runtime.execute(patch)).stdout
+    result.check_exit_code, output = await run_step(runtime, task.check, task.command_timeout)
+    result.check_output = output[-_KEPT:]
+    # Environments may share a file system, as those of this machine do, so the directory would remain.
+    await runtime.execute(Command(command=["rm", "-rf", "--", directory], timeout=20))
+
+
+async def run_step(runtime: AbstractRuntime, command: str, seconds: float) -> tuple[int | None, str]:
+    """Run a command in the session, and return its exit code and its output.
+
+    The exit code is None if the command was interrupted after `seconds`, or bash refuses it. The end of the session or
+    of the environment is raised.
+    """
+    try:
+        answer = await runtime.run_in_session(BashAction(command=command, timeout=seconds, check="silent"))
+    except CommandTimeoutError as error:
+        await runtime.run_in_session(BashInterruptAction(timeout=1.0))
+        return None, error.output
+    except BashIncorrectSyntaxError as error:
+        return None, error.extra_info.get("bash_stderr", "")
+    return answer.exit_code, answer.output
+
+
+# All tasks on a pool
+
+
+async def run_batch(
+    tasks: Iterable[Task], pool: Pool, file: ResultFile, *, attempts: int = 3, finished: Callable[[Result], None]
+) -> None:
+    """Do tasks that have no result yet, as many at a time as the pool has environments.
+
+    Args:
+        attempts: maximum number of attempts per task if its environment is lost.
+        finished: called with each result when it is on disk.
+
+    Raises:
+        OSError: if a result cannot be written.
+    """
+    left = deque(tasks)
+
+    async def work() -> None:
+        while left:
+            result = await _result_of(left.popleft(), pool, attempts)
+            file.add(result)
+            finished(result)
+
+    try:
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(min(pool.size, len(left))):
+                workers.create_task(work())
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+async def _result_of(task: Task, pool: Pool, attempts: int) -> Result:
+    for attempt in range(1, attempts + 1):
+        result = Result(id=task.id, outcome="error", attempts=attempt)
+        begin = time.monotonic()
+        try:
+            async with pool.environment(time_limit=task.timeout) as environment:
+                begin = time.monotonic()
+                await carry_out(task, environment.runtime, result)
+            result.outcome = "resolved" if result.check_exit_code == 0 else "failed"
+            break
+        except Exception as error:
+            result.error, result.message = type(error).__name__, str(error)[:_KEPT]
+            result.outcome = "limit" if isinstance(error, _LIMITS) else "error"
+            if result.outcome == "limit" or not isinstance(error, EnvironmentLostError):
+                break
+    result.seconds = round(time.monotonic() - begin, 4)
+    return result
+
+
+# The command
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -48,7 +265,6 @@ def batch(
     pool: Annotated[int, typer.Option(min=1, help="How many environments at once.")] = 4,
     deployment: Annotated[str, typer.Option(help="What each environment is, as JSON.")] = '{"type": "local"}',
     demo: Annotated[int | None, typer.Option(min=1, help="Make up this many tasks instead of reading a file.")] = None,
-    agent: Annotated[str, typer.Option(help="The agent's program, for tasks that name neither actions nor one.")] = "",
     attempts: Annotated[int, typer.Option(min=1, help="How often a task is begun if its environment is lost.")] = 3,
     starts_at_once: Annotated[int, typer.Option(min=1, help="How many environments may be starting.")] = 8,
     retry_errors: Annotated[
@@ -59,22 +275,11 @@ def batch(
 
     The exit status is 1 if a task ended in an error, and 130 if the run was interrupted.
     """
-    os.environ.setdefault("SWE_REX_LOG_STREAM_LEVEL", "ERROR")  # the modules imported below read it
-    from swerex_c.deployment.config import config_from_json
-    from swerex_c.examples._demo import demo_tasks
-    from swerex_c.examples._results import ResultFile
-    from swerex_c.examples._tasks import read_tasks
-    from swerex_c.exceptions import InvalidInputError
-    from swerex_c.pool.pool import Pool
-
     if (tasks is None) == (demo is None):
         _fail("Either a file of tasks or --demo N is needed")
     try:
         config = config_from_json(deployment)
         all_tasks = demo_tasks(demo) if demo is not None else read_tasks(tasks or Path())
-        for task in all_tasks:
-            if agent and not task.actions and not task.agent:
-                task.agent = shlex.split(agent)
         file = ResultFile(results)
     except (InvalidInputError, OSError, ValueError) as error:
         _fail(str(error))
@@ -84,37 +289,35 @@ def batch(
         print(f"{len(all_tasks) - len(left)} of {len(all_tasks)} tasks have a result already", flush=True)
     with file:
         try:
-            asyncio.run(_run(all_tasks, left, file, Pool(config, pool, starts_at_once=starts_at_once), attempts))
+            asyncio.run(_run(left, len(all_tasks), Pool(config, pool, starts_at_once=starts_at_once), file, attempts))
         except (KeyboardInterrupt, asyncio.CancelledError) as error:
             print("Interrupted. The same command again goes on from here.")
             raise typer.Exit(_INTERRUPTED if isinstance(error, KeyboardInterrupt) else _TERMINATED) from None
         except OSError as error:
             print(f"A result could not be written: {error}", file=sys.stderr)
             raise typer.Exit(_ERRORS) from None
-        failed = any(file.results[task.id].outcome == "error" for task in all_tasks)
-    raise typer.Exit(_ERRORS if failed else 0)
+        outcomes = Counter(file.results[task.id].outcome for task in all_tasks)
+    print(f"{outcomes['resolved']} resolved, {outcomes['failed']} failed, {outcomes['limit']} at a limit, ", end="")
+    print(f"{outcomes['error']} errors")
+    raise typer.Exit(_ERRORS if outcomes["error"] else 0)
 
 
-async def _run(all_tasks: list[Task], left: list[Task], file: ResultFile, pool: Pool, attempts: int) -> None:
-    """Do the tasks that are left, print each result, and print all results at the end."""
-    from swerex_c.examples._run import Batch
-    from swerex_c.examples._show import print_result, print_summary
-
+async def _run(left: list[Task], count: int, pool: Pool, file: ResultFile, attempts: int) -> None:
+    """Do the tasks that are left of `count`, and print each result."""
     me = asyncio.current_task()
     assert me is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, me.cancel)
-    new: list[Result] = []
+    done = count - len(left)
 
     def finished(result: Result) -> None:
-        new.append(result)
-        print_result(result, len(all_tasks) - len(left) + len(new), len(all_tasks))
+        nonlocal done
+        done += 1
+        more = f" {result.error}: {result.message}" if result.error else ""
+        line = f"{done}/{count} {result.id}: {result.outcome} in {result.seconds:.2f} s{more}"
+        print(visible(line.replace("\n", " ")), flush=True)
 
-    begin = time.monotonic()
     async with pool:
-        await Batch(left, pool, file, attempts=attempts, finished=finished).run()
-        seconds, stats = time.monotonic() - begin, pool.stats()
-    results = [file.results[task.id] for task in all_tasks]
-    print_summary(len(all_tasks), results, new, seconds=seconds, pool=stats)
+        await run_batch(left, pool, file, attempts=attempts, finished=finished)
 
 
 def _fail(message: str) -> NoReturn:
@@ -124,6 +327,7 @@ def _fail(message: str) -> NoReturn:
 
 def main() -> None:
     """Run the command with the arguments of the process, and exit."""
+    os.environ.setdefault("SWE_REX_LOG_STREAM_LEVEL", "ERROR")
     restore_child_signal()
     app(prog_name="python -m swerex_c.examples.batch")
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,8 @@ import pytest
 
 from swerex_c.deployment.config import DaytonaDeploymentConfig, LocalDeploymentConfig, config_from_json
 from swerex_c.deployment.local import LocalDeployment
-from swerex_c.examples._demo import demo_tasks
-from swerex_c.examples._results import Result, ResultFile
-from swerex_c.examples._run import Batch
-from swerex_c.examples._tasks import Step, Task, read_tasks
+from swerex_c.examples.batch import Result, ResultFile, run_batch
+from swerex_c.examples.tasks import Task, read_tasks
 from swerex_c.exceptions import InvalidInputError, MemoryLimitError, SandboxLostError, TimeLimitError
 from swerex_c.pool import Pool
 from swerex_c.runtime.abstract import Command, CommandResponse, IsAliveResponse
@@ -28,20 +25,6 @@ from tests.support.processes import command_line
 from tests.support.wait import until
 
 pytestmark = pytest.mark.slow
-
-AGENT = """
-import json, sys
-task = json.loads(sys.stdin.readline())["task"]
-def run(command, **more):
-    print(json.dumps({"command": command, **more}), flush=True)
-    return json.loads(sys.stdin.readline())
-assert run("cat data/value")["output"] == "wrong\\n"
-assert run("sleep 60", timeout=0.1)["exit_code"] is None
-assert "syntax" in run("(a")["output"]
-assert run("false") == {"output": "", "exit_code": 1}
-run("echo " + task["id"] + " > data/value; cd data")
-sys.exit(int(sys.argv[1]))
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -85,8 +68,8 @@ def test_the_demo_from_nothing_to_its_table(tmp_path: Path, temporary: Path) -> 
     assert found["demo-00010"].outcome == "failed" and found["demo-00010"].check_exit_code == 1
     for result in found.values():
         assert result.patch.startswith("diff --git a/") and "\r" not in result.patch and result.patch.count("\n-") == 2
-        assert (result.attempts, result.commands, result.error) == (1, 11, "") and result.seconds > 0
-    assert "resolved" in shown and "not done" in shown and "commands a second" in shown
+        assert (result.attempts, result.error) == (1, "") and result.seconds > 0
+    assert shown.endswith("\n9 resolved, 1 failed, 0 at a limit, 0 errors\n")
     assert list(temporary.iterdir()) == []
 
 
@@ -99,34 +82,19 @@ def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
     assert out.read_text().startswith(before) and len(records(out)) == 2
 
 
-def test_files_go_up_and_an_agent_of_ones_own_gets_the_environment(tmp_path: Path) -> None:
+def test_files_go_up(tmp_path: Path) -> None:
     (tmp_path / "project/data").mkdir(parents=True)
     (tmp_path / "project/data/value").write_text("wrong\n")
-    agent = tmp_path / "agent.py"
-    agent.write_text(AGENT)
     common = {"upload": "project", "check": "grep -q mine value", "patch": "cat data/value"}
     tasks = write(
         tmp_path / "tasks.jsonl",
-        {"id": "mine", **common, "agent": [sys.executable, str(agent), "0"]},
-        {"id": "mine-too", **common},
-        {"id": "fails", **common, "agent": [sys.executable, str(agent), "3"]},
-        {"id": "talks", **common, "agent": ["echo", "hello"]},
-        {"id": "missing", **common, "agent": ["no-such-program"]},
+        {"id": "mine", **common, "actions": ["(a", "false", "echo mine > data/value; cd data"]},
+        {"id": "other", **common, "actions": ["cd data"]},
     )
     out = tmp_path / "out.jsonl"
-    code, shown, _ = batch(tasks, "--results", out, "--agent", f"{sys.executable} {agent} 0")
-    found = {result.id: result for result in records(out)}
-    assert code == 1 and {id: result.outcome for id, result in found.items()} == {
-        "mine": "resolved",
-        "mine-too": "resolved",
-        "fails": "error",
-        "talks": "error",
-        "missing": "error",
-    }
-    assert found["mine"].patch == "mine\n" and found["mine"].commands == 7
-    assert "exit code 3" in found["fails"].message and "no command: b'hello" in found["talks"].message
-    assert "cannot be started" in found["missing"].message
-    assert "AgentFailedError" in shown
+    assert batch(tasks, "--results", out)[0] == 0
+    found = {result.id: (result.outcome, result.patch) for result in records(out)}
+    assert found == {"mine": ("resolved", "mine\n"), "other": ("failed", "wrong\n")}
     assert (tmp_path / "project/data/value").read_text() == "wrong\n"
 
 
@@ -136,7 +104,7 @@ def test_errors_by_kind_and_retrying_them(tmp_path: Path) -> None:
         tmp_path / "tasks.jsonl",
         {"id": "setup", "setup": [f"test -e {flag}"], "check": "true"},
         {"id": "slow", "actions": ["sleep 60"], "check": "true", "timeout": 0.5},
-        {"id": "good", "actions": [{"command": "sleep 60", "timeout": 0.1}], "check": "true"},
+        {"id": "good", "actions": ["sleep 60"], "check": "true", "command_timeout": 3},
         {"id": "bad", "check": "false"},
         {"id": "ends", "actions": ["exit 3"], "check": "true"},
     )
@@ -220,7 +188,7 @@ async def test_a_task_whose_environment_is_lost_is_done_again_as_a_whole(tmp_pat
         made: list[Mortal] = []
 
     log = tmp_path / "log"
-    act = Step(command=f"echo act >> {log}; test $(grep -c act {log}) = 2 || sleep 1000")
+    act = f"echo act >> {log}; test $(grep -c act {log}) = 2 || sleep 1000"
     tasks = [Task(id="a", setup=[f"echo setup >> {log}"], actions=[act], check="true")]
 
     async def kill_the_first() -> None:
@@ -233,7 +201,7 @@ async def test_a_task_whose_environment_is_lost_is_done_again_as_a_whole(tmp_pat
     with ResultFile(tmp_path / "out.jsonl") as file:
         async with Pool(Once, 1) as pool:
             killing = asyncio.ensure_future(kill_the_first())
-            await Batch(tasks, pool, file, finished=finished.append).run()
+            await run_batch(tasks, pool, file, finished=finished.append)
             await killing
             assert pool.stats().counts.replaced == 1
     (result,) = finished
@@ -254,7 +222,7 @@ async def test_a_task_that_loses_every_environment_is_an_error(tmp_path: Path) -
     finished = []
     with ResultFile(tmp_path / "out.jsonl") as file:
         async with Pool(Always, 2) as pool:
-            await Batch([Task(id="a", check="true")], pool, file, attempts=2, finished=finished.append).run()
+            await run_batch([Task(id="a", check="true")], pool, file, attempts=2, finished=finished.append)
     assert (finished[0].outcome, finished[0].error, finished[0].attempts) == ("error", "EnvironmentLostError", 2)
 
 
@@ -287,7 +255,7 @@ async def test_a_limit_is_a_result_and_a_loss_is_not(
     with ResultFile(tmp_path / "out.jsonl") as file:
         async with Pool(Limited, 1) as pool:
             tasks = [Task(id="a", patch="git diff", check="true")]
-            await Batch(tasks, pool, file, attempts=3, finished=finished.append).run()
+            await run_batch(tasks, pool, file, attempts=3, finished=finished.append)
             assert pool.stats().counts.replaced == attempts
     (result,) = finished
     assert ((result.outcome, result.error), result.attempts) == (told, attempts)
@@ -300,7 +268,8 @@ async def test_a_result_that_cannot_be_written_ends_the_batch(tmp_path: Path) ->
         file._file = open("/dev/full", "wb", buffering=0)
         async with Pool(LocalDeploymentConfig(), 2) as pool:
             with pytest.raises(OSError):
-                await Batch([Task(id=str(i), check="true") for i in range(20)], pool, file).run()
+                tasks = [Task(id=str(i), check="true") for i in range(20)]
+                await run_batch(tasks, pool, file, finished=lambda result: None)
     assert (tmp_path / "out.jsonl").read_text() == ""
 
 
@@ -313,7 +282,8 @@ async def test_what_is_no_text_is_written_all_the_same(tmp_path: Path) -> None:
 
     with ResultFile(tmp_path / "out.jsonl") as file:
         async with Pool(Odd, 1) as pool:
-            await Batch([Task(id=id, check="true") for id in "ab"], pool, file).run()
+            tasks = [Task(id=id, check="true") for id in "ab"]
+            await run_batch(tasks, pool, file, finished=lambda result: None)
     assert [result.id for result in records(tmp_path / "out.jsonl")] == ["a", "b"]
     assert "the file \\udcff" in records(tmp_path / "out.jsonl")[0].message
 
@@ -382,10 +352,3 @@ def test_wrong_arguments_are_told_in_a_line(tmp_path: Path) -> None:
     for arguments in ([], ["no-such-file"], ["--demo", 1, "--deployment", "{}"]):
         code, _, errors = batch(*arguments, "--results", tmp_path / "out.jsonl")
         assert code == 2 and len(errors.splitlines()) == 1 and errors.startswith("batch: ")
-
-
-def test_made_up_tasks_are_the_same_each_time() -> None:
-    assert demo_tasks(20) == demo_tasks(20) and len({task.id for task in demo_tasks(500)}) == 500
-    begin = time.perf_counter()
-    demo_tasks(1000)
-    assert time.perf_counter() - begin < 5

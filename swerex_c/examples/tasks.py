@@ -1,30 +1,15 @@
-"""Tasks of a batch: the format of a line of the task file."""
+"""Tasks of a batch: the lines of a task file, and demo tasks."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from swerex_c.deployment.config import first_problem
 from swerex_c.exceptions import InvalidInputError
 
-__all__ = ["Step", "Task", "read_tasks"]
-
-
-class Step(BaseModel):
-    """Command of the agent. The next step follows whatever its exit code is."""
-
-    command: str
-    timeout: float | None = None
-    """Seconds until the command is interrupted; None means the task's `command_timeout`."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-ScriptedStep = Annotated[Step, BeforeValidator(lambda step: {"command": step} if isinstance(step, str) else step)]
-"""Step of an agent that is a script: an object, or only its command."""
+__all__ = ["Task", "demo_tasks", "read_tasks"]
 
 
 class Task(BaseModel):
@@ -40,11 +25,8 @@ class Task(BaseModel):
     setup: list[str] = []
     """Commands that prepare the environment. A command that fails makes the task an error."""
 
-    actions: list[ScriptedStep] = []
-    """Steps of an agent that is a script: strings, or objects with `command` and `timeout`."""
-
-    agent: list[str] = []
-    """Program and arguments of an agent that is a program: see `swerex_c.examples._agent`."""
+    actions: list[str] = []
+    """Commands of the agent. The next one follows whatever the exit code is."""
 
     check: str
     """Command that exits with 0 if the task is resolved."""
@@ -57,7 +39,7 @@ class Task(BaseModel):
     """Maximum seconds that the environment may be in use."""
 
     command_timeout: float = Field(default=120.0, gt=0)
-    """Maximum seconds for each command."""
+    """Maximum seconds for each command. An action that takes longer is interrupted."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -83,3 +65,41 @@ def read_tasks(path: Path) -> list[Task]:
             task.upload = str((path.parent / task.upload).resolve())
         tasks[task.id] = task
     return list(tasks.values())
+
+
+def demo_tasks(count: int) -> list[Task]:
+    """Return tasks that mend a bug in a tiny repository; in every tenth one the edit fails the check.
+
+    They need bash, git and python3 in the environment.
+    """
+    return [_demo_task(number) for number in range(1, count + 1)]
+
+
+def _demo_task(number: int) -> Task:
+    mended = "None" if number % 10 == 0 else "sum(values)"
+    source, test = f"total_{number}.py", f"test_total_{number}.py"
+    run_tests = "python3 -m unittest -q"
+    return Task(
+        id=f"demo-{number:05d}",
+        setup=[
+            f"cat > {source} <<'EOF'\ndef total(values):\n    return sum(values[1:])\nEOF",
+            f"cat > {test} <<'EOF'\n{_TEST.format(number=number)}EOF",
+            "git init -q . && git add -A && git -c user.name=demo -c user.email=demo@example.org commit -q -m first",
+        ],
+        actions=["ls", f"cat {source}", run_tests, f"sed -i 's/return .*/return {mended}/' {source}", run_tests],
+        check=run_tests,
+        patch="git diff",
+        timeout=300,
+    )
+
+
+_TEST = """\
+import unittest
+
+from total_{number} import total
+
+
+class Test(unittest.TestCase):
+    def test_total(self):
+        self.assertEqual(total([1, 2, 3]), 6)
+"""
