@@ -98,16 +98,23 @@ class Call(concurrent.futures.Future[T]):
         super().__init__()
         self.set_running_or_notify_cancel()
         self._loop = loop
-        loop.call_soon_threadsafe(self._begin, work)
+        self._work = work
+        self._task: asyncio.Task[T] | None = None
+
+    def begin(self) -> None:
+        """Start the coroutine. An interrupt may come before or after it has started: then call `cancel`."""
+        self._loop.call_soon_threadsafe(self._begin)
 
     def cancel(self) -> bool:
         """Cancel the coroutine, whose cleanup is not waited for. Thread-safe."""
-        self._loop.call_soon_threadsafe(lambda: self._task.cancel())
+        self._loop.call_soon_threadsafe(lambda: self._begin().cancel())
         return True
 
-    def _begin(self, work: Coroutine[Any, Any, T]) -> None:
-        self._task = self._loop.create_task(work)
-        self._task.add_done_callback(self._end)
+    def _begin(self) -> asyncio.Task[T]:
+        if self._task is None:
+            self._task = self._loop.create_task(self._work)
+            self._task.add_done_callback(self._end)
+        return self._task
 
     def _end(self, task: asyncio.Task[T]) -> None:
         error = concurrent.futures.CancelledError() if task.cancelled() else task.exception()
@@ -120,10 +127,12 @@ class Call(concurrent.futures.Future[T]):
 def spawn(work: Coroutine[Any, Any, T]) -> Call[T]:
     """Schedule a coroutine in the loop. Thread-safe."""
     try:
-        return Call(_running(), work)
+        call = Call(_running(), work)
     except BaseException:
         work.close()
         raise
+    call.begin()
+    return call
 
 
 async def run(work: Coroutine[Any, Any, T]) -> T:
@@ -192,11 +201,13 @@ def run_blocking(work: Coroutine[Any, Any, T], timeout: float | None = None) -> 
     """
     try:
         check_cancelled()
+        call = Call(_running(), work)
     except BaseException:
         work.close()
         raise
-    call, late = spawn(work), False
+    late = False
     try:
+        call.begin()
         with cancellable(call.cancel):
             late = not concurrent.futures.wait([call], timeout).done
             if late:
