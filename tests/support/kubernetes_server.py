@@ -18,15 +18,14 @@ import functools
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
-import threading
 import uuid
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +34,8 @@ from aiohttp import web
 
 from tests.support import needs
 from tests.support.exec_program import ExecProgram
+from tests.support.fake_cloud import LoopThread, Program, certificate
+from tests.support.wait import DEADLINE, until_async
 
 PROTOCOL = "v5.channel.k8s.io"
 
@@ -67,7 +68,7 @@ class ApiServer:
         self.directory = Path(tempfile.mkdtemp(prefix="swx-api-"))
         self.kubeconfig = str(self.directory / "kubeconfig")
         self.port = 0
-        self.tls = tls
+        self.context, self.authority = certificate(self.directory) if tls else (None, None)
         self.pods: dict[tuple[str, str], Pod] = {}
         self.namespaces = {"default", "other"}
         self.nodes: dict[str, Pod] = {"node-1": {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}}
@@ -79,26 +80,25 @@ class ApiServer:
         self.refusals: list[Callable[[web.Request, Pod | None], web.StreamResponse | None]] = []
         self.asked: list[str] = []
         self.deleted: list[str] = []
-        self.delay: Callable[[web.Request], float] = lambda _: 0.0
+        self.passes = asyncio.Event()  # without it no request is carried out
+        self.passes.set()
+        self.creating = 0  # requests for pods that are not answered
         self.after_create: Callable[[], Awaitable[None]] | None = None
         self.watching = 0
+        self.told = 0  # the version that a watch has told last
         self.silent_watch = False
         self.version = 1000
         self.oldest = 0  # of the versions that can be watched from
         self._history: list[tuple[int, str, Pod]] = []
         self._news = asyncio.Condition()
-        self._programs: dict[str, set[subprocess.Popen[bytes]]] = {}
+        self._programs: dict[str, set[Program]] = {}
         self._sockets: set[web.WebSocketResponse] = set()
         self._tasks: set[asyncio.Future[Any]] = set()
-        self._loop = asyncio.new_event_loop()
-        self._loop.set_default_executor(ThreadPoolExecutor(256))  # a thread waits for each program
-        self._thread = threading.Thread(target=self._loop.run_forever, name="api server", daemon=True)
+        self._thread = LoopThread("api server")
+        self.do = self._thread.do
         self._runner: web.AppRunner | None = None
 
     # What tests do to it, from any thread
-
-    def do(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -108,21 +108,14 @@ class ApiServer:
     def pod(self, name: str, namespace: str = "default") -> Pod:
         return self.pods[namespace, name]
 
-    def start_pod(self, name: str, *containers: str, **annotations: str) -> str:
-        """A pod that runs, with a directory of its own in which its programs start."""
-        (self.directory / name).mkdir(exist_ok=True)
-        names = containers or ("main",)
-        statuses = [
-            {"name": it, "containerID": f"tests://{name}-{it}-0", "restartCount": 0, "state": {"running": {}}}
-            for it in names
-        ]
-        self.pods["default", name] = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name, "namespace": "default", "annotations": annotations},
-            "spec": {"containers": [{"name": it, "image": "none"} for it in names]},
-            "status": {"phase": "Running", "containerStatuses": statuses},
-        }
+    def start_pod(self, *containers: str, **annotations: str) -> str:
+        """A pod that runs, which no deployment has made."""
+        name = f"pod-{secrets.token_hex(4)}"
+        metadata = {"name": name, "namespace": "default", "uid": name, "annotations": annotations}
+        spec = {"containers": [{"name": it, "image": "none"} for it in containers or ("main",)]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": {}}
+        self.pods["default", name] = pod
+        self.do(self.run(pod))
         return name
 
     def change(self, name: str, namespace: str = "default", **parts: Any) -> None:
@@ -142,18 +135,17 @@ class ApiServer:
 
     def _kill(self, name: str) -> None:
         for program in list(self._programs.get(name, ())):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(program.pid, signal.SIGKILL)
+            program.kill()
 
     def drop(self) -> None:
         """Break off all programs' connections; the programs go on."""
 
-        def drop() -> None:
+        async def drop() -> None:
             for each in self._sockets:
                 if each._req is not None and each._req.transport is not None:
                     each._req.transport.abort()
 
-        self._loop.call_soon_threadsafe(drop)
+        self.do(drop())
 
     @property
     def programs(self) -> int:
@@ -171,6 +163,10 @@ class ApiServer:
 
     def waiting(self, reason: str, text: str = "") -> dict[str, Any]:
         return {"waiting": {"reason": reason, **({"message": text} if text else {})}}
+
+    async def until_told(self) -> None:
+        """Wait until a watch has told the last change."""
+        await until_async(lambda: self.told == self.version)
 
     async def container(self, pod: Pod, state: dict[str, Any], phase: str = "Pending", **more: Any) -> None:
         """Set the state of all containers of a pod."""
@@ -250,15 +246,21 @@ class ApiServer:
     @web.middleware
     async def _admit(self, request: web.Request, handler: Any) -> web.StreamResponse:
         self.asked.append(f"{request.method} {request.path}")
+        created = request.method == "POST" and request.path.endswith("/pods")
+        self.creating += created
+        try:
+            return await self._admitted(request, json.loads(await request.read()) if created else None, handler)
+        finally:
+            self.creating -= created
+
+    async def _admitted(self, request: web.Request, body: Pod | None, handler: Any) -> web.StreamResponse:
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if self.tokens is not None and token not in self.tokens:
             return status(401, "Unauthorized", "Unauthorized")
-        created = request.method == "POST" and request.path.endswith("/pods")
-        body = json.loads(await request.read()) if created else None
         for refusal in list(self.refusals):
             if (refused := refusal(request, body)) is not None:
                 return refused
-        await asyncio.sleep(self.delay(request))
+        await self.passes.wait()
         return await handler(request)  # type: ignore[no-any-return]
 
     async def _versions(self, _: web.Request) -> web.Response:
@@ -369,7 +371,8 @@ class ApiServer:
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         selected = self._selected(request)
         at = int(request.query.get("resourceVersion", self.version))
-        until = self._loop.time() + float(request.query.get("timeoutSeconds", 3600))
+        loop = asyncio.get_running_loop()
+        until = loop.time() + float(request.query.get("timeoutSeconds", 3600))
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
 
@@ -377,6 +380,7 @@ class ApiServer:
             await response.write(json.dumps({"type": kind, "object": thing}).encode() + b"\n")
 
         self.watching += 1
+        self.told = at  # for who asks from there has seen it
         try:
             if "resourceVersion" not in request.query and not self.silent_watch:
                 for pod in [it for it in self.pods.values() if selected(it)]:
@@ -391,9 +395,10 @@ class ApiServer:
                         at = version
                         if selected(pod) and not self.silent_watch:
                             await tell(kind, pod)
+                            self.told = version
                 async with self._news:
                     if at >= max((it[0] for it in self._history), default=0) and at >= self.oldest:
-                        await asyncio.wait_for(self._news.wait(), max(0.0, until - self._loop.time()))
+                        await asyncio.wait_for(self._news.wait(), max(0.0, until - loop.time()))
         except TimeoutError:
             return response
         finally:
@@ -441,12 +446,7 @@ class ApiServer:
         self._sockets.add(opened)
         states = {it["name"]: it["state"] for it in pod["status"].get("containerStatuses") or ()}
         try:
-            program = ExecProgram(
-                opened,
-                request,
-                self.directory / name,
-                self._programs.setdefault(name, set()),
-            )
+            program = ExecProgram(opened, request, self.directory / name, self._programs.setdefault(name, set()))
             if "running" not in states.get(container["name"], {}):
                 await program.end(1, f'container not found ("{container["name"]}")', {"reason": "InternalError"})
             else:
@@ -462,34 +462,16 @@ class ApiServer:
     async def _serve(self) -> None:
         self._runner = web.AppRunner(self._app(), shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True, ssl_context=self._context())
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True, ssl_context=self.context)
         await site.start()
         assert site._server is not None
         self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
 
-    def _context(self) -> Any:
-        if not self.tls:
-            return None
-        import ssl
-
-        certificate, key = self.directory / "server.pem", self.directory / "server.key"
-        if not certificate.exists():
-            subprocess.run(
-                ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-                + ["-days", "2", "-subj", "/CN=tests", "-addext", "subjectAltName=IP:127.0.0.1"]
-                + ["-keyout", str(key), "-out", str(certificate)],
-                check=True,
-                capture_output=True,
-            )
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate, key)
-        return context
-
     def write_kubeconfig(self, path: str | None = None, **user: str) -> str:
         """A kubeconfig with these credentials."""
-        cluster = {"server": f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"}
-        if self.tls:
-            cluster["certificate-authority"] = str(self.directory / "server.pem")
+        cluster = {"server": f"{'https' if self.authority else 'http'}://127.0.0.1:{self.port}"}
+        if self.authority:
+            cluster["certificate-authority"] = str(self.authority)
         context = {"cluster": "tests", "user": "tests", "namespace": "default"}
         config = {
             "apiVersion": "v1",
@@ -515,8 +497,13 @@ class ApiServer:
             self.drop()
             self.do(runner.cleanup())
 
+    def refuse_one(self) -> None:
+        """Where nobody serves: wait until somebody connects, and drop the connection."""
+        with socket.create_server(("127.0.0.1", self.port)) as listening:
+            listening.settimeout(DEADLINE)
+            listening.accept()[0].close()
+
     def __enter__(self) -> ApiServer:
-        self._thread.start()
         self.start_serving()
         self.write_kubeconfig()
         return self
@@ -525,22 +512,7 @@ class ApiServer:
         self.stop_serving()
         for name in self._programs:
             self.kill(name)
-
-        async def end() -> None:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-
-        self.do(end())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.end()
         for pid in needs.mentioning(str(self.directory)):
             needs.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.directory, ignore_errors=True)
-
-
-def free_port() -> int:
-    """A port where nobody listens."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

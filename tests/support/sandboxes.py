@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import inspect
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -121,7 +120,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Backend]:
         yield ssh_backend(sshd)
     elif kind == "kubectl":
         cluster: ApiServer = request.getfixturevalue("kubernetes")
-        pod = cluster.start_pod(f"pod-{secrets.token_hex(4)}")
+        pod = cluster.start_pod()
         try:
             yield kubectl_backend(cluster, pod)
         finally:

@@ -417,7 +417,7 @@ def _kubectl(get: Get) -> Iterator[Target]:
     from tests.support.sandboxes import kubectl_backend
 
     cluster = get("kubernetes")
-    pod = cluster.start_pod(f"pod-{token()}")
+    pod = cluster.start_pod()
     runtime = SandboxRuntime(kubectl_backend(cluster, pod))
     yield Target("kubectl", runtime, str(_directory(get)))
     asyncio.run(runtime.close())

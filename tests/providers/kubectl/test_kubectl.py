@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,8 +20,7 @@ from swerex_c.utils.background import run_blocking
 from tests.support import needs
 from tests.support.kubernetes_server import ApiServer, kubectl
 from tests.support.sandboxes import kubectl_backend
-
-ODD = "a'b\"c\\d&e!f@40%n$x`ls` ;|*?[a]{b,c}~#<>ü\n\t\n"
+from tests.support.wait import until_async
 
 
 def test_of_what_kubectl_says_the_last_line_is_told(tmp_path: Path) -> None:
@@ -35,14 +32,6 @@ def test_of_what_kubectl_says_the_last_line_is_told(tmp_path: Path) -> None:
     assert lost == "The pod one is out of reach, for kubectl says: The connection was refused"
 
 
-@pytest.fixture
-def pod(kubernetes: ApiServer) -> Iterator[str]:
-    name = kubernetes.start_pod(f"pod-{secrets.token_hex(4)}")
-    yield name
-    if ("default", name) in kubernetes.pods:
-        kubernetes.delete(name)
-
-
 @pytest.mark.parametrize("how", ["deleted", "container killed", "server gone"])
 async def test_a_pod_that_is_lost(how: str) -> None:
     try:
@@ -50,7 +39,7 @@ async def test_a_pod_that_is_lost(how: str) -> None:
     except needs.Lacking as lack:
         needs.skip(lack)
     with ApiServer() as cluster:
-        pod = cluster.start_pod("lost")
+        pod = cluster.start_pod()
         runtime = SandboxRuntime(kubectl_backend(cluster, pod))
         await runtime.open(60)
         await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
@@ -60,10 +49,7 @@ async def test_a_pod_that_is_lost(how: str) -> None:
             asyncio.ensure_future(runtime.execute(Command(command=script, shell=True))),
             asyncio.ensure_future(runtime.run_in_session(BashAction(command=script, timeout=300))),
         ]
-        for _ in range(3000):
-            if begun.exists() and begun.read_text() == "\n\n":
-                break
-            await asyncio.sleep(0.02)
+        await until_async(lambda: begun.exists() and begun.read_text() == "\n\n")
         if how == "deleted":
             words = "is gone: it was deleted"
             await asyncio.to_thread(cluster.delete, pod)
@@ -88,9 +74,7 @@ async def test_a_pod_that_is_lost(how: str) -> None:
 
 
 def test_which_container_and_whether_it_is_still_the_same(kubernetes: ApiServer) -> None:
-    pod = kubernetes.start_pod(
-        "two-containers", "first", "second", **{"kubectl.kubernetes.io/default-container": "second"}
-    )
+    pod = kubernetes.start_pod("first", "second", **{"kubectl.kubernetes.io/default-container": "second"})
 
     def backend(**more: object) -> KubectlBackend:
         return kubectl_backend(kubernetes, pod, **more)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import secrets
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,12 +41,10 @@ from tests.support.wait import DEADLINE, until, until_async
 
 __all__ = ["server"]
 
-ODD = "a\"b\\c\n\x01 \udc80\udcff € '$x %s @27 \\n"
-
 
 @pytest.fixture
 def pod(server: ApiServer) -> str:
-    return begin(server)
+    return server.start_pod()
 
 
 @pytest.fixture
@@ -56,20 +52,6 @@ def backend(server: ApiServer, pod: str) -> Iterator[KubernetesBackend]:
     backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
     yield backend
     run_blocking(backend.close())
-
-
-def begin(server: ApiServer, *containers: str, **annotations: str) -> str:
-    """A pod that runs, and that nobody of us has made."""
-    name = f"pod-{secrets.token_hex(4)}"
-
-    async def make() -> None:
-        spec = {"containers": [{"name": it, "image": "none"} for it in containers or ("main",)]}
-        metadata = {"name": name, "namespace": "default", "uid": name, "annotations": annotations}
-        found = server.pods["default", name] = {"metadata": metadata, "spec": spec, "status": {}}
-        await server.run(found)
-
-    server.do(make())
-    return name
 
 
 async def working(server: ApiServer, pod: str) -> tuple[SandboxRuntime, list[asyncio.Future[Any]], Path]:
@@ -215,7 +197,8 @@ async def test_a_connection_that_breaks_is_told_and_the_pod_goes_on(server: ApiS
         server.drop()
     else:
         await asyncio.to_thread(server.stop_serving)
-        threading.Timer(0.5, server.start_serving).start()
+        await asyncio.to_thread(server.refuse_one)
+        await asyncio.to_thread(server.start_serving)
     lost = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
     assert isinstance(lost[0], SwerexException)
     assert isinstance(lost[1], SwerexException) or lost[1].failure_reason
@@ -288,7 +271,7 @@ async def test_a_pod_that_is_lost(server: ApiServer, pod: str, how: str, words: 
 
 
 def test_which_container_and_whether_it_is_still_the_same(server: ApiServer) -> None:
-    pod = begin(server, "first", "second", **{"kubectl.kubernetes.io/default-container": "second"})
+    pod = server.start_pod("first", "second", **{"kubectl.kubernetes.io/default-container": "second"})
 
     def backend(**more: Any) -> KubernetesBackend:
         return KubernetesBackend(more.pop("pod", pod), **{"kubeconfig": server.kubeconfig, **more})
@@ -357,7 +340,7 @@ def test_tls_and_its_certificates(tmp_path: Path) -> None:
 
     needs("openssl")
     with ApiServer(tls=True) as server:
-        pod = begin(server)
+        pod = server.start_pod()
         before = set(os.listdir(tempfile.gettempdir()))
         backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
         run_blocking(backend.open(), 60)

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,10 @@ from swerex_c.exceptions import (
 )
 from swerex_c.providers.kubernetes import pod_spec, readiness
 from swerex_c.runtime.abstract import Command
+from swerex_c.utils.free_port import find_free_port
 from tests.support.harness import needs
 from tests.support.kubernetes_fixtures import deployment, server
-from tests.support.kubernetes_server import ApiServer, Pod, free_port, status
+from tests.support.kubernetes_server import ApiServer, Pod, status
 from tests.support.wait import DEADLINE, until_async
 
 __all__ = ["server"]
@@ -171,7 +171,7 @@ def test_the_command_that_waits_takes_no_time_and_ends_when_asked() -> None:
     bash = shutil.which("bash")
     assert bash is not None
     with subprocess.Popen([bash, "-c", pod_spec._WAIT], stdin=subprocess.DEVNULL, env={"PATH": ""}) as waiting:
-        time.sleep(1)
+        subprocess.run([bash, "-c", "for ((i = 0; i < 300000; i++)); do :; done"], check=True)  # which takes a while
         fields = Path(f"/proc/{waiting.pid}/stat").read_text().rpartition(")")[2].split()
         assert waiting.poll() is None
         assert int(fields[11]) + int(fields[12]) < 20  # ticks of 10 ms
@@ -309,7 +309,7 @@ async def test_what_may_pass_is_waited_for(server: ApiServer) -> None:
     async def kubelet(server: ApiServer, pod: Pod) -> None:
         unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
         await server.update(pod, conditions=[unschedulable])
-        await asyncio.sleep(0.2)
+        await server.until_told()
         await server.schedule(pod)
         for state in (
             wait("ErrImagePull", "toomanyrequests: rate limit"),
@@ -317,7 +317,7 @@ async def test_what_may_pass_is_waited_for(server: ApiServer) -> None:
             wait("CreateContainerConfigError", "failed to sync configmap cache: timed out waiting for the condition"),
         ):
             await server.container(pod, state)
-            await asyncio.sleep(0.1)
+            await server.until_told()
         await server.run(pod)
 
     server.kubelets["tests"] = kubelet
@@ -418,7 +418,7 @@ async def test_a_busy_server_is_asked_again(server: ApiServer) -> None:
 
 async def test_no_cluster_is_reached(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = json.loads(Path(server.kubeconfig).read_text())
-    config["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{free_port()}"
+    config["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{find_free_port()}"
     path = tmp_path / "config"
     path.write_text(json.dumps(config))
     with pytest.raises(PodStartupError, match="No cluster answers: .*cannot be reached") as caught:
@@ -454,7 +454,7 @@ async def test_from_within_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (tmp_path / "namespace").write_text("other")
         monkeypatch.setattr(access, "_SERVICE_ACCOUNT", tmp_path)
         monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
-        monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(server.directory / "server.pem"))
+        monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(server.authority))
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.port))
         monkeypatch.setenv("HOME", str(tmp_path))
@@ -503,9 +503,7 @@ async def test_credentials_that_are_no_good(server: ApiServer) -> None:
 # The watch
 
 
-async def test_a_watch_whose_version_is_too_old_begins_anew(
-    server: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_watch_whose_version_is_too_old_begins_anew(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "_WATCH_SECONDS", 1000.0)  # the pod is not asked for
 
     async def kubelet(server: ApiServer, pod: Pod) -> None:
@@ -528,7 +526,7 @@ async def test_without_a_watch_the_pod_is_asked_for(
     server: ApiServer, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def kubelet(server: ApiServer, pod: Pod) -> None:
-        await asyncio.sleep(0.5)
+        await until_async(lambda: any(asked.endswith(pod["metadata"]["name"]) for asked in server.asked))
         await server.run(pod)
 
     server.kubelets["tests"] = kubelet
@@ -572,7 +570,7 @@ async def test_a_server_that_restarts_while_a_pod_starts(server: ApiServer) -> N
     starting = asyncio.ensure_future(made.start())
     await until_async(lambda: server.watching)
     await asyncio.to_thread(server.stop_serving)
-    await asyncio.sleep(0.3)
+    await asyncio.to_thread(server.refuse_one)
     await asyncio.to_thread(server.start_serving)
     go.set()
     await asyncio.wait_for(starting, DEADLINE)
