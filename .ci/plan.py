@@ -152,20 +152,6 @@ ASAN = """
         --ignore tests/remote --ignore tests/bench --ignore tests/sandbox/test_behaviour.py \\
         --ignore tests/core/test_c_programs.py tests
 """
-CONTROL = """
-    venv=.cache/ci/control tree=$WORK/control
-    [ -d $venv ] || python3 -m venv $venv
-    $venv/bin/python -m pip install --quiet swe-rex==1.4.0 aiohttp \\
-        hypothesis pytest pytest-asyncio pytest-timeout pytest-xdist
-    python=$PWD/$venv/bin/python
-    rm -rf "$tree"
-    mkdir -p "$tree"
-    git ls-files -z tests pyproject.toml | tar --null -T - -cf - | tar -C "$tree" -xf -
-    cd "$tree"
-    export SWX_ENGINE=swerex TERM=dumb PATH=${python%/*}:$PATH
-    export PYTHONNODEBUGRANGES=1  # a traceback that is printed while pytest parses its own one breaks Python 3.11
-    python -m pytest -q -n 6 --tb=short --expect-wrong tests/behaviour
-"""
 DEPENDENCIES = """
     for which in lowest newest; do
         venv=.cache/ci/$which lowest=
@@ -239,7 +225,6 @@ FULL = [
         $tester --closed
         $tester --place here
         """, 900),
-    Step("control", CONTROL, 1500),
     Step("original", ".venv/bin/python tests/compatibility/run_original_tests.py", 300),
     tests("openapi", "-m 'not idle' --timeout 900 tests/remote/test_openapi.py", 900),
     Step("clang", "make -k -C tests/c -j2 check CC=$(basename $(command -v clang-14 || command -v clang))", 900),

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from swerex_c.exceptions import SwerexException
+from swerex_c.runtime.abstract import CloseBashSessionRequest, Command
 from tests.support.harness import few_descriptors
 from tests.support.processes import running
 from tests.support.session import Shell
@@ -28,11 +30,11 @@ def outsider(code: str) -> str:
     return f'trap READY=1 USR1; setsid {program} "$(tty)" > >(head -n 1 >/dev/null; kill -USR1 $$) & {wait}'
 
 
-def own_or_none(sh: Shell, code: int, error: type[Exception]) -> None:
+def own_or_none(sh: Shell, code: int) -> None:
     """A command is answered with its own output and exit code, or refused with an error; nothing else."""
     try:
         seen = sh.run(f"echo token{code}; (exit {code})", timeout=3)
-    except error:
+    except SwerexException:
         return
     assert f"token{code}\n" in seen.output
     assert seen.exit_code == code
@@ -62,11 +64,11 @@ def test_a_prompt_that_is_expanded_behind_our_back(sh: Shell) -> None:
 
 
 @pytest.mark.parametrize("lines", [1, 100])
-def test_what_is_typed_is_read_by_somebody_else(sh: Shell, swerex_error: type[Exception], lines: int) -> None:
+def test_what_is_typed_is_read_by_somebody_else(sh: Shell, lines: int) -> None:
     sh.ended = True
     sh.run(outsider(f"[os.read(fd, 4096) for i in range({lines})]"))
     for code in (7, 8, 9):
-        own_or_none(sh, code, swerex_error)
+        own_or_none(sh, code)
 
 
 THROWN_AWAY = "end = time.time() + 2\nwhile time.time() < end: termios.tcflush(fd, termios.TCIFLUSH)"
@@ -76,15 +78,15 @@ THROWN_AWAY = "end = time.time() + 2\nwhile time.time() < end: termios.tcflush(f
     ("before", "code"),
     [(":", THROWN_AWAY), ("readonly PS0= PS1=", f"time.sleep(0.1); {THROWN_AWAY}; time.sleep(0.002)")],
 )
-def test_what_is_typed_is_thrown_away(sh: Shell, swerex_error: type[Exception], before: str, code: str) -> None:
+def test_what_is_typed_is_thrown_away(sh: Shell, before: str, code: str) -> None:
     sh.ended = True
     sh.run(before)
     sh.run(outsider(code))
     for number in range(7, 100):
-        own_or_none(sh, number, swerex_error)
+        own_or_none(sh, number)
 
 
-def test_somebody_else_types(sh: Shell, swerex_error: type[Exception]) -> None:
+def test_somebody_else_types(sh: Shell) -> None:
     """Commands that were typed by a program must not lend their exit codes to ours."""
     sh.ended = True
     switch = Path("/proc/sys/dev/tty/legacy_tiocsti")
@@ -96,16 +98,16 @@ def test_somebody_else_types(sh: Shell, swerex_error: type[Exception]) -> None:
     )
     try:
         sh.run(f"{shlex.quote(sys.executable)} -c {shlex.quote(stuff)} & sleep 0.2")
-    except swerex_error:
+    except SwerexException:
         return
     for code in range(7, 60):
-        own_or_none(sh, code, swerex_error)
+        own_or_none(sh, code)
 
 
-def test_a_quote_is_left_open_before_our_command(sh: Shell, swerex_error: type[Exception]) -> None:
+def test_a_quote_is_left_open_before_our_command(sh: Shell) -> None:
     """What became the rest of another text was not run, and says so; the session goes on."""
     sh.run('alias open="echo \'"')
-    with pytest.raises(swerex_error):
+    with pytest.raises(SwerexException):
         sh.run("open a")
     sh.gives("echo b; (exit 3)", "b\n", 3)
 
@@ -117,12 +119,12 @@ def test_a_final_backslash_has_an_exit_code_of_its_own(sh: Shell, command: str, 
     sh.gives("echo b; (exit 4)", "b\n", 4)
 
 
-def test_every_call_in_a_forked_child_fails_with_an_error_of_ours(sh: Shell, swerex_error: type[Exception]) -> None:
+def test_every_call_in_a_forked_child_fails_with_an_error_of_ours(sh: Shell) -> None:
     calls = {
         1: lambda: sh.run("echo a"),
         2: lambda: sh.interrupt(),
         4: lambda: sh.talk("echo a", "a"),
-        8: lambda: sh.wait(sh.aio.close_session(sh.engine.abstract.CloseBashSessionRequest())),
+        8: lambda: sh.wait(sh.aio.close_session(CloseBashSessionRequest())),
     }
     sh.runner.close()
     sh.runner = asyncio.Runner()
@@ -132,7 +134,7 @@ def test_every_call_in_a_forked_child_fails_with_an_error_of_ours(sh: Shell, swe
         for bit, call in calls.items():
             try:
                 call()
-            except swerex_error as error:
+            except SwerexException as error:
                 failed |= bit if not isinstance(error, TimeoutError) else 0
             except BaseException:
                 os._exit(99)
@@ -140,15 +142,15 @@ def test_every_call_in_a_forked_child_fails_with_an_error_of_ours(sh: Shell, swe
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 15
 
 
-def test_a_new_loop_without_descriptors(sh: Shell, swerex_error: type[Exception]) -> None:
+def test_a_new_loop_without_descriptors(sh: Shell) -> None:
     """The loop is there; what it needs to hear of an answer is not."""
 
     async def starved() -> None:
         with few_descriptors():
-            with pytest.raises(swerex_error):
+            with pytest.raises(SwerexException):
                 await sh.go("echo a")
-            with pytest.raises(swerex_error):
-                await sh.aio.execute(sh.engine.abstract.Command(command=["true"]))
+            with pytest.raises(SwerexException):
+                await sh.aio.execute(Command(command=["true"]))
 
     asyncio.run(starved())
 
@@ -172,12 +174,12 @@ def test_what_has_shed_its_limits_ends_with_the_session(sh: Shell, command: str)
     until(lambda: not running(f"sleep {seconds}"))
 
 
-def test_an_interrupt_does_not_wait_for_a_shell_that_never_answers(sh: Shell, swerex_error: type[Exception]) -> None:
+def test_an_interrupt_does_not_wait_for_a_shell_that_never_answers(sh: Shell) -> None:
     """A prompt that reads swallows whatever is typed, the session's own question too."""
     sh.ended = True
-    with contextlib.suppress(swerex_error):
+    with contextlib.suppress(SwerexException):
         sh.run("PS0='$(read x)'", timeout=0.5)
-    with contextlib.suppress(swerex_error):
+    with contextlib.suppress(SwerexException):
         sh.run("echo a", timeout=0.5)
-    with contextlib.suppress(swerex_error):
+    with contextlib.suppress(SwerexException):
         sh.interrupt(timeout=0.2, n_retry=2)

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
+from swerex_c.runtime.abstract import CreateBashSessionRequest
 from tests.support.harness import busy_machine
-from tests.support.session import Shell, wrong
-
-pytestmark = wrong("an echoing terminal shows what is typed")
+from tests.support.session import Shell
 
 STATES = {
     "echo": ["stty echo"],
@@ -88,7 +87,7 @@ def test_many_sessions_on_a_busy_machine(sh: Shell) -> None:
 
     async def one(number: int) -> list[Any]:
         name = f"echo{number}"
-        await sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session=name, startup_timeout=60))
+        await sh.aio.create_session(CreateBashSessionRequest(session=name, startup_timeout=60))
         modes = chance.choice(["echo", "sane", "raw echo"])
         await sh.aio.run_in_session(sh.action(f"stty {modes}", 60, session=name))
         wrong_ones = []

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from swerex_c.exceptions import SessionDiedError
 from tests.support.session import Shell
 from tests.support.wait import until
 
@@ -19,7 +20,7 @@ def test_what_never_ran_has_no_answer(sh: Shell, tmp_path: Path, away: str, chec
     (tmp_path / "empty").touch()
     seen = sh.run(away.replace("EMPTY", str(tmp_path / "empty")))
     assert seen.exit_code == 0
-    with pytest.raises(sh.engine.exceptions.SessionDiedError):
+    with pytest.raises(SessionDiedError):
         sh.run(f"touch {tmp_path}/ran", check=check)
     assert not (tmp_path / "ran").exists()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from swerex_c.exceptions import CommandTimeoutError, SessionLostSyncError
 from tests.support.harness import busy_machine, needs
 from tests.support.session import Shell
 from tests.support.wait import DEADLINE, settle
@@ -42,7 +43,7 @@ def test_a_line_that_nobody_has_read_yet(sh: Shell) -> None:
     """It is no reason to leave alone what the shell waits for."""
     sh.run("trap '' INT")
     sh.begin("sleep 1000 & echo begun; wait", "begun")
-    with pytest.raises(sh.engine.exceptions.CommandTimeoutError):
+    with pytest.raises(CommandTimeoutError):
         sh.run("echo ahead", 0.3, is_interactive_command=True, expect=["nowhere"])
     sh.interrupt(timeout=0.1, n_retry=2)
     sh.gives("echo ok", "ok\n")
@@ -64,7 +65,7 @@ def test_an_end_of_input_is_for_who_reads_the_terminal(sh: Shell, tmp_path: Path
     sh.ended = True
     sh.gives(f"mkfifo {tmp_path}/fifo; trap '' INT; exec 3<>{tmp_path}/fifo", "")
     sh.begin("echo begun; read x <&3", "begun")
-    with pytest.raises(sh.engine.exceptions.CommandTimeoutError, match="shell itself"):
+    with pytest.raises(CommandTimeoutError, match="shell itself"):
         sh.interrupt(timeout=0.1, n_retry=1)
     (tmp_path / "fifo").write_text("free\n")
     sh.gives("echo $x", "free\n")
@@ -76,7 +77,7 @@ def test_the_error_says_that_the_shell_holds_it(sh: Shell, trap: str, loop: str)
     sh.ended = True
     sh.gives(trap, "")
     sh.begin(f"echo begun; {loop}", "begun")
-    with pytest.raises(sh.engine.exceptions.CommandTimeoutError, match="the shell itself .*Close the session"):
+    with pytest.raises(CommandTimeoutError, match="the shell itself .*Close the session"):
         sh.interrupt(timeout=0.1, n_retry=1)
 
 
@@ -104,7 +105,7 @@ def test_another_shell_in_its_place(sh: Shell, tmp_path: Path, shell: str, optio
     (tmp_path / ".zshrc").touch()  # else it has questions
     sh.gives(f"export ZDOTDIR={tmp_path}", "")
     for command in (f"exec {shell}{options}", "echo next"):
-        with pytest.raises(sh.engine.exceptions.SessionLostSyncError, match=r"no bash.*exec.* Close the session"):
+        with pytest.raises(SessionLostSyncError, match=r"no bash.*exec.* Close the session"):
             sh.run(command)
 
 
@@ -131,7 +132,7 @@ def test_an_error_in_every_prompt_has_no_end(sh: Shell) -> None:
     sh.ended = True
     sh.gives("declare -i PS1", "")
     sh.begin("PROMPT_COMMAND='PS1=\"\\u@\\h \"'", "syntax error")
-    with pytest.raises(sh.engine.exceptions.CommandTimeoutError, match="the shell itself .*Close the session"):
+    with pytest.raises(CommandTimeoutError, match="the shell itself .*Close the session"):
         sh.interrupt(timeout=0.1, n_retry=1)
 
 

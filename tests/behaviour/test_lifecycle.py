@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from swerex_c.exceptions import SessionDiedError, SwerexException
+from swerex_c.runtime.abstract import CloseBashSessionRequest
 from tests.support.harness import needs
 from tests.support.needs import Lacking, skip
 from tests.support.processes import running
-from tests.support.session import ON_ORIGINAL, Gate, Shell, wrong
+from tests.support.session import Gate, Shell
 from tests.support.wait import until, until_async
 
 ENDS = [
@@ -32,9 +34,8 @@ ENDS = [
 ]
 
 
-@wrong("the shell's end raises another library's exception, or hangs")
 @pytest.mark.parametrize(("command", "code"), [pytest.param(c, n, id=name) for name, c, n in ENDS])
-def test_the_command_that_ends_the_shell(sh: Shell, swerex_error: type[Exception], command: str, code: int) -> None:
+def test_the_command_that_ends_the_shell(sh: Shell, command: str, code: int) -> None:
     """It has its output, its exit code and a reason; every later one a typed error."""
     sh.ended = True
     seen = sh.run(command)
@@ -43,7 +44,7 @@ def test_the_command_that_ends_the_shell(sh: Shell, swerex_error: type[Exception
     assert seen.exit_code == code
     assert seen.failure_reason
     for _ in range(2):
-        with pytest.raises(swerex_error) as caught:
+        with pytest.raises(SwerexException) as caught:
             sh.run("echo next")
         assert not isinstance(caught.value, TimeoutError)
         assert str(caught.value)
@@ -56,19 +57,17 @@ def test_logout_is_no_exit(sh: Shell) -> None:
     sh.gives("echo next", "next\n")
 
 
-@wrong("the shell ends unnoticed")
 @pytest.mark.parametrize("limit", ["TMOUT=1", "readonly TMOUT=1"])
 def test_a_shell_that_waits_no_longer(sh: Shell, limit: str) -> None:
     sh.ended = True
     pid = int(sh.out("echo $$"))
     sh.out(limit)
     until(lambda: not Path(f"/proc/{pid}").exists())  # it is collected when its end was noticed
-    with pytest.raises(sh.engine.exceptions.SessionDiedError, match="while no command ran, as TMOUT makes"):
+    with pytest.raises(SessionDiedError, match="while no command ran, as TMOUT makes"):
         sh.run("echo next")
 
 
-@wrong("a killed shell raises another library's exception")
-def test_death_while_others_wait(sh: Shell, gate: Gate, swerex_error: type[Exception]) -> None:
+def test_death_while_others_wait(sh: Shell, gate: Gate) -> None:
     sh.ended = True
 
     async def all_at_once() -> list[Any]:
@@ -82,15 +81,14 @@ def test_death_while_others_wait(sh: Shell, gate: Gate, swerex_error: type[Excep
     assert first.output == "first\n"
     assert first.exit_code == 137
     assert first.failure_reason
-    assert all(isinstance(error, swerex_error) for error in rest)
+    assert all(isinstance(error, SwerexException) for error in rest)
 
 
-@wrong("a killed shell raises another library's exception")
-def test_check_raise_on_the_last_command(shells: type[Shell], swerex_error: type[Exception]) -> None:
+def test_check_raise_on_the_last_command(shells: type[Shell]) -> None:
     for code in (0, 3):
         sh = shells(f"ends-{code}")
         if code:
-            with pytest.raises(swerex_error):
+            with pytest.raises(SwerexException):
                 sh.run(f"exit {code}", check="raise")
         else:
             assert sh.run("exit 0", check="raise").exit_code == 0
@@ -99,10 +97,7 @@ def test_check_raise_on_the_last_command(shells: type[Shell], swerex_error: type
 def test_one_death_touches_no_other_session(sh: Shell, shells: type[Shell]) -> None:
     other = shells("other")
     other.out("y=kept")
-    try:
-        other.run("kill -9 $$")
-    except Exception:
-        assert ON_ORIGINAL
+    other.run("kill -9 $$")
     sh.gives("echo fine", "fine\n")
 
 
@@ -128,7 +123,6 @@ def test_nested_shell(sh: Shell, argv: list[str], command: str, prompt: str, out
     sh.gives("echo $level", "outer\n")
 
 
-@wrong("a nested shell inherits the prompt, and commands run in it unnoticed", but=["bash -c 'read x'"])
 @pytest.mark.parametrize(
     "command", ["bash", "bash --norc", "sh", "bash -c 'read x'", "env -i bash --noprofile --norc -i"]
 )
@@ -156,14 +150,6 @@ def test_a_program_that_execs_itself(sh: Shell) -> None:
     sh.gives("bash -c 'exec sh -c \"echo twice\"'", "twice\n")
 
 
-@wrong(
-    "children that left the terminal stay",
-    but=[
-        "cat <({sleep}) >/dev/null &",
-        "script -qc '{sleep}' /dev/null >/dev/null 2>&1 &",
-        "{sleep} | {sleep} &",
-    ],
-)
 @pytest.mark.parametrize(
     "start",
     [
@@ -180,7 +166,7 @@ def test_close_leaves_no_process(shells: type[Shell], start: str) -> None:
     sh = shells()
     sh.run(start.format(sleep=f"sleep {seconds}"))
     until(lambda: running(f"sleep {seconds}"))
-    sh.wait(sh.aio.close_session(sh.engine.abstract.CloseBashSessionRequest(session=sh.session)))
+    sh.wait(sh.aio.close_session(CloseBashSessionRequest(session=sh.session)))
     until(lambda: not running(f"sleep {seconds}"))
 
 
@@ -191,11 +177,11 @@ def test_close_in_an_exit_trap_that_hangs(shells: type[Shell]) -> None:
     sh.wait(sh.aio.close())
 
 
-def test_close_twice_and_use_after_close(shells: type[Shell], swerex_error: type[Exception]) -> None:
+def test_close_twice_and_use_after_close(shells: type[Shell]) -> None:
     sh = shells()
     sh.wait(sh.aio.close())
     sh.wait(sh.aio.close())
-    with pytest.raises(swerex_error):
+    with pytest.raises(SwerexException):
         sh.run("echo x")
 
 
@@ -207,7 +193,6 @@ def test_late_output_of_the_background(sh: Shell, gate: Gate, tmp_path: Path) ->
     sh.gives("echo b", "b\n")
 
 
-@wrong("job notices pollute the answers")
 def test_background_output_while_a_command_runs(sh: Shell, gate: Gate, tmp_path: Path) -> None:
     """What a person would see: both, in the order of their time."""
     sh.run(f"({gate.pass_}; echo from the background; touch {tmp_path}/written) &")
@@ -227,7 +212,6 @@ def test_background_output_while_a_command_runs(sh: Shell, gate: Gate, tmp_path:
     assert (seen.output, seen.exit_code) == ("one\nfrom the background\ntwo\n", 0)
 
 
-@wrong("a full terminal blocks it")
 def test_a_background_job_that_writes_a_lot_is_not_blocked(sh: Shell, tmp_path: Path) -> None:
     """Nobody waits for it, yet its output is read all the time."""
     sh.run(f"(seq 300000; touch {tmp_path}/done) &")
@@ -254,14 +238,13 @@ def test_wait_for_jobs(sh: Shell, gate: Gate) -> None:
     sh.gives("jobs", "")
 
 
-@wrong("death is known by EOF alone")
-def test_orphans_on_the_terminal_do_not_hide_a_death(sh: Shell, swerex_error: type[Exception]) -> None:
+def test_orphans_on_the_terminal_do_not_hide_a_death(sh: Shell) -> None:
     """A setsid child keeps the terminal open: the shell's death is seen all the same."""
     sh.ended = True
     sh.run("setsid sleep 1000 & disown")
     seen = sh.run("kill -9 $$")
     assert seen.exit_code == 137
-    with pytest.raises(swerex_error):
+    with pytest.raises(SwerexException):
         sh.run("echo x")
 
 
@@ -314,5 +297,5 @@ def test_a_shell_that_is_killed_from_outside(sh: Shell) -> None:
     """The next command is not what ended it, and nothing shows that it ran."""
     sh.ended = True
     os.kill(int(sh.out("echo $$")), signal.SIGKILL)
-    with pytest.raises(sh.engine.exceptions.SessionDiedError, match="signal 9"):
+    with pytest.raises(SessionDiedError, match="signal 9"):
         sh.run("echo hi")

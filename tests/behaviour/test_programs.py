@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.harness import needs
-from tests.support.session import Shell, wrong
+from tests.support.session import Shell
 
 
 def test_python_session(sh: Shell) -> None:
@@ -140,7 +140,6 @@ def repository(path: Path) -> None:
     subprocess.run(["bash", "-c", script], cwd=path, check=True)
 
 
-@wrong("! is history-expanded, here-documents fail the splitter")
 def test_git(sh: Shell, tmp_path: Path) -> None:
     needs("git")
     repository(tmp_path)
@@ -158,9 +157,7 @@ def test_git_asks_for_a_password_on_the_terminal(sh: Shell, tmp_path: Path) -> N
     """The prompt goes to /dev/tty: it is seen, answered, and the answer is not shown."""
     needs("git")
     sh.out("export GIT_ASKPASS= SSH_ASKPASS=; cd /")
-    seen = sh.talk(
-        "git credential fill <<< $'protocol=https\\nhost=example.org\\n'", "Username for .*: "
-    )
+    seen = sh.talk("git credential fill <<< $'protocol=https\\nhost=example.org\\n'", "Username for .*: ")
     assert seen.expect_string.startswith("Username")
     sh.talk("somebody", "Password for .*: ")
     seen = sh.leave("hunter2")
@@ -202,10 +199,6 @@ LEFT_OPEN: dict[str, tuple[str, str, str, str]] = {
 """Programs, what comes before, the command, and what it has printed when it is open."""
 
 
-@wrong(
-    "a program that is left open eats the next command",
-    but=["bc", "less", "top", "tmux", "git and its pager", "git and its editor", "vim on a dumb terminal"],
-)
 @pytest.mark.parametrize("name", LEFT_OPEN)
 def test_a_program_that_is_left_open(sh: Shell, tmp_path: Path, name: str) -> None:
     """The next command does not answer it, and an interrupt ends it."""
@@ -279,7 +272,6 @@ def test_ssh_keygen_asks_for_a_passphrase(sh: Shell, tmp_path: Path) -> None:
     assert (tmp_path / "key").exists()
 
 
-@wrong("the password prompt on the terminal is answered by the next command")
 def test_sudo_prompt_is_not_fed(sh: Shell, tmp_path: Path) -> None:
     """A setuid-like program that flushes typed input and reads from /dev/tty."""
     program = tmp_path / "asker.py"

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.session import Shell, wrong
+from swerex_c.exceptions import SwerexException
+from tests.support.session import Shell
 
 PROMPTS = [
     "PS1='> '",
@@ -84,10 +85,6 @@ def test_prompts_may_be_changed(sh: Shell, command: str) -> None:
     sh.run("unset PROMPT_COMMAND 2>/dev/null")
 
 
-@wrong(
-    "a changed PS1 makes every later command time out",
-    but=["readonly PROMPT_COMMAND=:", "readonly PS1", "readonly PS2='> '"],
-)
 @pytest.mark.parametrize(
     "command",
     [
@@ -101,12 +98,12 @@ def test_prompts_may_be_changed(sh: Shell, command: str) -> None:
         "declare -r PS1=x",
     ],
 )
-def test_readonly_prompts(sh: Shell, swerex_error: type[Exception], command: str) -> None:
+def test_readonly_prompts(sh: Shell, command: str) -> None:
     """The worst that a user can do to our marks: codes and outputs stay right, or a typed error says so."""
     sh.ended = True
     try:
         sh.run(command)
-    except swerex_error as error:
+    except SwerexException as error:
         assert command.count("=") > 2
         assert not isinstance(error, TimeoutError)
         return
@@ -115,7 +112,6 @@ def test_readonly_prompts(sh: Shell, swerex_error: type[Exception], command: str
         assert (seen.output, seen.exit_code) == (output, code)
 
 
-@wrong("a changed PS1 makes every later command time out")
 @pytest.mark.parametrize(
     "commands",
     [
@@ -137,7 +133,6 @@ def test_output_that_begins_as_what_ps0_prints(sh: Shell, commands: list[str]) -
         sh.gives("printf xxy; (exit 3)", "xxy", 3)
 
 
-@wrong("what PROMPT_COMMAND prints goes into the exit code's parser")
 def test_prompt_command_that_prints(sh: Shell) -> None:
     sh.run("PROMPT_COMMAND='echo noise'")
     for i in range(3):
@@ -155,7 +150,6 @@ def test_prompt_command_of_the_user_runs(sh: Shell) -> None:
     assert int(sh.out("echo $n")) >= 2
 
 
-@wrong("source venv/bin/activate adds the prompt to every output")
 def test_venv(sh: Shell, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
     before = sh.out("command -v python3")
@@ -169,14 +163,12 @@ def test_venv(sh: Shell, tmp_path: Path) -> None:
     sh.gives("echo a\necho b", "a\nb\n")
 
 
-@wrong("source venv/bin/activate adds the prompt to every output")
 def test_venv_in_one_command(sh: Shell, tmp_path: Path) -> None:
     seen = sh.out(f"cd {tmp_path} && python3 -m venv --without-pip v && . v/bin/activate && python -c 'print(6*7)'", 20)
     assert seen == "42\n"
     sh.run("deactivate")
 
 
-@wrong("conda's prompt is added to every output")
 def test_conda_like_activation(sh: Shell) -> None:
     """What `conda activate` does to a shell: functions, PS1 with its own part taken off and put on again."""
     sh.out(
@@ -203,14 +195,12 @@ def test_conda_like_activation(sh: Shell) -> None:
     sh.gives("echo done", "done\n")
 
 
-@wrong("PS1 is exported")
 def test_children_do_not_inherit_our_prompt(sh: Shell) -> None:
     assert "PS1=" not in sh.out("env")
     assert "PS0=" not in sh.out("env")
     assert "PROMPT_COMMAND=" not in sh.out("env")
 
 
-@wrong("every command is followed by one of its own")
 @pytest.mark.parametrize("size", [1025, 5000, 14_000])
 @pytest.mark.parametrize("piece", ["x", "\\'", "\u00e4"])
 def test_long_last_argument_outlives_a_question(sh: Shell, size: int, piece: str) -> None:

@@ -11,8 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from swerex_c.exceptions import BashIncorrectSyntaxError, CommandTimeoutError
+from swerex_c.runtime.abstract import (
+    BashAction,
+    BashInterruptAction,
+    CloseBashSessionRequest,
+    Command,
+    CreateBashSessionRequest,
+)
 from tests.support.processes import Family, command_lines
-from tests.support.session import Engine, Shell
+from tests.support.session import Shell, make_runtime
 
 pytestmark = [pytest.mark.usefixtures("family"), pytest.mark.idle, pytest.mark.timeout(620)]
 
@@ -52,10 +60,9 @@ def assert_same(before: Footprint, after: Footprint, kilobytes: int) -> None:
     assert after.rss - before.rss < kilobytes, f"{before.rss} kB became {after.rss} kB"
 
 
-async def lives(engine: Engine, count: int, at_once: int) -> None:
+async def lives(count: int, at_once: int) -> None:
     """Sessions that are created, used in every way and closed."""
-    api = engine.abstract
-    runtime = engine.runtime()
+    runtime = make_runtime()
     gate = asyncio.Semaphore(at_once)
 
     async def one(i: int) -> None:
@@ -63,45 +70,44 @@ async def lives(engine: Engine, count: int, at_once: int) -> None:
             name = f"s{i}"
 
             def action(command: str, timeout: float = 20.0, **more: object) -> object:
-                return api.BashAction(command=command, session=name, timeout=timeout, check="silent", **more)
+                return BashAction(command=command, session=name, timeout=timeout, check="silent", **more)
 
-            await runtime.create_session(api.CreateBashSessionRequest(session=name, startup_timeout=60))
+            await runtime.create_session(CreateBashSessionRequest(session=name, startup_timeout=60))
             assert (await runtime.run_in_session(action(f"echo {i}"))).output == f"{i}\n"
             if i % 5 == 1:
-                with pytest.raises(engine.exceptions.CommandTimeoutError):
+                with pytest.raises(CommandTimeoutError):
                     await runtime.run_in_session(action("echo x; sleep 50", 0.01))
-                await runtime.run_in_session(api.BashInterruptAction(session=name))
+                await runtime.run_in_session(BashInterruptAction(session=name))
             if i % 5 == 2:
                 await runtime.run_in_session(action("sleep 60 & setsid sleep 60 &"))
             if i % 5 == 3:
                 await runtime.run_in_session(action("exit 3"))
             if i % 5 == 4:
-                with pytest.raises(engine.exceptions.BashIncorrectSyntaxError):
+                with pytest.raises(BashIncorrectSyntaxError):
                     await runtime.run_in_session(action("(a"))
                 await runtime.run_in_session(action("cat <<'E'\na\nE", expect=["nothing", "n.ver"]))
-            await runtime.close_session(api.CloseBashSessionRequest(session=name))
+            await runtime.close_session(CloseBashSessionRequest(session=name))
 
     await asyncio.gather(*(one(i) for i in range(count)))
     await runtime.close()
 
 
-def test_a_thousand_sessions(engine: Engine, family: Family) -> None:
-    asyncio.run(lives(engine, 60, 20))
+def test_a_thousand_sessions(family: Family) -> None:
+    asyncio.run(lives(60, 20))
     before = Footprint()
-    asyncio.run(lives(engine, 1000, 20))
+    asyncio.run(lives(1000, 20))
     assert not family.left()
     assert_same(before, Footprint(), 8_000)
 
 
-def test_a_thousand_sessions_at_one_time(engine: Engine, family: Family) -> None:
+def test_a_thousand_sessions_at_one_time(family: Family) -> None:
     """All alive together, all answering, all gone afterwards."""
-    api = engine.abstract
 
     async def crowd(count: int) -> None:
-        runtime = engine.runtime()
-        create = (api.CreateBashSessionRequest(session=f"s{i}", startup_timeout=120) for i in range(count))
+        runtime = make_runtime()
+        create = (CreateBashSessionRequest(session=f"s{i}", startup_timeout=120) for i in range(count))
         await asyncio.gather(*(runtime.create_session(request) for request in create))
-        actions = (api.BashAction(command=f"echo {i}", session=f"s{i}", timeout=120) for i in range(count))
+        actions = (BashAction(command=f"echo {i}", session=f"s{i}", timeout=120) for i in range(count))
         seen = await asyncio.gather(*(runtime.run_in_session(action) for action in actions))
         assert [s.output for s in seen] == [f"{i}\n" for i in range(count)]
         await runtime.close()
@@ -113,7 +119,7 @@ def test_a_thousand_sessions_at_one_time(engine: Engine, family: Family) -> None
     assert_same(before, Footprint(), 40_000)
 
 
-def test_ten_thousand_commands(engine: Engine, shells: type[Shell]) -> None:
+def test_ten_thousand_commands(shells: type[Shell]) -> None:
     sh = shells()
 
     async def commands(count: int) -> None:
@@ -159,18 +165,17 @@ def test_large_outputs_are_given_back(shells: type[Shell]) -> None:
     assert_same(before, Footprint(), 30_000)
 
 
-def test_executes(engine: Engine) -> None:
+def test_executes() -> None:
     async def many(count: int) -> None:
-        runtime = engine.runtime()
-        command = engine.abstract.Command
+        runtime = make_runtime()
         for start in range(0, count, 16):
-            batch = [runtime.execute(command(command=["echo", str(i)])) for i in range(start, start + 16)]
+            batch = [runtime.execute(Command(command=["echo", str(i)])) for i in range(start, start + 16)]
             assert [r.stdout for r in await asyncio.gather(*batch)] == [f"{i}\n" for i in range(start, start + 16)]
         for _ in range(10):
-            with pytest.raises(engine.exceptions.CommandTimeoutError):
-                await runtime.execute(command(command="setsid sleep 60 & sleep 60", shell=True, timeout=0.05))
+            with pytest.raises(CommandTimeoutError):
+                await runtime.execute(Command(command="setsid sleep 60 & sleep 60", shell=True, timeout=0.05))
             with pytest.raises(FileNotFoundError):
-                await runtime.execute(command(command=["no-such-program-xyz"]))
+                await runtime.execute(Command(command=["no-such-program-xyz"]))
         await runtime.close()
 
     asyncio.run(many(64))
@@ -179,13 +184,13 @@ def test_executes(engine: Engine) -> None:
     assert_same(before, Footprint(), 6_000)
 
 
-def test_sessions_that_are_forgotten(engine: Engine, family: Family) -> None:
+def test_sessions_that_are_forgotten(family: Family) -> None:
     """A runtime that is dropped without a close takes its shells along."""
 
     def forget(count: int) -> None:
         for _ in range(count):
-            runtime = engine.runtime()
-            asyncio.run(runtime.create_session(engine.abstract.CreateBashSessionRequest()))
+            runtime = make_runtime()
+            asyncio.run(runtime.create_session(CreateBashSessionRequest()))
             del runtime
         gc.collect()
 

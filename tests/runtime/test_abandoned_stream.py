@@ -13,7 +13,7 @@ from swerex_c.exceptions import SwerexException
 from swerex_c.runtime.abstract import BashAction, CloseBashSessionRequest, CreateBashSessionRequest
 from tests.support.runtimes import RUNTIMES
 from tests.support.server_process import Server, serving
-from tests.support.session import PATIENCE
+from tests.support.wait import DEADLINE
 
 pytestmark = pytest.mark.usefixtures("family")
 
@@ -42,8 +42,8 @@ async def test_a_stream_is_left(kind: str, becomes: str, how: str, server: Serve
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     runtime = RUNTIMES[kind](server)
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=PATIENCE))
-    stream = runtime.stream_in_session(BashAction(**{"timeout": PATIENCE, **COMMANDS[becomes]}))
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
+    stream = runtime.stream_in_session(BashAction(**{"timeout": DEADLINE, **COMMANDS[becomes]}))
     try:
         async for piece in stream:
             assert piece.startswith("one\n")
@@ -54,7 +54,7 @@ async def test_a_stream_is_left(kind: str, becomes: str, how: str, server: Serve
         await runtime.close_session(CloseBashSessionRequest())
     else:  # comes behind that command
         try:
-            await runtime.run_in_session(BashAction(command="true", timeout=PATIENCE))
+            await runtime.run_in_session(BashAction(command="true", timeout=DEADLINE))
         except SwerexException:
             assert becomes == "shell ended"
     if how == "aclose":

@@ -29,8 +29,7 @@ from tests.support.harness import needs
 from tests.support.local_backend import Here
 from tests.support.processes import Family
 from tests.support.server_process import KEY, open_files, serving
-from tests.support.session import PATIENCE
-from tests.support.wait import until
+from tests.support.wait import DEADLINE, until
 
 pytestmark = [pytest.mark.timeout(140), pytest.mark.slow]
 
@@ -59,7 +58,7 @@ class Creates:
         """Those whose close has begun."""
 
     async def create(self, name: str) -> None:
-        request = CreateBashSessionRequest(session=name, startup_timeout=PATIENCE)
+        request = CreateBashSessionRequest(session=name, startup_timeout=DEADLINE)
         answer = await self.runtime.create_session(request)
         assert isinstance(answer, CreateBashSessionResponse)
         assert name not in self.closed, "it is said to have started, and it was closed before"
@@ -130,7 +129,7 @@ async def test_sessions_are_closed_while_they_start(kind: str, family: Family) -
         failed += len(names)
         assert set(names) <= set(creates.closed) and not set(runtime.sessions) & set(creates.closed)
         if names:  # the name is free again
-            await creates.runtime.create_session(CreateBashSessionRequest(session=names[0], startup_timeout=PATIENCE))
+            await creates.runtime.create_session(CreateBashSessionRequest(session=names[0], startup_timeout=DEADLINE))
             action = BashAction(session=names[0], command="echo $((6 * 7))")
             assert (await runtime.run_in_session(action)).output == "42\n"
         await creates.close_sessions()

@@ -1,4 +1,4 @@
-"""Options, markers and shared fixtures of the tests."""
+"""Markers and shared fixtures of the tests."""
 
 from __future__ import annotations
 
@@ -10,45 +10,12 @@ from typing import Any
 import pytest
 
 from tests.support.processes import Family, adopt_orphans
-from tests.support.session import ENGINE, ON_ORIGINAL, Engine, Gate, Shell
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--expect-wrong",
-        action="store_true",
-        help="with SWX_ENGINE=swerex: each test marked wrong_in_original must fail; the others only inform",
-    )
+from tests.support.session import Gate, Shell
 
 
 def pytest_configure(config: pytest.Config) -> None:
     adopt_orphans()
-    config.addinivalue_line(
-        "markers", "wrong_in_original(reason, but=()): the original fails this test, and why; not with these parameters"
-    )
-    if config.getoption("--expect-wrong") and not ON_ORIGINAL:
-        raise pytest.UsageError("--expect-wrong checks the original: set SWX_ENGINE=swerex")
-
-
-def pytest_report_header() -> str:
-    return f"engine under test: {ENGINE}"
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--expect-wrong"):
-        return
-    for item in items:
-        marker = item.get_closest_marker("wrong_in_original")
-        if marker and getattr(item, "callspec", None) and item.callspec.id in marker.kwargs.get("but", ()):
-            marker = None
-        reason = str(marker.args[0]) if marker else "informational"
-        item.add_marker(pytest.mark.xfail(strict=marker is not None, reason=reason))
-
-
-@pytest.fixture(scope="session")
-def engine() -> Engine:
-    """The engine that SWX_ENGINE chose."""
-    return Engine(ENGINE)
+    config.addinivalue_line("markers", "wrong_in_original(reason): the original fails this contract, and why")
 
 
 @pytest.fixture
@@ -77,19 +44,19 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 
 
 @pytest.fixture
-def shells(engine: Engine, family: Family) -> Iterator[Any]:
+def shells(family: Family) -> Iterator[Any]:
     """A maker of sessions. After the test they are closed, and nothing that they started may be left."""
     made: list[Shell] = []
 
     def make(session: str = "default", **request: Any) -> Shell:
-        shell = Shell(engine, session, **request)
+        shell = Shell(session, **request)
         made.append(shell)
         return shell
 
     yield make
     for shell in reversed(made):
         shell.close()
-    if made and not ON_ORIGINAL:
+    if made:
         left = family.left()
         assert not left, f"left behind: {left}"
 

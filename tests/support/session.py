@@ -1,55 +1,39 @@
 """A session of the engine under test, driven from code that is not asynchronous.
 
-`SWX_ENGINE=swerex` runs the tests on the original, `SWX_ENGINE=swerex_c` (the default) on ours. `SWX_PLACE=here` runs
-ours in a place that is reached by programs and is this machine, `SWX_PLACE=CONTAINER` in a container: see
-`tests.support.local_backend`.
+`SWX_PLACE=here` runs the tests in a place that is reached by programs and is this machine, `SWX_PLACE=CONTAINER` in a
+container: see `tests.support.local_backend`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import importlib
 import os
 import re
 import uuid
 from collections.abc import Awaitable, Coroutine
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeVar
 
 import pytest
 
+from swerex_c.exceptions import CommandTimeoutError
+from swerex_c.runtime.abstract import BashAction, BashInterruptAction, CreateBashSessionRequest
+from swerex_c.runtime.local import LocalRuntime
 from tests.support.results import WrongAnswer
 from tests.support.wait import DEADLINE, until, until_async
 
 T = TypeVar("T")
 
-ENGINE = os.environ.get("SWX_ENGINE", "swerex_c")
-ON_ORIGINAL = ENGINE == "swerex"
 PLACE = os.environ.get("SWX_PLACE", "")
-PATIENCE = 2.5 if ON_ORIGINAL else DEADLINE
-"""Seconds a command may take when a test names no timeout: the original does not see the end of some."""
-
-wrong = pytest.mark.wrong_in_original
-"""`@wrong("why")`: the test fails on the original, which `--expect-wrong` verifies."""
 
 
-class Engine:
-    """The public modules of one engine."""
+def make_runtime() -> Any:
+    """The runtime under test: this machine's, or that of a place."""
+    if PLACE:
+        from tests.support.local_backend import runtime_in
 
-    def __init__(self, package: str):
-        self.package = package
-        self.local: ModuleType = importlib.import_module(f"{package}.runtime.local")
-        self.abstract: ModuleType = importlib.import_module(f"{package}.runtime.abstract")
-        self.exceptions: ModuleType = importlib.import_module(f"{package}.exceptions")
-
-    def runtime(self) -> Any:
-        if PLACE:
-            from tests.support.local_backend import runtime_in
-
-            return runtime_in(PLACE)
-        return self.local.LocalRuntime()
+        return runtime_in(PLACE)
+    return LocalRuntime()
 
 
 class Shell:
@@ -59,12 +43,9 @@ class Shell:
     their own coroutines.
     """
 
-    def __init__(
-        self, engine: Engine, session: str = "default", *, aio: Any = None, create: bool = True, **request: Any
-    ):
-        self.engine = engine
+    def __init__(self, session: str = "default", *, aio: Any = None, create: bool = True, **request: Any):
         self.session = session
-        self.aio = engine.runtime() if aio is None else aio
+        self.aio = make_runtime() if aio is None else aio
         self.runner = asyncio.Runner()
         self.ended = False
         self.created: Any = None
@@ -73,14 +54,14 @@ class Shell:
 
     def creation(self, **request: Any) -> Any:
         fields = {"session": self.session, "startup_timeout": DEADLINE, **request}
-        return self.engine.abstract.CreateBashSessionRequest(**fields)
+        return CreateBashSessionRequest(**fields)
 
-    def action(self, command: str, timeout: float | None = PATIENCE, check: str = "silent", **more: Any) -> Any:
+    def action(self, command: str, timeout: float | None = DEADLINE, check: str = "silent", **more: Any) -> Any:
         more.setdefault("session", self.session)
-        return self.engine.abstract.BashAction(command=command, timeout=timeout, check=check, **more)
+        return BashAction(command=command, timeout=timeout, check=check, **more)
 
     def interruption(self, **more: Any) -> Any:
-        return self.engine.abstract.BashInterruptAction(session=self.session, **more)
+        return BashInterruptAction(session=self.session, **more)
 
     def wait(self, coroutine: Awaitable[T]) -> T:
         async def one() -> T:
@@ -88,21 +69,21 @@ class Shell:
 
         return self.runner.run(one())
 
-    def run(self, command: str, timeout: float | None = PATIENCE, check: str = "silent", **more: Any) -> Any:
+    def run(self, command: str, timeout: float | None = DEADLINE, check: str = "silent", **more: Any) -> Any:
         """The observation of a command."""
         return self.wait(self.aio.run_in_session(self.action(command, timeout, check, **more)))
 
-    def go(self, command: str, timeout: float | None = PATIENCE, **more: Any) -> Coroutine[Any, Any, Any]:
+    def go(self, command: str, timeout: float | None = DEADLINE, **more: Any) -> Coroutine[Any, Any, Any]:
         """The coroutine of a command, for tests that gather several."""
         return self.aio.run_in_session(self.action(command, timeout, **more))
 
-    def out(self, command: str, timeout: float | None = PATIENCE) -> str:
+    def out(self, command: str, timeout: float | None = DEADLINE) -> str:
         """The output of a command that must succeed."""
         seen = self.run(command, timeout)
         assert seen.exit_code == 0, f"{command!r} gave {seen!r}"
         return seen.output
 
-    def gives(self, command: str, output: str, exit_code: int = 0, timeout: float | None = PATIENCE) -> None:
+    def gives(self, command: str, output: str, exit_code: int = 0, timeout: float | None = DEADLINE) -> None:
         """Assert exactly this output and exit code."""
         seen = self.run(command, timeout)
         if (seen.output, seen.exit_code) != (output, exit_code):
@@ -116,7 +97,7 @@ class Shell:
 
     def times_out(self, command: str, timeout: float = 0.3) -> Any:
         """Run a command that must not be reported as finished; the CommandTimeoutError."""
-        with pytest.raises(self.engine.exceptions.CommandTimeoutError) as caught:
+        with pytest.raises(CommandTimeoutError) as caught:
             seen = self.run(command, timeout)
             pytest.fail(f"{command[:200]!r} was called finished: {seen!r}")
         return caught.value
@@ -124,11 +105,11 @@ class Shell:
     def interrupt(self, **more: Any) -> Any:
         return self.wait(self.aio.run_in_session(self.interruption(**more)))
 
-    def talk(self, command: str, *expect: str, timeout: float = PATIENCE) -> Any:
+    def talk(self, command: str, *expect: str, timeout: float = DEADLINE) -> Any:
         """One exchange with an interactive program, until one of its prompts."""
         return self.run(command, timeout, is_interactive_command=True, expect=list(expect))
 
-    def leave(self, command: str, timeout: float = PATIENCE) -> Any:
+    def leave(self, command: str, timeout: float = DEADLINE) -> Any:
         """Leave an interactive program."""
         return self.run(command, timeout, is_interactive_quit=True)
 
@@ -139,8 +120,7 @@ class Shell:
             self.gives(f"echo {token}; (exit {code})", f"{token}\n", code)
 
     def close(self) -> None:
-        with contextlib.suppress(Exception) if ON_ORIGINAL else contextlib.nullcontext():
-            self.wait(self.aio.close())
+        self.wait(self.aio.close())
         self.runner.close()
 
 
