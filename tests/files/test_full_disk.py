@@ -15,22 +15,9 @@ import pytest
 from swerex_c.files import local, staging
 from swerex_c.runtime.abstract import AbstractRuntime, UploadRequest, WriteFileRequest
 from swerex_c.runtime.local import LocalRuntime
-from swerex_c.runtime.remote import RemoteRuntime
-from swerex_c.runtime.sandbox import SandboxRuntime
-from swerex_c.sandbox.sandbox import Sandbox
 from tests.support import needs
-from tests.support.sandboxes import Local
-from tests.support.server_process import KEY, Server, serving
-from tests.support.wait import DEADLINE
 
 ROOM = 4 << 20
-WAYS = ["local", "frames", "JSON", "a program in the place"]
-
-
-@pytest.fixture(scope="module")
-def our_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("ours") / "log") as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -55,19 +42,6 @@ def here(disk: Path) -> Iterator[Path]:
     path.mkdir()
     yield path
     subprocess.run(["rm", "-rf", str(path)], check=True)
-
-
-@pytest.fixture(params=WAYS)
-async def runtime(request: pytest.FixtureRequest, our_server: Server) -> Awaitable[AbstractRuntime]:
-    if request.param == "local":
-        made: AbstractRuntime = LocalRuntime()
-    elif request.param == "a program in the place":
-        made = SandboxRuntime(Sandbox(Local(dict(os.environ))))
-    else:
-        wire = "json" if request.param == "JSON" else "msgpack"
-        made = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=our_server.port, timeout=DEADLINE, wire=wire)
-    yield made
-    await made.close()
 
 
 async def write(runtime: AbstractRuntime, source: Path, target: Path) -> None:
