@@ -17,7 +17,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, BinaryIO
 
-from swerex_c.exceptions import ProtocolError, ResourceError, SwerexException, UploadError
+from swerex_c.exceptions import ProtocolError, ResourceError, UploadError
 from swerex_c.files import tar
 from swerex_c.files.local import open_regular
 from swerex_c.files.staging import Staging
@@ -162,16 +162,21 @@ async def receive(pieces: Pieces, target: str, name: str | None = None, progress
         OSError, UploadError: as for `swerex_c.files.local.copy`.
         ProtocolError: if the stream does not have the format of `open_stream`.
     """
+    async with contextlib.aclosing(pieces):
+        line, rest = await _first_line(pieces)
+        kind, sent_name, mode, size = _parsed(line)
+        received_name = name or sent_name or ""
+        _check_names(target, received_name)
+        unpack = tar.unpack if kind == "tree" else None
+        content = _counted(_prepended(rest, pieces), size, progress)
+        await store(content, target, unpack, mode, received_name, follow=name is None)
+
+
+def _check_names(*names: str) -> None:
     try:
-        async with contextlib.aclosing(pieces):
-            line, rest = await _first_line(pieces)
-            kind, sent_name, mode, size = _parsed(line)
-            unpack = tar.unpack if kind == "tree" else None
-            content = _counted(_prepended(rest, pieces), size, progress)
-            await store(content, target, unpack, mode, name or sent_name or "", follow=name is None)
-    except SwerexException:
-        raise
-    except ValueError as error:  # an invalid file name
+        if any(b"\0" in os.fsencode(name) for name in names):
+            raise UploadError("Cannot create the received file: its name contains a NUL character")
+    except UnicodeEncodeError as error:
         raise UploadError(f"Cannot create the received file: {error}") from None
 
 
