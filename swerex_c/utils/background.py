@@ -15,7 +15,7 @@ import concurrent.futures
 import contextlib
 import os
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from swerex_c.exceptions import ResourceError
@@ -169,7 +169,7 @@ async def run(work: Coroutine[Any, Any, T]) -> T:
         raise asyncio.CancelledError from None
 
 
-async def iterate(items: AsyncGenerator[T, None]) -> AsyncIterator[T]:
+async def iterate(items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
     """Yield the items of a generator that runs in the loop, for a task of any loop."""
     end = object()
 

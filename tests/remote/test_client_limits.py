@@ -120,7 +120,7 @@ async def test_frames_that_were_not_there_at_first_are_used(our_server: Server) 
         before.has_frames = True
         assert (await runtime.is_alive()).is_alive
         assert runtime._wire_client is not None
-        assert (await runtime._wire_client.channel()).instance_id
+        assert runtime._wire_client._shared.instance_id
 
 
 async def test_calls_at_once_that_get_no_frames_are_answered(our_server: Server) -> None:

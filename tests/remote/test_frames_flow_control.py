@@ -302,7 +302,7 @@ async def test_memory_of_a_long_stream(family: Family, tmp_path: Path) -> None:
     200 MB up and down: next to nothing."""
     with server_process(tmp_path / "log") as server:
         wire = WireClient(Address(port=server.port, headers={"X-API-Key": PROCESS_KEY}))
-        channel = await wire.channel()
+        channel = await wire.own_channel(long=True)
         await channel.call("create_session", SESSION)
         await read(channel, "seq 1000")
         here, there = memory_of(os.getpid()), memory_of(server.process.pid)
@@ -479,7 +479,7 @@ def test_loop_that_ends_in_the_middle(family: Family, tmp_path: Path) -> None:
         wire = client(served.port)
 
         async def start(what: str) -> None:
-            channel = await wire.channel(own=True)
+            channel = await wire.own_channel(long=True)
             if what == "call":
                 asyncio.ensure_future(channel.call("execute", {"command": "sleep 4711.04", "shell": True}))
             elif what == "stream":
@@ -503,7 +503,7 @@ def test_loop_that_ends_in_the_middle(family: Family, tmp_path: Path) -> None:
         until(lambda: not served.registry.channels)
 
         async def after() -> Any:
-            return await (await wire.channel(own=True)).call("run_in_session", bash("echo y"))
+            return await (await wire.own_channel(long=True)).call("run_in_session", bash("echo y"))
 
         assert asyncio.run(after())["output"].strip() == "y"
 
@@ -515,7 +515,7 @@ def test_many_loops(family: Family, tmp_path: Path, runs: int) -> None:
         wire = WireClient(Address(port=server.port, headers={"X-API-Key": PROCESS_KEY}))
 
         async def one() -> None:
-            await (await wire.channel()).call("is_alive", {})
+            await wire.run(lambda channel: channel.call("is_alive", {}))
 
         for _ in range(5):
             asyncio.run(one())
@@ -539,9 +539,9 @@ def test_loops_in_threads(family: Family) -> None:
 
         def work(i: int) -> None:
             async def some() -> None:
-                channel = await wire.channel()
                 payload = {"command": f"echo {i}", "shell": True}
-                for answer in await asyncio.gather(*[channel.call("execute", payload) for _ in range(5)]):
+                calls = [wire.run(lambda channel: channel.call("execute", payload)) for _ in range(5)]
+                for answer in await asyncio.gather(*calls):
                     assert answer["stdout"] == f"{i}\n"
 
             try:

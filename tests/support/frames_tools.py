@@ -114,7 +114,7 @@ async def serving(limits: Limits | None = None, port: int = 0, session: bool = F
         served.port = await ready
         if session:
             make_session = served.client()
-            await (await make_session.channel()).call("create_session", SESSION)
+            await make_session.run(lambda channel: channel.call("create_session", SESSION))
             await make_session.close()
             await until_async(lambda: not served.registry.connections)
         yield served
@@ -132,7 +132,7 @@ def client(port: int, seconds: float = 5.0) -> WireClient:
 async def channel_to(port: int, seconds: float = 5.0) -> AsyncIterator[ClientChannel]:
     """A client's channel, closed afterwards."""
     wire = client(port, seconds)
-    channel = await wire.channel(own=True)
+    channel = await wire.own_channel(long=True)
     try:
         yield channel
     finally:

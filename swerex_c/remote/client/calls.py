@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import math
 import os
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -87,9 +86,6 @@ class _Call:
     """The request, or the size in bytes of one that is sent as a stream."""
     future: asyncio.Future[Any]
     patient: bool = True
-    seconds: float = 0.0
-    until: float = math.inf
-    """Deadline of the call in the loop's time: `seconds` after the wait began, or infinite."""
     sent: bool = False
     up: Sender | None = None
     down: Receiver | None = None
@@ -133,9 +129,6 @@ class ClientChannel:
         self._beaten_id = 0
         """Id of the last call at the last heartbeat with calls, which was at `_used_at`."""
         self._used_at = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        """Timer for the earliest deadline of all calls."""
-        self._timer_at = math.inf
         self._guard: Any = None
         self.loop = asyncio.get_running_loop()
 
@@ -188,44 +181,36 @@ class ClientChannel:
     async def upload(self, source: str, target: str, progress: Progress | None = None) -> dict[str, Any]:
         """Send the file or tree `source` to the server, and return its response."""
         call = self._new("upload", {"target_path": target})
-        call.up = Sender(call.id, UP)
-        self._submit(call)
-        sending = asyncio.ensure_future(self._send(source, call.up, progress))
-        try:
-            await asyncio.wait([sending, call.future], return_when=asyncio.FIRST_COMPLETED)
-            if not call.future.done():
-                await sending
-            result: dict[str, Any] = await call.future
-            return result
-        finally:
-            sending.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await sending
-            self._forget(call)
+        up = call.up = Sender(call.id, UP)
 
-    @staticmethod
-    async def _send(source: str, up: Sender, progress: Progress | None) -> None:
-        async with file_transfer.open_stream(source, progress) as pieces:
-            await up.send(pieces)
+        async def send() -> None:
+            async with file_transfer.open_stream(source, progress) as pieces:
+                await up.send(pieces)
+
+        return await self._transfer(call, send())
 
     async def download(self, source: str, target: str, progress: Progress | None = None) -> dict[str, Any]:
         """Fetch the file or tree `source` from the server, and return its response."""
         call = self._new("download", {"path": source})
         down = call.down = Receiver(call.id, DOWN)
-        self._submit(call)
         name = os.path.basename(os.path.normpath(source))  # the server must not choose the name of a local file
-        receiving = asyncio.ensure_future(file_transfer.receive(down.pieces(), target, name, progress))
+        return await self._transfer(call, file_transfer.receive(down.pieces(), target, name, progress))
+
+    async def _transfer(self, call: _Call, files: Coroutine[Any, Any, None]) -> dict[str, Any]:
+        """Send a request, await what sends or receives its files, and return the response."""
+        self._submit(call)
+        moving = asyncio.ensure_future(files)
         try:
-            await asyncio.wait([receiving, call.future], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([moving, call.future], return_when=asyncio.FIRST_COMPLETED)
             if call.future.done():
                 call.future.result()
-            await receiving
+            await moving
             result: dict[str, Any] = await call.future
             return result
         finally:
-            receiving.cancel()
+            moving.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
-                await receiving
+                await moving
             self._forget(call)
 
     def _new(self, method: str, payload: dict[str, Any]) -> _Call:
@@ -265,28 +250,13 @@ class ClientChannel:
             lane.attach(connection)
 
     async def _in_time(self, call: _Call, seconds: float | None, what: Awaitable[T]) -> T:
-        if seconds is not None:
-            call.seconds = seconds
-            call.until = self.loop.time() + seconds
-            if call.until < self._timer_at:
-                self._set_timer(call.until)
+        """Await `what`, and fail the call if that takes longer than `seconds`."""
+        timer = None if seconds is None else self.loop.call_later(seconds, self._expire, call, seconds)
         try:
             return await what
         finally:
-            call.until = math.inf
-
-    def _set_timer(self, when: float) -> None:
-        """Set the timer that expires calls to the loop's time `when`, or stop the timer if `when` is infinite."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = when
-        self._timer = self.loop.call_at(when, self._expire_due) if when < math.inf else None
-
-    def _expire_due(self) -> None:
-        now = self.loop.time() + 1e-3  # a loop's timers may fire early
-        for call in [call for call in self._calls.values() if call.until <= now]:
-            self._expire(call, call.seconds)
-        self._set_timer(min((call.until for call in self._calls.values() if call.until > now), default=math.inf))
+            if timer is not None:
+                timer.cancel()
 
     def _forget(self, call: _Call) -> None:
         """Drop a call whose caller no longer waits, and tell the server to cancel it if it is unanswered."""
@@ -500,7 +470,6 @@ class ClientChannel:
         if self._heartbeat is not None:
             self._heartbeat.cancel()
             self._heartbeat = None
-        self._set_timer(math.inf)
         for call in list(self._calls.values()):
             self._settle(call, RuntimeClosedError("The runtime was closed before the server answered"))
         if connection is not None:

@@ -7,7 +7,7 @@ import codecs
 import contextlib
 import threading
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -103,7 +103,7 @@ class WireClient:
         """Check whether the server is alive and responds within `timeout` seconds."""
         self.refuses_key = False
         try:
-            answer = await (await self.channel()).call("is_alive", {}, timeout, patient=False)
+            answer = await self.run(lambda channel: channel.call("is_alive", {}, timeout, patient=False))
             return _model(IsAliveResponse, answer)
         except _UNREACHABLE as error:
             self.refuses_key = isinstance(error, AuthenticationError)
@@ -120,25 +120,27 @@ class WireClient:
         Raises:
             ConnectionLostError, AuthenticationError, ServerRestartedError, ResultLostError: see these classes.
         """
-        channel = await self.channel()
         payload = _fields(request)
-        try:
-            # A server that was never reached has nothing to close, so do not retry.
-            patient = method != "close" or channel.instance_id is not None
-            answer = await channel.call(method, payload, patience(request), patient)
-        except Exception as error:
-            raise self._instances.explain(error, request, channel.instance_id) from None
-        self._instances.note(method, request, channel.instance_id)
-        return _model(response_type, answer)
+
+        async def work(channel: ClientChannel) -> dict[str, Any]:
+            try:
+                # A server that was never reached has nothing to close, so do not retry.
+                patient = method != "close" or channel.instance_id is not None
+                answer = await channel.call(method, payload, patience(request), patient)
+            except Exception as error:
+                raise self._instances.explain(error, request, channel.instance_id) from None
+            self._instances.note(method, request, channel.instance_id)
+            return answer
+
+        return _model(response_type, await self.run(work))
 
     async def stream(self, request: BaseModel, response_type: Callable[..., M]) -> AsyncIterator[str | M]:
         """Yield the output of an action as it arrives, and finally its observation."""
-        channel = await self.channel(own=True)
         decoder = codecs.getincrementaldecoder("utf-8")("surrogatepass")
         pieces: list[str] | None = []
         size = 0
-        try:
-            async for item in channel.stream("stream_in_session", request.model_dump(), patience(request)):
+        async with contextlib.aclosing(self._items(request)) as items:
+            async for item in items:
                 if isinstance(item, bytes):
                     size += len(item)
                     if size > self._answer_limit:
@@ -153,15 +155,33 @@ class WireClient:
                             raise too_long("stream_in_session", self._answer_limit)
                         item["output"] = "".join(pieces)
                     yield _model(response_type, item)
-        except Exception as error:
-            raise self._instances.explain(error, request, channel.instance_id) from None
+
+    async def _items(self, request: BaseModel) -> AsyncGenerator[bytes | dict[str, Any], None]:
+        """Yield what a channel's `stream` yields."""
+        payload = request.model_dump()
+        own = await self.own_channel(long=True)
+
+        async def items() -> AsyncGenerator[bytes | dict[str, Any], None]:
+            channel = own or self.shared_channel()
+            try:
+                stream = channel.stream("stream_in_session", payload, patience(request))
+                async with contextlib.aclosing(stream):
+                    async for item in stream:
+                        yield item
+            except Exception as error:
+                raise self._instances.explain(error, request, channel.instance_id) from None
+
+        with contextlib.nullcontext() if own else self._shared_call():
+            async with contextlib.aclosing(items() if own else background.iterate(items())) as source:
+                async for item in source:
+                    yield item
 
     async def upload(self, source: str, target: str, progress: Progress | None = None) -> UploadResponse:
         """Copy a file or directory tree to the server's machine.
 
         It is sent in chunks, with modes and symbolic links.
         """
-        await (await self.channel(own=True)).upload(source, target, progress)
+        await self.run(lambda channel: channel.upload(source, target, progress), long=True)
         return UploadResponse()
 
     async def download(self, source: str, target: str, progress: Progress | None = None) -> None:
@@ -169,7 +189,7 @@ class WireClient:
 
         It is sent in chunks, with modes and symbolic links.
         """
-        await (await self.channel(own=True)).download(source, target, progress)
+        await self.run(lambda channel: channel.download(source, target, progress), long=True)
 
     # Channels
 
@@ -180,12 +200,41 @@ class WireClient:
                 with contextlib.suppress(RuntimeError):  # the loop is closed, so its connection is closed too
                     channel.loop.call_soon_threadsafe(channel.close)
 
-    async def channel(self, own: bool = False) -> ClientChannel | _SharedChannel:
-        """Return the channel for the next call from the running loop.
+    async def run(self, work: Callable[[ClientChannel], Coroutine[Any, Any, T]], *, long: bool = False) -> T:
+        """Make a call with the running loop's own channel, or in the private event loop with the shared one.
 
         Args:
-            own: whether the call is long enough for a connection of its own.
+            long: whether the call is long enough for a connection of its own.
         """
+        own = await self.own_channel(long)
+        if own is not None:
+            return await work(own)
+        with self._shared_call() as calls:
+            result = await background.run(self._run_shared(work))
+            calls.answered += 1
+            return result
+
+    async def _run_shared(self, work: Callable[[ClientChannel], Coroutine[Any, Any, T]]) -> T:
+        channel = self.shared_channel()
+        try:
+            return await work(channel)
+        except asyncio.CancelledError:
+            with contextlib.suppress(Exception):
+                await channel.call("is_alive", {}, _CANCEL_SECONDS, patient=False)
+            raise
+
+    @contextlib.contextmanager
+    def _shared_call(self) -> Iterator[_Calls]:
+        """Count a call of the running loop over the shared connection."""
+        calls = self._calls[asyncio.get_running_loop()]
+        calls.open += 1
+        try:
+            yield calls
+        finally:
+            calls.open -= 1
+
+    async def own_channel(self, long: bool = False) -> ClientChannel | None:
+        """Return the running loop's own channel for the next call; None if that goes over the shared connection."""
         loop = asyncio.get_running_loop()
         found = self._own.get(loop)
         if found is not None and not found.closed:
@@ -193,9 +242,10 @@ class WireClient:
         with self._lock:
             calls = self._calls.setdefault(loop, _Calls())
             # While shared calls are open, a call on another connection could overtake them.
-            own = (own or calls.answered >= OWN_AFTER) and not calls.open
-            if self.address.command or not own or background.is_running_loop():
-                return _SharedChannel(self, calls)
+            if self.address.command or calls.open or not (long or calls.answered >= OWN_AFTER):
+                return None
+            if background.is_running_loop():
+                return None
             for other in [other for other in self._own if other.is_closed()]:
                 del self._own[other]
             made = self._own[loop] = self._new_channel()
@@ -234,63 +284,6 @@ class WireClient:
         channel, self._shared = self._shared, None
         if channel is not None and channel.loop is asyncio.get_running_loop():
             await channel.close_and_wait()
-
-
-class _SharedChannel:
-    """The channel of the private event loop, for a call from another loop."""
-
-    def __init__(self, client: WireClient, calls: _Calls):
-        self._client = client
-        self._calls = calls
-
-    @property
-    def instance_id(self) -> str | None:
-        return None if self._client._shared is None else self._client._shared.instance_id
-
-    async def call(
-        self, method: str, payload: dict[str, Any], seconds: float | None = None, patient: bool = True
-    ) -> dict[str, Any]:
-        return await self._run(lambda channel: channel.call(method, payload, seconds, patient))
-
-    async def stream(
-        self, method: str, payload: dict[str, Any], seconds: float | None = None
-    ) -> AsyncIterator[bytes | dict[str, Any]]:
-        async def items() -> AsyncGenerator[bytes | dict[str, Any], None]:
-            async with contextlib.aclosing(self._client.shared_channel().stream(method, payload, seconds)) as stream:
-                async for item in stream:
-                    yield item
-
-        self._calls.open += 1
-        try:
-            async for item in background.iterate(items()):
-                yield item
-        finally:
-            self._calls.open -= 1
-
-    async def upload(self, source: str, target: str, progress: Progress | None = None) -> dict[str, Any]:
-        return await self._run(lambda channel: channel.upload(source, target, progress))
-
-    async def download(self, source: str, target: str, progress: Progress | None = None) -> dict[str, Any]:
-        return await self._run(lambda channel: channel.download(source, target, progress))
-
-    async def _run(self, call: Callable[[ClientChannel], Coroutine[Any, Any, T]]) -> T:
-        """Make a call in the private event loop."""
-        self._calls.open += 1
-        try:
-            result = await background.run(self._there(call))
-            self._calls.answered += 1
-            return result
-        finally:
-            self._calls.open -= 1
-
-    async def _there(self, call: Callable[[ClientChannel], Coroutine[Any, Any, T]]) -> T:
-        channel = self._client.shared_channel()
-        try:
-            return await call(channel)
-        except asyncio.CancelledError:
-            with contextlib.suppress(Exception):
-                await channel.call("is_alive", {}, _CANCEL_SECONDS, patient=False)
-            raise
 
 
 def _fields(request: BaseModel | None) -> dict[str, Any]:
