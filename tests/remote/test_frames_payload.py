@@ -118,6 +118,8 @@ async def test_requests_that_are_not_what_they_should_be(served: Served) -> None
 
 async def test_over_a_connection_that_breaks(served: Served, tmp_path: Path) -> None:
     """No byte is lost or doubled."""
+    done: list[str] = []
+    served.service.observe = lambda method, *_: done.append(method)
     text = "".join(f"{i:07} é\n" for i in range(1_000_000))
     (tmp_path / "file").write_text(text)
     for cut in (1000, 3 * PIECE + 5, WINDOW + PIECE, 2 * WINDOW + 1):
@@ -130,7 +132,7 @@ async def test_over_a_connection_that_breaks(served: Served, tmp_path: Path) -> 
             await wire.call("write_file", again, WriteFileResponse)
             assert (tmp_path / "copy").read_text() == text
             await wire.close()
-    assert served.service.histograms["read_file"].finished == 4
+    assert done.count("read_file") == 4
 
 
 async def test_given_up(served: Served, tmp_path: Path) -> None:

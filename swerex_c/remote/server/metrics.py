@@ -1,13 +1,11 @@
 """Export of a server's metrics to Prometheus.
 
-It needs the optional package prometheus-client. This module counts nothing: it formats the counts of `Service` when
-/metrics is requested.
+It needs the optional package prometheus-client.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -15,13 +13,17 @@ from starlette.responses import Response
 
 from swerex_c.exceptions import NotAvailableError
 from swerex_c.remote.server import output
+from swerex_c.remote.server.service import METHODS
 
 if TYPE_CHECKING:
-    from swerex_c.remote.server.service import Histogram, Service
+    from swerex_c.remote.server.service import Service
 
 __all__ = ["endpoint"]
 
 _Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
+
+_BOUNDS = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+"""Upper bounds of the buckets of durations, in seconds."""
 
 
 def endpoint(service: Service) -> _Endpoint:
@@ -31,7 +33,7 @@ def endpoint(service: Service) -> _Endpoint:
         NotAvailableError: if prometheus-client is not installed.
     """
     try:
-        from prometheus_client import CollectorRegistry, ProcessCollector
+        from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
         from prometheus_client.exposition import choose_encoder
     except ImportError:
         msg = "--metrics needs the package prometheus-client: pip install 'swerex-c[metrics]'"
@@ -39,6 +41,20 @@ def endpoint(service: Service) -> _Endpoint:
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
     registry.register(_Collector(service))
+    of_each: dict[str, Any] = {"labelnames": ["method"], "registry": registry}
+    calls = Counter("swerex_calls", "Requests that were carried out, or failed.", **of_each)
+    errors = Counter("swerex_call_errors", "Those of them that failed.", **of_each)
+    seconds = Histogram("swerex_call_duration_seconds", "How long they took.", buckets=_BOUNDS, **of_each)
+    for method in (*METHODS, "upload", "download", "stream_in_session"):
+        for metric in (calls, errors, seconds):
+            metric.labels(method)  # so that a method without calls counts as zero
+
+    def observe(method: str, took: float, failed: bool) -> None:
+        calls.labels(method).inc()
+        errors.labels(method).inc(failed)
+        seconds.labels(method).observe(took)
+
+    service.observe = observe
 
     async def metrics(request: Request) -> Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
@@ -52,17 +68,9 @@ class _Collector:
         self._service = service
 
     def collect(self) -> Iterator[Any]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         service = self._service
-        calls = CounterMetricFamily("swerex_calls", "Requests that were carried out, or failed.", labels=["method"])
-        errors = CounterMetricFamily("swerex_call_errors", "Those of them that failed.", labels=["method"])
-        seconds = HistogramMetricFamily("swerex_call_duration_seconds", "How long they took.", labels=["method"])
-        for method, histogram in service.histograms.items():
-            calls.add_metric([method], histogram.finished)
-            errors.add_metric([method], histogram.errors)
-            seconds.add_metric([method], buckets=_buckets(histogram), sum_value=histogram.seconds)
-        yield from (calls, errors, seconds)
         for name, text, value in (
             ("swerex_requests_in_flight", "Requests that are being carried out.", service.in_flight),
             ("swerex_sessions", "Sessions that are open.", service.session_count),
@@ -74,8 +82,3 @@ class _Collector:
         warm = getattr(service.runtime, "warm", None)
         if warm is not None:
             yield GaugeMetricFamily("swerex_warm_sessions", "Shells that wait to become sessions.", value=warm.waiting)
-
-
-def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    bounds = [*(str(bound) for bound in histogram.BOUNDS), "+Inf"]
-    return list(zip(bounds, accumulate(histogram.buckets), strict=True))

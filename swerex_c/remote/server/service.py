@@ -26,7 +26,7 @@ from swerex_c.models import (
 from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.server.requests import RequestTable
 
-__all__ = ["METHODS", "InvalidRequestError", "RuntimeHolder", "Service", "Histogram", "validate"]
+__all__ = ["METHODS", "InvalidRequestError", "RuntimeHolder", "Service", "validate"]
 
 METHODS: dict[str, TypeAdapter[Any] | None] = {
     "is_alive": None,
@@ -94,34 +94,6 @@ class RuntimeHolder(Protocol):
     AUTH_TOKEN: str
 
 
-class Histogram:
-    """Counts of the calls of one method, and a histogram of their durations.
-
-    `seconds` is the sum of the durations.
-    """
-
-    __slots__ = ("buckets", "errors", "finished", "seconds")
-
-    BOUNDS = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
-    """Upper bounds of the buckets in seconds; the last bucket has none."""
-
-    def __init__(self) -> None:
-        self.finished = 0
-        self.errors = 0
-        self.seconds = 0.0
-        self.buckets = [0] * (len(self.BOUNDS) + 1)
-
-    def add(self, seconds: float, failed: bool) -> None:
-        self.finished += 1
-        self.errors += failed
-        self.seconds += seconds
-        for i, bound in enumerate(self.BOUNDS):
-            if seconds <= bound:
-                self.buckets[i] += 1
-                return
-        self.buckets[-1] += 1
-
-
 class _Counted:
     """A context manager that counts one request, within the limit on those in flight.
 
@@ -146,7 +118,7 @@ class _Counted:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._method != "is_alive":
             self._service.in_flight -= 1
-        self._service.histograms[self._method].add(time.perf_counter() - self._begin, kind is not None)
+        self._service.observe(self._method, time.perf_counter() - self._begin, kind is not None)
 
 
 class Service:
@@ -155,7 +127,8 @@ class Service:
     def __init__(self, holder: RuntimeHolder, limits: Limits | None = None):
         self.holder = holder
         self.limits = limits or Limits()
-        self.histograms = {name: Histogram() for name in [*METHODS, "upload", "download", "stream_in_session"]}
+        self.observe: Callable[[str, float, bool], object] = lambda method, seconds, failed: None
+        """Called when a request has ended, with its method, its duration, and whether it failed."""
         self.instance_id = uuid.uuid4().hex
         """Id of this server instance; it changes with each restart."""
         self.requests = RequestTable(self.limits)
