@@ -502,9 +502,7 @@ class ClientChannel:
             return
         if lane == ANSWER:
             if call.answer is None:
-                call.answer = Receiver(number, ANSWER)
-                if self._connection is not None:
-                    call.answer.attach(self._connection)
+                call.answer = Receiver(number, ANSWER, self._connection)
             if offset + len(data) > self._answer_limit:
                 self._refuse(call)
                 return

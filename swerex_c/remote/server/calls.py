@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import hashlib
 import io
-import logging
 import time
 from collections import deque
 from collections.abc import Coroutine
@@ -81,20 +80,6 @@ logger = logs.LOGGER
 class ServerCall(Request):
     """One request, from its first frame until its response is no longer needed."""
 
-    __slots__ = (
-        "answer",
-        "answered",
-        "channel",
-        "connection",
-        "down",
-        "given_up",
-        "id",
-        "long",
-        "method",
-        "payload",
-        "up",
-    )
-
     def __init__(self, channel: ServerChannel, number: int, method: str, payload: Any):
         super().__init__((channel.name, number))
         self.channel = channel
@@ -128,7 +113,7 @@ class ServerCall(Request):
             size, most = self.payload, self.channel.registry.service.limits.body
             if size > most:
                 raise ServerLimitError(f"The request has {size} bytes; the server takes {most}")
-            self.up = self._receiver()
+            self.up = Receiver(self.id, UP, self.connection)
             work = self._after_payload(self.up, size)
         else:
             work = self._work()
@@ -142,17 +127,11 @@ class ServerCall(Request):
         if self.method == "stream_in_session":
             return service.count(self.method, self._stream)
         if self.method == "upload":
-            self.up = self._receiver()
+            self.up = Receiver(self.id, UP, self.connection)
             return service.count(self.method, self._upload)
         if self.method == "download":
             return service.count(self.method, self._download)
         raise InvalidInputError(f"There is no method {self.method!r:.100}")
-
-    def _receiver(self) -> Receiver:
-        receiver = Receiver(self.id, UP)
-        if self.connection is not None:
-            receiver.attach(self.connection)
-        return receiver
 
     async def _run(self, work: Coroutine[Any, Any, Any]) -> None:
         begin = time.perf_counter()
@@ -173,10 +152,9 @@ class ServerCall(Request):
             self.finish(ERROR, to_wire(error))
         finally:
             work.close()  # which did not begin if the client had cancelled the request
-        if outcome or self.channel.registry.logs_all:
-            client = "" if self.connection is None else self.connection.client
-            seconds = time.perf_counter() - begin
-            logs.request_done(self.method, seconds, outcome or "done", client, str(self.id), bool(outcome))
+        client = "" if self.connection is None else self.connection.client
+        seconds = time.perf_counter() - begin
+        logs.request_done(self.method, seconds, outcome or "done", client, str(self.id), bool(outcome))
 
     async def _after_payload(self, up: Receiver, size: int) -> BaseModel | dict[str, Any]:
         """Receive the payload of `size` bytes, then execute the request."""
@@ -199,7 +177,7 @@ class ServerCall(Request):
         service = self.channel.registry.service
         action: Any = service.validate("run_in_session", self.payload)
         self.payload = None
-        self.down = self._sender(DOWN)
+        self.down = Sender(self.id, DOWN, self.connection)
         stream = service.runtime.stream_in_session(action)
         answer: dict[str, Any] = {}
         sent = hashlib.blake2b()
@@ -223,16 +201,10 @@ class ServerCall(Request):
         return {}
 
     async def _download(self) -> dict[str, Any]:
-        self.down = self._sender(DOWN)
+        self.down = Sender(self.id, DOWN, self.connection)
         async with file_transfer.open_stream(_text(self.payload, "path")) as pieces:
             await self.down.send(pieces)
         return {}
-
-    def _sender(self, lane: int) -> Sender:
-        sender = Sender(self.id, lane)
-        if self.connection is not None:
-            sender.attach(self.connection)
-        return sender
 
     # -- the answer
 
@@ -246,7 +218,7 @@ class ServerCall(Request):
         self.payload = None
         self.task = None
         if long is not None:
-            self.long = self._sender(ANSWER)
+            self.long = Sender(self.id, ANSWER, self.connection)
             self.long.write(long)
         self.send_answer()
         for lane in (self.down, self.long):
@@ -271,16 +243,18 @@ class ServerCall(Request):
         """Continue over the connection on which the client asked again."""
         self.connection = connection
         self.answered = False
-        for lane in (self.up, self.down, self.long):
-            if lane is not None:
-                lane.attach(connection)
+        for lane in self.lanes:
+            lane.attach(connection)
         self.send_answer()
 
     def detach(self) -> None:
         self.connection = None
-        for lane in (self.up, self.down, self.long):
-            if lane is not None:
-                lane.detach()
+        for lane in self.lanes:
+            lane.detach()
+
+    @property
+    def lanes(self) -> list[Sender | Receiver]:
+        return [lane for lane in (self.up, self.down, self.long) if lane is not None]
 
     @property
     def owed(self) -> bool:
@@ -457,8 +431,6 @@ class Registry:
     def __init__(self, service: Service):
         self.service = service
         self.loop = asyncio.get_running_loop()
-        self.logs_all = logs.LOGGER.isEnabledFor(logging.DEBUG)
-        """True if successful requests are logged too."""
         self.channels: dict[str, ServerChannel] = {}
         self.connections: set[ServerConnection] = set()
         self.ending = False

@@ -33,8 +33,6 @@ class Request:
     `content` identifies what is asked for, to tell a repeated request from another one with its id.
     """
 
-    __slots__ = ("content", "finished_at", "key", "size", "task")
-
     def __init__(self, key: Hashable, content: object = None):
         self.key = key
         self.content = content

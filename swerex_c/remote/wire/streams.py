@@ -11,36 +11,24 @@ import asyncio
 import io
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import Protocol
 
 from swerex_c.exceptions import ProtocolError
+from swerex_c.remote.wire.connection import FrameConnection
 from swerex_c.remote.wire.protocol import CREDIT, END, PIECE, WINDOW
 
-__all__ = ["FrameSink", "Receiver", "Sender"]
-
-
-class FrameSink(Protocol):
-    """Interface of the connection over which streams send frames."""
-
-    paused: bool
-
-    def send(self, frame: list[object]) -> None:
-        """Send one frame."""
-
-    def send_piece(self, exchange: int, lane: int, offset: int, piece: memoryview) -> None:
-        """Send a DATA frame."""
-
-    def wait_for_room(self, pump: Callable[[], None]) -> None:
-        """Call `pump` once when the connection is no longer paused."""
+__all__ = ["Receiver", "Sender"]
 
 
 class Sender:
     """Sending end of a stream.
 
     It sends at most WINDOW bytes ahead of the receiver's credit. Credit counts when it covers a whole piece.
+
+    Args:
+        connection: connection to send over; None until `attach`.
     """
 
-    def __init__(self, exchange: int, lane: int):
+    def __init__(self, exchange: int, lane: int, connection: FrameConnection | None = None):
         self._exchange = exchange
         self._lane = lane
         self._gone: deque[memoryview] = deque()  # sent but not consumed, from `_done` to `_sent`
@@ -52,14 +40,14 @@ class Sender:
         self._finished = False
         self._ended = False  # END was sent over the current connection
         self._told = False
-        self._sink: FrameSink | None = None
+        self._connection = connection
         self._room: asyncio.Event | None = None
         self._at_end: Callable[[], None] | None = None
 
     @property
     def through(self) -> bool:
         """True if all written bytes were sent over the current connection."""
-        return self._sink is not None and self._sent == self._written
+        return self._connection is not None and self._sent == self._written
 
     @property
     def held(self) -> int:
@@ -121,54 +109,58 @@ class Sender:
             self._room.set()
         self._pump()
 
-    def attach(self, sink: FrameSink) -> None:
-        """Send over the connection `sink`, from the last credit on."""
+    def attach(self, connection: FrameConnection) -> None:
+        """Send over another connection, from the last credit on."""
         self._pieces.extendleft(reversed(self._gone))
         self._gone.clear()
         self._sent = self._done
         self._ended = self._told = False
-        self._sink = sink
+        self._connection = connection
         self._pump()
 
     def detach(self) -> None:
         """Stop sending, because the connection is lost."""
-        self._sink = None
+        self._connection = None
 
     def _pump(self) -> None:
-        sink = self._sink
-        if sink is None:
+        connection = self._connection
+        if connection is None:
             return
         limit = self._done + WINDOW
         while self._sent < self._written:
             if self._sent >= limit:
                 return
-            if sink.paused:
-                sink.wait_for_room(self._pump)
+            if connection.paused:
+                connection.wait_for_room(self._pump)
                 return
             piece = self._pieces.popleft()
             self._gone.append(piece)
             offset = self._sent
             self._sent += len(piece)
             self._furthest = max(self._furthest, self._sent)
-            sink.send_piece(self._exchange, self._lane, offset, piece)
+            connection.send_piece(self._exchange, self._lane, offset, piece)
         if self._finished and not self._ended:
             self._ended = True
-            sink.send([END, self._exchange, self._lane, self._written])
+            connection.send([END, self._exchange, self._lane, self._written])
         if self._at_end is not None and not self._told:
             self._told = True
             self._at_end()
 
 
 class Receiver:
-    """Receiving end of a stream."""
+    """Receiving end of a stream.
 
-    def __init__(self, exchange: int, lane: int):
+    Args:
+        connection: connection to send credit over; None until `attach`.
+    """
+
+    def __init__(self, exchange: int, lane: int, connection: FrameConnection | None = None):
         self._exchange = exchange
         self._lane = lane
         self._waiting: deque[bytes] = deque()
         self._taken = 0
         self._credited = 0
-        self._sink: FrameSink | None = None
+        self._connection = connection
         self._news: asyncio.Event | None = None
         self.error: BaseException | None = None
         """Error to raise in readers, as the stream has failed and receives nothing more; otherwise None."""
@@ -177,14 +169,14 @@ class Receiver:
         self.total: int | None = None
         """Length of the stream in bytes; None until END is received."""
 
-    def attach(self, sink: FrameSink) -> None:
-        """Receive over the connection `sink`; repeat the credit, which may be lost."""
-        self._sink = sink
+    def attach(self, connection: FrameConnection) -> None:
+        """Receive over another connection; repeat the credit, which may be lost."""
+        self._connection = connection
         if self._taken:
-            self._credit(sink)
+            self._credit(connection)
 
     def detach(self) -> None:
-        self._sink = None
+        self._connection = None
 
     def data(self, offset: int, data: bytes) -> None:
         """Add a received piece, or drop it if it came before, over another connection.
@@ -250,12 +242,12 @@ class Receiver:
     def _done_with(self, size: int) -> None:
         """Give the sender credit for `size` more bytes: for at least a quarter of WINDOW at a time."""
         self._taken += size
-        if self._taken - self._credited >= WINDOW // 4 and self._sink is not None:
-            self._credit(self._sink)
+        if self._taken - self._credited >= WINDOW // 4 and self._connection is not None:
+            self._credit(self._connection)
 
-    def _credit(self, sink: FrameSink) -> None:
+    def _credit(self, connection: FrameConnection) -> None:
         self._credited = self._taken
-        sink.send([CREDIT, self._exchange, self._lane, self._taken])
+        connection.send([CREDIT, self._exchange, self._lane, self._taken])
 
     def drain(self, into: io.BytesIO) -> None:
         """Write all unread pieces to `into`, and give the sender credit for them."""
