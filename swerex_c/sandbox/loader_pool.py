@@ -28,10 +28,6 @@ IDLE_SECONDS = 180.0
 STARTS_AT_ONCE = 8
 """Maximum number of loaders to start at the same time; more would only compete for the processors."""
 
-LATER_SECONDS = 0.5
-"""Seconds from `start_later` to the start of the first loader, unless one is needed earlier: the caller's first work
-gets the processors to itself."""
-
 START_SECONDS = 60.0
 """Maximum seconds for the start of a loader."""
 
@@ -116,16 +112,6 @@ class LoaderPool:
             self._all.discard(loader)
 
         self._spawn(close())
-
-    def start_later(self) -> None:
-        """Start a loader soon, although no caller waits for it."""
-
-        async def start() -> None:
-            await asyncio.sleep(LATER_SECONDS)
-            if not self._all and not self._closed:
-                self.put(await self.take())
-
-        self._spawn(start())
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)

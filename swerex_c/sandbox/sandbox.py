@@ -94,7 +94,7 @@ class Sandbox:
         """Open the backend, and start the first loader.
 
         Args:
-            shells: False if bash is known to work: the first loader starts when needed, or after a short idle time.
+            shells: False if bash is known to work: the first loader then starts when it is needed.
 
         Raises:
             SandboxLostError: if the sandbox does not exist or cannot be reached.
@@ -112,8 +112,6 @@ class Sandbox:
                 raise
             msg = f"No shell has started in {self.backend.name} within {timeout:.3g} seconds"
             raise TimeoutError(msg) from None
-        if not shells:
-            self._shells.start_later()
 
     async def start(self, script: str, *words: str, kind: int = 0) -> RunningScript:
         """Start a script. It has the sandbox's own environment and directory.

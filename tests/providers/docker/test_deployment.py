@@ -42,7 +42,6 @@ from swerex_c.runtime.abstract import (
     ReadFileRequest,
     WriteFileRequest,
 )
-from swerex_c.sandbox import loader_pool
 from swerex_c.utils import background
 from tests.support import hosts, images, needs
 from tests.support.docker_deployments import NO_NETWORK, make, names, reach, said
@@ -158,9 +157,8 @@ def test_what_is_not_the_client_of_docker(reach: Engine, tmp_path: Path, words: 
 
 
 async def test_a_start_needs_no_client_but_the_one_that_runs_the_container(
-    make: Callable[..., DockerDeployment], reach: Engine, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., DockerDeployment], reach: Engine
 ) -> None:
-    monkeypatch.setattr(loader_pool, "LATER_SECONDS", 600)
     deployment = make(docker_args=[*NO_NETWORK, "-e", "BASH_ENV=/dev/zero"])  # what hangs other shells
     await deployment.start()
     place = deployment.runtime.sandbox  # type: ignore[attr-defined]
@@ -185,16 +183,6 @@ async def test_startup_files_that_take_longer_than_a_second(
         slow = Command(command="echo 'sleep 1.6; echo up' >~/.bashrc", shell=True)
         assert (await deployment.runtime.execute(slow)).exit_code == 0
         assert (await deployment.runtime.create_session()).output == "up\n"
-
-
-async def test_the_first_client_comes_by_itself(
-    make: Callable[..., DockerDeployment], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loader_pool, "LATER_SECONDS", 0.01)
-    deployment = make()
-    await deployment.start()
-    ready = deployment.runtime.sandbox._shells._idle  # type: ignore[attr-defined]
-    await asyncio.to_thread(until, lambda: ready)
 
 
 @pytest.mark.parametrize("more", ["-it", "-d", "--interactive", "--attach=stderr"])
@@ -402,9 +390,7 @@ async def test_a_container_that_is_paused_or_goes_away(make: Callable[..., Docke
     deployment = make()
     await deployment.start()
     name = str(deployment.container_name)
-    # Docker itself hangs if a container is paused while a program is being started in it.
-    loader_pool = deployment.runtime.sandbox._shells  # type: ignore[attr-defined]
-    await asyncio.to_thread(until, lambda: loader_pool._idle and loader_pool._idle[0].settled)
+    # Nothing runs in it: Docker itself hangs if a container is paused while a program is being started there.
     reach.docker("pause", name)
     answer = await deployment.is_alive(timeout=60)
     assert not answer and "is paused" in answer.message
