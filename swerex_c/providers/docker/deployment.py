@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import re
 import secrets
 import shlex
-import time
 import uuid
 from typing import TYPE_CHECKING, Any, Unpack
 
 from swerex_c._version import PACKAGE_NAME, REMOTE_EXECUTABLE_NAME
-from swerex_c.exceptions import DeploymentStartupError, DockerPullError, SandboxLostError, SwerexException
-from swerex_c.models import IsAliveResponse
+from swerex_c.exceptions import DeploymentStartupError, DockerPullError, SwerexException
 from swerex_c.providers import ownership
 from swerex_c.providers.docker.config import DockerDeploymentConfig, DockerKeywords
 from swerex_c.providers.docker.engine import Engine, forget, remember
@@ -24,7 +21,6 @@ from swerex_c.utils import background
 from swerex_c.utils.load import ConfigSignature
 from swerex_c.utils.shell_script import read_script
 from swerex_c.utils.threads import in_thread
-from swerex_c.utils.wait import _wait_until_alive
 
 if TYPE_CHECKING:
     from swerex_c.providers.docker.backend import DockerBackend
@@ -46,7 +42,7 @@ _SHELLS = ("", "sh", "bash", "dash", "ash")
 """Entry points that are only a shell: the waiting script replaces them."""
 
 _LOOK_SECONDS = 10.0
-"""Seconds to wait for the engine to report the state of a container."""
+"""Seconds to wait for the engine to return the output of a container."""
 
 
 class DockerDeployment(ServerDeployment):
@@ -219,8 +215,8 @@ class DockerDeployment(ServerDeployment):
         except SwerexException as error:
             if self._entry is None or self._serves or self._backend is None or isinstance(error, TimeoutError):
                 raise
-            msg = f"{error}. Its entry point {self._entry!r} printed: {await self._output()}"
-            raise DeploymentStartupError(msg) from error
+            output = await in_thread(self._server_output, _LOOK_SECONDS)
+            raise DeploymentStartupError(f"{error}. Its entry point {self._entry!r} printed: {output}") from error
 
     async def _start_sandbox(self) -> DockerBackend:
         image, engine = await self._prepare(), self._engine()
@@ -356,38 +352,25 @@ class DockerDeployment(ServerDeployment):
             RuntimeError: if the container has ended.
         """
         try:
-            await _wait_until_alive(self.is_alive, timeout=timeout, function_timeout=self._runtime_timeout)
+            await super()._wait_until_alive(timeout)
         except TimeoutError:
-            self.logger.error("Runtime did not start within timeout. Here's the output from the container process.")
-            self.logger.error(await self._output())
             await self.stop()
             raise
 
     # Running and ending
 
-    async def _output(self) -> str:
-        return await background.run((self._used or self._engine()).logs(str(self._container_name)))
+    def _server_output(self, timeout: float) -> str:
+        engine = self._used or self._engine()
+        return background.run_blocking(engine.logs(str(self._container_name), timeout))
 
-    async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
-        """Check whether the runtime responds within `timeout` seconds.
-
-        Raises:
-            DeploymentNotStartedError: if the deployment was not started, or was stopped.
-            SandboxLostError: if the container has ended, with its output or the reason.
-        """
-        runtime, process, backend = self.runtime, self._container_process, self._backend
+    def _why_ended(self, timeout: float) -> str | None:
+        process, backend = self._container_process, self._backend
         if process is not None and process.poll() is not None:
-            raise SandboxLostError("Container process terminated.\n" + await self._output())
-        began = time.monotonic()
-        answer = await runtime.is_alive(timeout=timeout)
-        if answer or backend is None:
-            return answer
-        left = _LOOK_SECONDS if timeout is None else max(0.1, timeout - (time.monotonic() - began))
-        with contextlib.suppress(TimeoutError):
-            why, for_good = await asyncio.wait_for(background.run(backend.look()), left)
-            if for_good:
-                raise SandboxLostError(f"Container process terminated. {why}")
-        return answer
+            return self._server_output(_LOOK_SECONDS)  # the engine may take longer than one try of a start
+        if backend is None:
+            return None
+        why, for_good = background.run_blocking(backend.look(), timeout)
+        return why if for_good else None
 
     def _close_seconds(self) -> float:
         process = self._container_process

@@ -221,10 +221,10 @@ class Engine:
         found = said.stdout.decode(errors="replace").split()
         return int(found[0].rpartition(":")[2]) if said.code == 0 and found else None
 
-    async def logs(self, container: str) -> str:
+    async def logs(self, container: str, timeout: float) -> str:
         """Return the end of a container's output, or why there is none."""
         try:
-            said = await self.ask("logs", "--tail", str(_LOG_LINES), container)
+            said = await self.ask("logs", "--tail", str(_LOG_LINES), container, timeout=timeout)
         except (TimeoutError, DeploymentStartupError) as error:
             return f"({error})"
         if said.code:
