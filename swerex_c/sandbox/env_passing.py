@@ -11,14 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from swerex_c.utils.shell_script import read_script
 
-__all__ = ["as_words", "command_as_words", "command_as_text", "quote_for_any_shell"]
+__all__ = ["as_words", "command_as_text", "quote_for_any_shell"]
 
-_AS_WORDS = read_script("sandbox/scripts/env_as_words.sh")
 _AS_TEXT = read_script("sandbox/scripts/env_as_text.sh")
-
-_UNPACK = (
-    'swx_n=$1; shift; swx_a=("${@:1:swx_n}"); shift "$swx_n"; for swx_v; do export "$swx_v"; done; exec "${swx_a[@]}"'
-)
 
 # Characters that a login shell interprets even inside single quotes: in sh, bash and zsh the quote, in fish also the
 # backslash, in csh also the exclamation mark and the newline.
@@ -35,25 +30,14 @@ def as_words(argv: Sequence[str], environment: Mapping[str, str]) -> list[str]:
     """Return a command that exports the variables in the sandbox and becomes `argv`."""
     if not environment:
         return list(argv)
-    variables = (f"{name}={value}" for name, value in environment.items())
-    return ["bash", "-c", _UNPACK, "bash", str(len(argv)), *argv, *variables]
-
-
-def command_as_words(client: Sequence[str], argv: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the command line of a client that takes a command as words.
-
-    It is `client` and then `argv`, with the variables `names`.
-    """
-    if not names:
-        return [*client, *argv]
-    command = ["bash", "-c", _UNPACK, "bash", str(len(argv)), *argv]
-    return ["sh", "-c", _AS_WORDS, "sh", " ".join(names), *client, *command]
+    return ["bash", "-c", quote_for_any_shell(argv, [f"{name}={value}" for name, value in environment.items()])]
 
 
 def command_as_text(client: Sequence[str], argv: Sequence[str], names: Sequence[str], *, before: str = "") -> list[str]:
-    """Return the command line of a client that takes a command as one text.
+    """Return the command line of a client that runs `argv` with the variables `names` of its environment.
 
-    The text is for a shell of any kind, such as sh, bash, zsh, fish or csh: it does not interpret `argv` or the values.
+    The last word of `client` is followed by a text for a shell of any kind, such as sh, bash, zsh, fish or csh, which
+    does not interpret `argv` or the values.
 
     Args:
         before: whole lines of sh commands that run on this machine before `client`.
@@ -61,12 +45,12 @@ def command_as_text(client: Sequence[str], argv: Sequence[str], names: Sequence[
     return ["sh", "-c", before + _AS_TEXT, "sh", " ".join(names), quote_for_any_shell(argv), *client]
 
 
-def quote_for_any_shell(argv: Sequence[str]) -> str:
+def quote_for_any_shell(argv: Sequence[str], variables: Sequence[str] = ()) -> str:
     """Return a command as one text for a shell of any kind.
 
-    The shell becomes a bash, and the bash becomes the command's program.
+    The shell becomes a bash, which exports the variables, each as `NAME=value`, and becomes the command's program.
     """
-    words = " ".join(f"'{_coded(word)}'" for word in argv)
+    words = " ".join(f"'{_coded(word)}'" for word in (*argv, *variables))
     # The bash in between reads no startup files: a server's bash would act as the login shell again.
     return f"exec bash --norc -c '{_DECODE}' bash {len(argv)} {words}"
 

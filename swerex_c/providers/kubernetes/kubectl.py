@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from swerex_c.exceptions import InvalidInputError, SandboxLostError
 from swerex_c.providers.kubernetes import pods
 from swerex_c.sandbox.clients import CommandBackend, CompletedCommand, run_command
-from swerex_c.sandbox.env_passing import command_as_words
+from swerex_c.sandbox.env_passing import command_as_text
 
 __all__ = ["KubectlBackend"]
 
@@ -69,7 +69,7 @@ class KubectlBackend(CommandBackend):
     def command(self, argv: Sequence[str], names: Sequence[str], terminal: bool) -> list[str]:
         container = [f"--container={self.container}"] if self.container else []
         client = [*self._client, "exec", "-it" if terminal else "-i", "--quiet", *container, self.pod, "--"]
-        return command_as_words(client, argv, names)
+        return command_as_text([*client, "bash", "-c"], argv, names)
 
     async def open(self) -> None:
         if shutil.which(self._command[0], path=self._environment.get("PATH")) is None:
