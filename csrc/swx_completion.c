@@ -28,7 +28,7 @@ static const int64_t START_WORK = 20 * MS;     /* of the shell's own, for the sa
 void swx_completion_apply_modes(swx_session *s)
 {
     if (!s->readline_seen) { /* else readline's, which takes them back itself */
-        s->processed = swx_pty_apply_modes(&s->pty, s->hints & SWX_HINT_STTY) || s->processed;
+        s->processed = swx_pty_apply_modes(&s->pty, s->hints & SWX_SCAN_STTY) || s->processed;
     }
 }
 
@@ -52,7 +52,7 @@ void swx_completion_remove_notices(swx_session *s)
 
 bool swx_completion_asks_about_notices(const swx_session *s)
 {
-    return (s->jobs || s->owed) && !(s->hints & SWX_HINT_JOBS) && s->output.size <= NOTICE_LIMIT &&
+    return (s->jobs || s->owed) && !(s->hints & SWX_SCAN_JOBS) && s->output.size <= NOTICE_LIMIT &&
            !swx_buf_dropped(&s->output);
 }
 
@@ -194,7 +194,7 @@ void swx_completion_conclude(swx_session *s, int code, uint32_t jobs, const char
     if (s->hints & SWX_HINT_SETTLE) {
         s->helper = stdout_is_pipe(s);
     }
-    s->owed = s->hints & SWX_HINT_STARTS ? s->jobs : s->jobs > jobs ? s->jobs - jobs : 0;
+    s->owed = s->hints & SWX_SCAN_BACKGROUND ? s->jobs : s->jobs > jobs ? s->jobs - jobs : 0;
     s->jobs = jobs;
     s->code = code;
     swx_session_become_idle(s, now);
@@ -234,7 +234,7 @@ static bool says_nothing(const swx_buf *output)
 /* Behind a carrier the shell is asked for more than the command's end: see swx_session_private.h. */
 static bool asks_carrier(const swx_session *s, const candidate *found)
 {
-    bool modes = (s->hints & SWX_HINT_STTY) || s->modes_may_differ || found->code > 128;
+    bool modes = (s->hints & SWX_SCAN_STTY) || s->modes_may_differ || found->code > 128;
     return s->pty.carrier && (s->nonce_is_exposed || (modes && !s->adds_cr));
 }
 
@@ -283,7 +283,7 @@ static void conclude_from_mark(swx_session *s, int64_t now)
     }
     /* PS1 may hold a mark by now that was expanded before.  Behind a guard nothing else tells where stderr is, and
      * without START marks what PS0 and PS2 print. */
-    bool own = ((s->hints & SWX_HINT_PROMPT) && !s->numbers_may_skip) || (s->guard && (s->hints & SWX_HINT_EXEC)) ||
+    bool own = ((s->hints & SWX_HINT_PROMPT) && !s->numbers_may_skip) || (s->guard && (s->hints & SWX_SCAN_EXEC)) ||
                (!s->start_marks && (s->hints & SWX_HINT_SOURCE));
     /* A prompt, and nothing has run; and it is not that the shell said why (history expansion may fail). */
     bool idle = found.rank == 1 && s->current && s->current->runs && !s->begun && says_nothing(&s->output);

@@ -41,16 +41,11 @@ unsigned swx_hints_of(const swx_scan *scan, const char *text, size_t size, bool 
     const bool exec = flags & SWX_SCAN_EXEC, prompt = flags & SWX_SCAN_PROMPT;
     const bool assigns = prompt && assigns_prompt(text, size), to_elsewhere = exec && redirects_stderr(text, size);
     bool source = prompt, settle = exec;
-    unsigned hints = 0;
+    unsigned hints = flags;
     if (carrier) {
         source = prompt || exec || flags & SWX_SCAN_PARSE_STATE;
         settle = exec && memmem(text, size, ">(", 2);
-        hints |= flags & SWX_SCAN_EDITING ? SWX_HINT_EDITING : 0;
     }
-    hints |= flags & SWX_SCAN_STTY ? SWX_HINT_STTY : 0;
-    hints |= flags & SWX_SCAN_JOBS ? SWX_HINT_JOBS : 0;
-    hints |= flags & SWX_SCAN_BACKGROUND ? SWX_HINT_STARTS : 0;
-    hints |= exec ? SWX_HINT_EXEC : 0;
     hints |= source ? SWX_HINT_SOURCE : 0;
     hints |= settle ? SWX_HINT_SETTLE : 0;
     hints |= assigns ? SWX_HINT_PROMPT : 0;

@@ -95,7 +95,7 @@ static swx_modes_question modes_question(const swx_session *s)
     if (!s->pty.carrier || (s->adds_cr && !s->nonce_is_exposed)) {
         return SWX_MODES_SKIP;
     }
-    return s->nonce_is_exposed ? SWX_MODES_FIRST : s->hints & SWX_HINT_STTY ? SWX_MODES_KEEP : SWX_MODES_ASK;
+    return s->nonce_is_exposed ? SWX_MODES_FIRST : s->hints & SWX_SCAN_STTY ? SWX_MODES_KEEP : SWX_MODES_ASK;
 }
 
 /* Types one of our lines.  A return is what ends it in readline, where a newline is a key that the user may have

@@ -28,6 +28,7 @@
 
 #include "swx_buf.h"
 #include "swx_child.h"
+#include "swx_command.h"
 #include "swx_kernel.h"
 #include "swx_match.h"
 
@@ -66,24 +67,20 @@ typedef enum {
     SWX_END_SYSTEM     /* it could not be typed, or not run: see error, which names the system call where one failed */
 } swx_end;
 
+/* What else a command may do to the shell and its terminal, behind the bits of SWX_SCAN_... */
 typedef enum {
-    SWX_HINT_STTY = 1,   /* the command may change terminal modes on purpose */
-    SWX_HINT_JOBS = 2,   /* the command may print job lines itself: leave them alone */
-    SWX_HINT_SETTLE = 4, /* the command may send the shell's output through a helper process; with a carrier: it does,
-                            as far as its text tells */
-    SWX_HINT_PROMPT = 8, /* the command assigns to PS1: the next prompt may be a copy of an old mark */
+    SWX_HINT_SETTLE = 1 << 16, /* the command may send the shell's output through a helper process; with a carrier: it
+                                  does, as far as its text tells */
+    SWX_HINT_PROMPT = 1 << 17, /* the command assigns to PS1: the next prompt may be a copy of an old mark */
     /* the command may change prompts, itself or, with a carrier, by what it reads and evaluates */
-    SWX_HINT_SOURCE = 16,
-    SWX_HINT_EDITING = 32, /* the command may turn readline on; for a carrier only */
-    SWX_HINT_STDERR = 64,  /* the command may send the shell's standard error elsewhere, where its prompts go */
-    SWX_HINT_HIDES = 128,  /* the command speaks of prompts or sends standard error elsewhere, and runs nothing that may
-                             read  or wait in the shell itself (SWX_SCAN_UNKNOWN): one that is silent after it is at its
-                             prompt; where the  kernel does not tell */
-    SWX_HINT_STARTS = 256, /* the command starts jobs */
-    SWX_HINT_EXEC = 512,   /* the command may send the shell's standard error anywhere, back to the terminal too */
-    SWX_HINT_BRACE = 1024, /* the command may make an alias of a brace */
-    SWX_HINT_LAST = 2048 /* the command assigns to PS1 and may take the shell's input away: its prompt would be the last
-                            thing that is seen of the shell, which can be asked nothing any more */
+    SWX_HINT_SOURCE = 1 << 18,
+    SWX_HINT_STDERR = 1 << 19, /* the command may send the shell's standard error elsewhere, where its prompts go */
+    SWX_HINT_HIDES = 1 << 20,  /* the command speaks of prompts or sends standard error elsewhere, and runs nothing that
+                                  may read or wait in the shell itself (SWX_SCAN_UNKNOWN): one that is silent after it
+                                  is at its prompt; where the kernel does not tell */
+    SWX_HINT_BRACE = 1 << 21,  /* the command may make an alias of a brace */
+    SWX_HINT_LAST = 1 << 22    /* the command assigns to PS1 and may take the shell's input away: its prompt would be
+                                  the last thing that is seen of the shell, which can be asked nothing any more */
 } swx_hint;
 
 /* An operation.  The caller owns it, fills the first part, and keeps it alive and untouched until `done` was called. */
@@ -94,7 +91,7 @@ struct swx_op {
     bool held;        /* keeps its place in the queue, and is not begun before swx_session_release */
     bool runs;        /* RUN: something of it has to run, so that the shell's count of commands rises */
     bool raw;         /* RUN: `typed` is a brace group with bytes that only a terminal in raw mode passes on */
-    unsigned hints;   /* of swx_hint */
+    unsigned hints;   /* of SWX_SCAN_... and swx_hint */
     swx_match *match; /* patterns to wait for, or NULL; borrowed, used by the session until done */
     /* Instead of a match: the owner itself searches the output, see swx_session_take_unsearched; news is called when
      * there is some */
@@ -171,7 +168,7 @@ typedef struct {
  * as they are in the carrier's environment; passing those on is the business of its argv (`docker exec -e PS0 -e PS1 -e
  * PS2 -e TERM`).  Then all is as with a bash of this machine, but for this:
  * - Neither the kernel nor the terminal's modes can be looked at.  Marks alone tell the end of a command.  The modes
- * are asked for by `stty` inside, and put back, when there is a reason to (see SWX_HINT_STTY, and what swx_completion.c
+ * are asked for by `stty` inside, and put back, when there is a reason to (see SWX_SCAN_STTY, and what swx_completion.c
  * calls touched); a program that leaves the terminal raw and gives no such reason is not noticed.
  * - Where there is no stty, the terminal's "\r\n" are made "\n" here.
  * - The first nonce is in two environments for others to read, so that the end of the start script draws a new one.

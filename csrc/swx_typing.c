@@ -138,7 +138,7 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
     s->helper_until = 0;
     s->delivered = s->last_data = now;
     /* readline cannot be seen there, so it may be on */
-    s->readline_seen = s->pty.carrier && (s->hints & SWX_HINT_EDITING);
+    s->readline_seen = s->pty.carrier && (s->hints & SWX_SCAN_EDITING);
     s->interrupted_at = s->sync_newline_at = s->still = 0;
     s->notices = 0;
     s->backoff = FIRST_CHECK;
@@ -254,7 +254,7 @@ static bool may_hide_prompts(const swx_session *s, const swx_op *op)
  * erases. */
 static bool may_spoil_typing(const swx_session *s, const swx_op *op)
 {
-    return s->pty.carrier && op->kind == SWX_OP_RUN && (op->hints & SWX_HINT_STTY) && !s->adds_cr && !s->keeps_modes;
+    return s->pty.carrier && op->kind == SWX_OP_RUN && (op->hints & SWX_SCAN_STTY) && !s->adds_cr && !s->keeps_modes;
 }
 
 /* Where nothing tells that the prompts are gone, or nobody could be asked, PROMPT_COMMAND puts them back or marks the

@@ -261,11 +261,11 @@ static void test_prompts(void)
         close_session(s);
     }
     s = open_carried();
-    expect_hinted(s, "set -o emacs\n", SWX_HINT_EDITING, 0, NULL);
+    expect_hinted(s, "set -o emacs\n", SWX_SCAN_EDITING, 0, NULL);
     expect_run(s, "printf '%s.' a b; [[ -o emacs ]]\n", 1, "a.b.");
     expect_hinted(s, "set -ex\n", 0, 0, "");
     expect_run(s, "echo x; true\n", 0, "+ echo x\nx\n+ true\n");
-    expect_hinted(s, "stty ixany\n", SWX_HINT_STTY, 0, "+ stty ixany\n");
+    expect_hinted(s, "stty ixany\n", SWX_SCAN_STTY, 0, "+ stty ixany\n");
     expect_run(s, "{ set +ex; } 2>/dev/null\n", 0, NULL);
     close_session(s);
 }
@@ -273,21 +273,21 @@ static void test_prompts(void)
 static void test_modes(void)
 {
     swx_session *s = open_carried();
-    expect_hinted(s, "stty raw; (exit 4)\n", SWX_HINT_STTY, 4, "");
+    expect_hinted(s, "stty raw; (exit 4)\n", SWX_SCAN_STTY, 4, "");
     expect_run(s, "echo $? $_\n", 0, "4 raw\n");
     expect_modes(s, usual);
-    swx_op op = run_hinted(s, "stty sane; echo a; echo b\n", SWX_HINT_STTY);
+    swx_op op = run_hinted(s, "stty sane; echo a; echo b\n", SWX_SCAN_STTY);
     CHECK(op.processed); /* its output is cooked, and the next one's is not */
     EXPECT(&op, SWX_END_DONE, 0, "a\r\nb\r\n");
     expect_run(s, "echo a; echo b\n", 0, "a\nb\n");
     /* What the user sets stays, but for what a session counts on; programs change nothing for good. */
-    expect_hinted(s, "stty ixany echo -icanon opost intr x\n", SWX_HINT_STTY, 0, NULL);
+    expect_hinted(s, "stty ixany echo -icanon opost intr x\n", SWX_SCAN_STTY, 0, NULL);
     expect_modes(s, "isig icanon -echo noflsh -opost ixany");
     expect_run(s, "sh -c \"printf '\\033[?1049h'; stty raw -ixany -echo\"\n", 0, "\033[?1049h");
     expect_modes(s, "isig icanon -echo noflsh -opost ixany");
     expect_run(s, "sh -c \"stty raw -echo; kill -9 \\$\\$\"\n", 137, NULL);
     expect_modes(s, "isig icanon -echo noflsh -opost ixany");
-    expect_hinted(s, "stty -ixany -echo\n", SWX_HINT_STTY, 0, "");
+    expect_hinted(s, "stty -ixany -echo\n", SWX_SCAN_STTY, 0, "");
     expect_modes(s, usual);
     uint64_t questions = swx_session_look(s).questions;
     expect_run(s, "(exit 128)\n", 128, "");
@@ -392,7 +392,7 @@ static bool session_with_failure(unsigned long i)
     }
     swx_op start = operation(SWX_OP_START, ":"), op = operation(SWX_OP_RUN, "echo hi; PS1=; (exit 3)\n"),
            stop = operation(SWX_OP_CLOSE, "");
-    op.hints = SWX_HINT_PROMPT | SWX_HINT_STTY;
+    op.hints = SWX_HINT_PROMPT | SWX_SCAN_STTY;
     complete(s, &start);
     if (start.end == SWX_END_DONE) { /* else half of the script may have been typed */
         complete(s, &op);

@@ -422,13 +422,13 @@ static void test_carried(void)
     expect_run(s, "echo hi; (exit 3)\n", 3, "hi\n");
     check_rest(s, before, 2);
     swx_op op = operation(SWX_OP_RUN, "echo $?; stty -echo\n");
-    op.hints = SWX_HINT_STTY;
+    op.hints = SWX_SCAN_STTY;
     take_descriptors_away(0);
     submit(s, &op);
     give_back();
     EXPECT(&op, SWX_END_SYSTEM, 0, "");
     op = operation(SWX_OP_RUN, "echo $?; PS1=x\n"); /* for which PROMPT_COMMAND is armed first */
-    op.hints = SWX_HINT_PROMPT | SWX_HINT_STTY;
+    op.hints = SWX_HINT_PROMPT | SWX_SCAN_STTY;
     complete(s, &op);
     EXPECT(&op, SWX_END_DONE, 0, "3\n");
     check_rest(s, before, 2);

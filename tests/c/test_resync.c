@@ -94,7 +94,7 @@ static void test_echo(void)
     swx_session *s = open_carried();
     pid_t shell = shell_of(s);
     swx_op op = operation(SWX_OP_RUN, "stty echo\n");
-    op.hints = SWX_HINT_STTY;
+    op.hints = SWX_SCAN_STTY;
     complete(s, &op);
     EXPECT(&op, SWX_END_DONE, 0, "");
     op = operation(SWX_OP_RUN, "unset PROMPT_COMMAND PS0 PS2; PS1='mine> '; echo out; (exit 7)\n");
