@@ -311,13 +311,13 @@ static swx_status start(place *at, const swx_session_config *config, swx_error *
 
 static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = { "shell", "environment", "directory", "rows", "columns", "output_limit", "argv", NULL };
+    static char *names[] = { "program", "environment", "directory", "rows", "columns", "output_limit", "argv", NULL };
     PyObject *environment, *directory_arg, *argv_arg = Py_None;
-    const char *shell, *directory;
+    const char *program, *directory;
     unsigned rows, columns;
     Py_ssize_t limit;
     swx_error err = { .status = SWX_ENOMEM };
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "yOOIIn|O:Session", names, &shell, &environment, &directory_arg,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "yOOIIn|O:Session", names, &program, &environment, &directory_arg,
                                      &rows, &columns, &limit, &argv_arg) ||
         swx_py_path(directory_arg, &directory) < 0) {
         return NULL;
@@ -344,7 +344,7 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     }
     session_object *self = (session_object *)swx_py_allocate(type);
     place *at = swx_calloc(1, sizeof(*at));
-    swx_session_config config = { .shell = shell,
+    swx_session_config config = { .program = program,
                                   .environment = strings,
                                   .directory = directory,
                                   .rows = rows,
@@ -407,7 +407,7 @@ static PyMethodDef session_methods[] = {
 };
 
 static PyType_Slot session_slots[] = {
-    { Py_tp_doc, "Session(shell, environment, directory, rows, columns, output_limit, argv=None)\n--\n\n" },
+    { Py_tp_doc, "Session(program, environment, directory, rows, columns, output_limit, argv=None)\n--\n\n" },
     { Py_tp_new, session_new },
     { Py_tp_dealloc, session_dealloc },
     { Py_tp_methods, session_methods },

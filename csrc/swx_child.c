@@ -38,13 +38,12 @@ int swx_child_open_pidfd(pid_t pid)
 
 /* ---- starting ---- */
 
-enum { CANDIDATES = 4096, PATH_ROOM = 64 * 1024, STACK_SIZE = 32 * 1024 };
+enum { STACK_SIZE = 32 * 1024 };
 
 /* All that the child needs, made before it exists: it shares our memory and must not touch the allocator. */
 typedef struct {
     const swx_spawn *spawn;
     char *const *environment;
-    const char **programs; /* NULL-terminated: what to try to execute, in order */
     struct rlimit64 limit; /* the mark */
     /* a limit that means something stays as it is, also where root could lift it */
     bool possible[SWX_COUNT(SWX_MARK_LIMITS)];
@@ -55,39 +54,6 @@ typedef struct {
     int pidfd;                          /* out: -1 where clone makes none */
     alignas(16) char stack[STACK_SIZE]; /* of the child */
 } preparation;
-
-/* The places where a program may be, as execvp would look for it.  One block: pointers, then text. */
-static const char **find_programs(const char *file)
-{
-    const char *path = strchr(file, '/') ? NULL : getenv("PATH");
-    size_t file_size = strlen(file), count = 1;
-    if (!strchr(file, '/') && !path) {
-        path = "/bin:/usr/bin";
-    }
-    for (const char *p = path; p && *p; p++) {
-        count += *p == ':';
-    }
-    size_t room = (path ? strlen(path) : 0) + count * (file_size + 3);
-    if (count > CANDIDATES || room > PATH_ROOM + count * (file_size + 3)) {
-        path = "/bin:/usr/bin";
-        count = 2;
-        room = strlen(path) + count * (file_size + 3);
-    }
-    const char **programs = swx_malloc((count + 1) * sizeof(*programs) + room);
-    if (!programs) {
-        return NULL;
-    }
-    char *text = (char *)(programs + count + 1);
-    for (size_t i = 0; i < count; i++) {
-        size_t length = path ? strcspn(path, ":") : 0;
-        programs[i] = text;
-        text += path ? sprintf(text, "%.*s%s%s", (int)length, path, length ? "/" : "./", file) + 1
-                     : sprintf(text, "%s", file) + 1;
-        path = path ? path + length + (path[length] == ':') : NULL;
-    }
-    programs[count] = NULL;
-    return programs;
-}
 
 bool swx_child_may_mark(int resource, uint64_t value)
 {
@@ -188,22 +154,6 @@ static void child_reset_signals(void)
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-static void child_execute(preparation *p)
-{
-    int worst = 0;
-    for (const char **program = p->programs; *program; program++) {
-        execve(*program, p->spawn->argv, p->environment);
-        if (errno != ENOENT && errno != ENOTDIR) {
-            worst = errno;
-            if (errno != EACCES) {
-                break;
-            }
-        }
-    }
-    errno = worst ? worst : errno;
-    child_failed(p, "execve");
-}
-
 static int child_begin(void *argument)
 {
     preparation *p = argument;
@@ -223,7 +173,8 @@ static int child_begin(void *argument)
     if (child_set_descriptors(p)) {
         swx_child_close_from(3);
         child_reset_signals();
-        child_execute(p);
+        execve(p->spawn->file, p->spawn->argv, p->environment);
+        child_failed(p, "execve");
     }
     return 127;
 }
@@ -292,19 +243,14 @@ swx_status swx_child_start(swx_child *child, const swx_spawn *spawn, swx_error *
     preparation p; /* member by member: the stack needs no zeros */
     p.spawn = spawn;
     p.environment = spawn->environment ? spawn->environment : environ;
-    p.programs = find_programs(spawn->file);
     p.limit = (struct rlimit64){ 0 };
     p.parent = getpid();
     p.marked = false;
     p.failed = NULL;
     p.pidfd = -1;
-    if (!p.programs) {
-        return swx_fail(err, SWX_ENOMEM, "out of memory");
-    }
     draw_mark(&p);
     pid_t pid = begin_program(&p);
     int failed = errno;
-    swx_free(p.programs);
     if (pid < 0) {
         return swx_fail_sys(err, "clone", failed);
     }

@@ -58,7 +58,7 @@ static const int SWX_MARK_LIMITS[] = { RLIMIT_RTTIME, RLIMIT_LOCKS };
 enum { SWX_STATUS_LOST = -1 };
 
 typedef struct {
-    const char *file;         /* searched in PATH of the caller when it has no slash */
+    const char *file;         /* path of the program */
     char *const *argv;        /* NULL-terminated, borrowed */
     char *const *environment; /* NULL-terminated, borrowed; NULL: the caller's own */
     const char *directory;    /* where it starts; NULL: the caller's */
@@ -72,7 +72,7 @@ typedef struct {
 pid_t swx_child_clone(int (*function)(void *), void *argument, char *stack, size_t size, int flags, int *pidfd);
 
 /* Starts the program.  SWX_ESYS names the call that failed in the child (execve, chdir, open(terminal), ...) or in the
- * parent (clone), with its errno.  SWX_ENOMEM. */
+ * parent (clone), with its errno. */
 swx_status swx_child_start(swx_child *child, const swx_spawn *spawn, swx_error *err);
 
 /* Whether it has ended (then reaped and wait_status are set).  Never blocks; waits for this child alone.  Where the

@@ -528,7 +528,7 @@ static swx_status start_shell(swx_session *s, const swx_session_config *config, 
     environment[count + 2] = ps2;
     environment[count + 3] = histfile;
     environment[count + 4] = NULL;
-    swx_spawn spawn = { .file = config->argv ? config->argv[0] : config->shell,
+    swx_spawn spawn = { .file = config->program,
                         .argv = config->argv ? config->argv : argv,
                         .environment = environment,
                         .directory = config->directory,

@@ -152,13 +152,13 @@ struct swx_op {
 };
 
 typedef struct {
-    const char *shell;        /* path of bash */
+    const char *program;      /* path of bash, or of a carrier */
     char *const *environment; /* NULL-terminated "K=V"; must not contain PS0, PS1, PS2; borrowed during new */
     const char *directory;    /* or NULL */
     unsigned rows, columns;
     size_t output_limit;   /* bytes of output kept per operation */
     bool unproven;         /* the kernel is not asked about the shell, as where it does not tell */
-    char *const *argv;     /* NULL-terminated, of a carrier; borrowed during new.  NULL: shell itself runs here */
+    char *const *argv;     /* NULL-terminated, of a carrier; borrowed during new.  NULL: bash itself runs here */
     uint64_t program_mark; /* as in swx_spawn */
 } swx_session_config;
 

@@ -96,13 +96,13 @@ class Session:
     # OSError names the call that failed. Throwing the object away ends the shell and all it started.
     def __new__(
         cls,
-        shell: bytes,  # path
+        program: bytes,  # path of bash, or of the carrier
         environment: Sequence[bytes],  # b"NAME=value", all of it
         directory: bytes | None,
         rows: int,
         columns: int,
         output_limit: int,  # bytes kept of each operation's output, at least 2
-        argv: Sequence[bytes] | None = None,  # a carrier: gives us the terminal of a bash elsewhere; None: shell, here
+        argv: Sequence[bytes] | None = None,  # a carrier: gives us the terminal of a bash elsewhere; None: bash, here
     ) -> Session: ...
     # The script is whole lines; the timeout counts from the shell's first prompt on. Call it once, first.
     # A carrier has `patience` seconds to show that prompt (None: the same timeout).
@@ -169,7 +169,7 @@ class Process:
     # OSError names execve or chdir when the program cannot be executed. Throwing the object away before the end kills.
     def __new__(
         cls,
-        file: bytes,  # the program; searched in PATH when it has no slash
+        file: bytes,  # path of the program
         argv: Sequence[bytes],
         environment: Sequence[bytes] | None,  # None: this process's own
         directory: bytes | None,

@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from swerex_c import _core
 from swerex_c.engine.completions import CompletionQueue, current_completions
@@ -25,7 +25,7 @@ from swerex_c.exceptions import (
 )
 from swerex_c.models import Command, CommandResponse
 
-__all__ = ["LONGEST_ARGUMENT", "Processes", "as_bytes", "check_words", "execute", "overdue", "response"]
+__all__ = ["LONGEST_ARGUMENT", "Processes", "as_bytes", "check_words", "execute", "find_program", "overdue", "response"]
 
 LONGEST_ARGUMENT = 128 * 1024 - 1
 """Maximum number of bytes of one program argument on Linux (MAX_ARG_STRLEN, without the NUL byte)."""
@@ -134,7 +134,7 @@ def _start(
     try:
         _check_directory(command.cwd)
         return _core.Process(
-            _search(argv[0], command.env),
+            find_program(argv[0], os.environ if command.env is None else command.env),
             argv,
             None if command.env is None else encode_variables(command.env),
             None if command.cwd is None else os.fsencode(command.cwd),
@@ -213,9 +213,13 @@ def _argv(command: Command) -> tuple[list[bytes], bytes]:
     return [b"/bin/sh", b"-c", *argv], text
 
 
-def _search(program: bytes, env: dict[str, str] | None) -> bytes:
-    """Return the path of a program. A command's own `env` decides the PATH, as in `subprocess`."""
-    if env is None or b"/" in program:
+def find_program(program: bytes, env: Mapping[str, str]) -> bytes:
+    """Return the path of a program, which is searched for in the PATH of `env` if it has no slash.
+
+    Raises:
+        FileNotFoundError: if no directory of that has such a program.
+    """
+    if b"/" in program:
         return program
     found = shutil.which(os.fsdecode(program), path=env.get("PATH", os.defpath))
     if found is None:

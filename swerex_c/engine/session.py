@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from swerex_c import _core
 from swerex_c.engine.completions import current_completions, end_shell
+from swerex_c.engine.execute import find_program
 from swerex_c.engine.foreground import reader_of_terminal
 from swerex_c.engine.outcomes import (
     death_details,
@@ -250,12 +251,14 @@ class BashSession(Session):
             self._probe, script = probe, probe.append_to(script)
         if argv is not None:
             self._inline_wait_microseconds = _TRANSPORT_INLINE_WAIT_MICROSECONDS
-        file = b"bash" if argv is not None else os.fsencode(find_bash())
         limit = self._output_limit
 
         def begin() -> None:
+            program = os.fsencode(find_bash()) if argv is None else find_program(argv[0], os.environ)
             with self._unless_closed():
-                self._core = _core.Session(file, variables, directory, request.rows, request.columns, limit, argv=argv)
+                self._core = _core.Session(
+                    program, variables, directory, request.rows, request.columns, limit, argv=argv
+                )
 
         with spawner.used():
             try:

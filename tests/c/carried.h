@@ -84,6 +84,7 @@ static inline swx_session *begin(char *const *argv)
     swx_session_config config = configuration(4 << 20);
     swx_session *s;
     swx_error err;
+    config.program = argv ? argv[0] : config.program;
     config.argv = argv;
     CHECK(swx_session_new(&s, &config, now(), &err) == SWX_OK);
     return s;

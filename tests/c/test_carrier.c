@@ -94,9 +94,10 @@ static void test_startup(void)
     expect_run(s, "echo hi\n", 0, "hi\n");
     close_session(s);
     char *const missing[] = { carried[0], carried[1], (char[]){ "/no/such/bash" }, NULL };
-    char *const refuses[] = { (char[]){ "sh" }, (char[]){ "-c" },
+    char *const refuses[] = { (char[]){ "/bin/sh" }, (char[]){ "-c" },
                               (char[]){ "echo 'No such container: x' >&2; exit 126" }, NULL };
-    char *const silent[] = { (char[]){ "sh" }, (char[]){ "-c" }, (char[]){ "printf Password:; exec sleep 50" }, NULL };
+    char *const silent[] = { (char[]){ "/bin/sh" }, (char[]){ "-c" }, (char[]){ "printf Password:; exec sleep 50" },
+                             NULL };
     s = begin(missing);
     start = operation(SWX_OP_START, ":");
     complete(s, &start);
@@ -114,7 +115,8 @@ static void test_startup(void)
     complete(s, &start);
     EXPECT(&start, SWX_END_LOST, 0, "Password:");
     close_session(s);
-    char *slow[16] = { (char[]){ "sh" }, (char[]){ "-c" }, (char[]){ "sleep 2.2; exec \"$@\"" }, (char[]){ "sh" } };
+    char *slow[16] = { (char[]){ "/bin/sh" }, (char[]){ "-c" }, (char[]){ "sleep 2.2; exec \"$@\"" },
+                       (char[]){ "sh" } };
     char self[4096] = { 0 };
     CHECK(readlink(carried[0], self, sizeof(self) - 1) > 0);
     slow[4] = self;
@@ -130,6 +132,7 @@ static void test_startup(void)
     close_session(s);
     char *const none[] = { (char[]){ "/no/such/carrier" }, NULL };
     swx_session_config config = configuration(100);
+    config.program = none[0];
     config.argv = none;
     swx_error err;
     CHECK(swx_session_new(&s, &config, now(), &err) == SWX_ESYS && s == NULL);
@@ -381,6 +384,7 @@ static void test_ends(void)
 static bool session_with_failure(unsigned long i)
 {
     swx_session_config config = configuration(1 << 20);
+    config.program = carried[0];
     config.argv = carried;
     swx_session *s;
     swx_error err;

@@ -51,7 +51,7 @@ static swx_child start_script(const char *script, int *output)
     int null = null_fd(), pair[2];
     CHECK(pipe2(pair, O_CLOEXEC) == 0);
     char *argv[] = { "sh", "-c", (char *)(uintptr_t)script, NULL };
-    swx_spawn spawn = { .file = "sh", .argv = argv, .input = null, .output = pair[1], .error = pair[1] };
+    swx_spawn spawn = { .file = "/bin/sh", .argv = argv, .input = null, .output = pair[1], .error = pair[1] };
     swx_child child;
     swx_error err;
     CHECK(swx_child_start(&child, &spawn, &err) == SWX_OK && child.pid > 0 && !child.reaped);
@@ -100,7 +100,6 @@ static void test_failures(void)
         { "/nonexistent/program", NULL, ENOENT },
         { "/etc/passwd", NULL, EACCES },
         { "/bin/true", "/nonexistent", ENOENT },
-        { "no-such-program-in-path", NULL, ENOENT },
         { "/", NULL, EACCES },
     };
     for (size_t i = 0; i < SWX_COUNT(cases); i++) {
@@ -218,7 +217,7 @@ static void test_terminal(void)
     CHECK(swx_pty_open(&pty, false, 24, 80, NULL) == SWX_OK);
     char *argv[] = { "bash", "-c", "test -t 0 && test -t 1 && test -t 2 && echo tty >/dev/tty; sleep 100; exit 3",
                      NULL };
-    swx_spawn spawn = { .file = "bash", .argv = argv, .terminal = pty.path };
+    swx_spawn spawn = { .file = "/bin/bash", .argv = argv, .terminal = pty.path };
     CHECK(swx_child_start(&child, &spawn, NULL) == SWX_OK);
     struct pollfd ready = { .fd = pty.master, .events = POLLIN };
     char got[16] = { 0 };

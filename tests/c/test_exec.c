@@ -70,7 +70,7 @@ static swx_exec *start(swx_exec_config config, owner *o, const char *script)
     char *argv[] = { (char[]){ "sh" }, (char[]){ "-c" }, (char *)(uintptr_t)script, NULL };
     swx_exec *e;
     swx_error err;
-    config.file = "sh";
+    config.file = "/bin/sh";
     config.argv = argv;
     config.deadline = config.deadline ? config.deadline : INT64_MAX;
     config.output_limit = config.output_limit ? config.output_limit : 1 << 20;
@@ -389,7 +389,7 @@ static void test_no_memory(void)
         swx_exec *e;
         swx_error err;
         swx_exec_config config = {
-            .file = "sh", .argv = argv, .deadline = INT64_MAX, .output_limit = 1 << 20, .done = noted, .owner = &o
+            .file = "/bin/sh", .argv = argv, .deadline = INT64_MAX, .output_limit = 1 << 20, .done = noted, .owner = &o
         };
         swx_alloc_fail_at(i, 0);
         swx_status status = swx_exec_new(&e, &config, &err);

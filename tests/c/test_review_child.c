@@ -162,7 +162,7 @@ static void test_limits_that_are_meant(void)
         const struct rlimit meant = { 5000000, 5000000 };
         int null = open("/dev/null", O_RDWR | O_CLOEXEC);
         char *argv[] = { "bash", "-c", "test $(ulimit -R) = 5000000 -a $(ulimit -HR) = 5000000", NULL };
-        swx_spawn spawn = { .file = "bash", .argv = argv, .input = null, .output = null, .error = null };
+        swx_spawn spawn = { .file = "/bin/bash", .argv = argv, .input = null, .output = null, .error = null };
         swx_child child;
         CHECK(null >= 0 && setrlimit(RLIMIT_RTTIME, &meant) == 0 && swx_child_start(&child, &spawn, NULL) == SWX_OK);
         CHECK(child.mark != 0);

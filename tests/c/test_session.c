@@ -380,9 +380,9 @@ static void test_startup_failures(void)
     swx_session_config config = configuration(1 << 20);
     swx_session *s;
     swx_error err;
-    config.shell = "/nonexistent/bash";
+    config.program = "/nonexistent/bash";
     CHECK(swx_session_new(&s, &config, now(), &err) == SWX_ESYS && !s && err.sys_errno == ENOENT && err.call);
-    config.shell = "/bin/bash";
+    config.program = "/bin/bash";
     config.directory = "/nonexistent";
     CHECK(swx_session_new(&s, &config, now(), &err) == SWX_ESYS && !s && err.sys_errno == ENOENT);
     CHECK(open_descriptors() == before);

@@ -35,7 +35,7 @@ static swx_child start_script(const char *script, int output, uint64_t program_m
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     char *argv[] = { "sh", "-c", (char *)(uintptr_t)script, NULL };
     swx_spawn spawn = {
-        .file = "sh", .argv = argv, .input = null, .output = output, .error = null, .program_mark = program_mark
+        .file = "/bin/sh", .argv = argv, .input = null, .output = output, .error = null, .program_mark = program_mark
     };
     swx_child child;
     CHECK(null >= 0 && swx_child_start(&child, &spawn, NULL) == SWX_OK && child.mark);

@@ -114,7 +114,7 @@ static inline swx_op operation(swx_op_kind kind, const char *typed)
 static inline swx_session_config configuration(size_t limit)
 {
     return (swx_session_config){
-        .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = limit
+        .program = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = limit
     };
 }
 

@@ -93,7 +93,7 @@ async def test_programs_start_while_the_environment_changes(changing_environment
 def test_a_blocking_wait_ends_with_the_program() -> None:
     """Whoever ends it, in whichever thread."""
     queue = _core.Completions()
-    process = _core.Process(b"sleep", [b"sleep", b"999"], None, None, b"", False, None, 1 << 16, queue, None)
+    process = _core.Process(b"/bin/sleep", [b"sleep", b"999"], None, None, b"", False, None, 1 << 16, queue, None)
     threading.Timer(0.05, process.cancel).start()
     assert process.wait(DEADLINE) and process.end == "cancelled"
 
@@ -104,7 +104,7 @@ def test_a_blocking_wait_is_told_of_the_end() -> None:
     late, others_late = [], []
     for _ in range(40):
         queue = _core.Completions()
-        process = _core.Process(b"sleep", [b"sleep", b"9"], None, None, b"", False, None, 1 << 16, queue, None)
+        process = _core.Process(b"/bin/sleep", [b"sleep", b"9"], None, None, b"", False, None, 1 << 16, queue, None)
         late.append(wait_beside(process.cancel, lambda p=process: p.wait(5.0)))  # type: ignore[misc]
         with subprocess.Popen(["sleep", "9"]) as other:
             others_late.append(wait_beside(other.kill, lambda o=other: o.wait() < 0))  # type: ignore[misc]
