@@ -244,10 +244,10 @@ def main(library: str, dumps: str) -> None:
     switch = ctypes.CDLL(library)
     if not switch.inside():
         raise RuntimeError("not under callgrind")
-    engine: Any = importlib.import_module("swerex_c.engine.session")
-    if not hasattr(engine, "_INLINE_WAIT_MICROSECONDS"):
+    engine: Any = importlib.import_module("swerex_c.engine.completions")
+    if not hasattr(engine, "INLINE_MICROSECONDS"):
         raise RuntimeError("the time for which a caller waits by itself has another name now")
-    engine._INLINE_WAIT_MICROSECONDS = PATIENCE
+    engine.INLINE_MICROSECONDS = PATIENCE
     print(json.dumps({name: count(work, switch, Path(dumps)) for name, (_, work) in WORKS.items()}))
 
 

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdatomic.h>
-#include <sys/prctl.h>
 
 #include "swx_alloc.h"
 #include "swx_command.h"
@@ -143,16 +142,11 @@ request *swx_py_request_new(place *at, swx_op_kind kind, swx_queue *queue)
 }
 
 /* For up to `limit` nanoseconds the calling thread does the reactor's work for this session: a short command ends
- * without any other thread being woken.  It may be `slack` nanoseconds more where it ends in vain: a timer that may be
- * late is not programmed into the clock, which on a virtual machine takes longer than the command.  Node locked, no
- * GIL. */
-static void work_directly(request *f, int64_t limit, int64_t slack)
+ * without any other thread being woken.  It ends as soon as there is something to read from f->wake_fd.  Node locked,
+ * no GIL. */
+static void work_directly(request *f, int64_t limit)
 {
     swx_session *s = f->at->session;
-    int before = slack > 0 ? prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0) : 0;
-    if (before > 0) {
-        prctl(PR_SET_TIMERSLACK, (unsigned long)slack, 0, 0, 0);
-    }
     int64_t until = swx_now() + limit;
     while (!atomic_load(&f->base.done)) {
         int64_t now = swx_now(), due = swx_session_deadline(s);
@@ -160,26 +154,27 @@ static void work_directly(request *f, int64_t limit, int64_t slack)
             break;
         }
         due = due < until ? due : until;
-        struct pollfd terminal = { .fd = swx_session_terminal(s), .events = swx_session_wants_read(s) ? POLLIN : 0 };
+        struct pollfd fds[] = { { .fd = swx_session_terminal(s), .events = swx_session_wants_read(s) ? POLLIN : 0 },
+                                { .fd = f->wake_fd, .events = POLLIN } };
         if (swx_session_wants_write(s)) {
-            terminal.events |= POLLOUT;
+            fds[0].events |= POLLOUT;
         }
         int64_t left = due > now ? due - now : 0;
         struct timespec wait = { .tv_sec = left / 1000000000, .tv_nsec = left % 1000000000 };
-        int count = ppoll(&terminal, 1, &wait, NULL);
+        int count = ppoll(fds, 2, &wait, NULL);
         now = swx_now();
         if (count < 0 && errno != EINTR) {
             break;
         }
-        if (count > 0) {
-            node_event(s, 0, terminal.revents & (POLLIN | POLLHUP | POLLERR), terminal.revents & POLLOUT, now);
+        if (count > 0 && fds[0].revents) {
+            node_event(s, 0, fds[0].revents & (POLLIN | POLLHUP | POLLERR), fds[0].revents & POLLOUT, now);
         }
         if (swx_session_deadline(s) <= now) {
             swx_session_due(s, now);
         }
-    }
-    if (before > 0) {
-        prctl(PR_SET_TIMERSLACK, (unsigned long)before, 0, 0, 0);
+        if (count > 0 && fds[1].revents) {
+            break;
+        }
     }
 }
 
@@ -198,7 +193,7 @@ bool swx_py_request_submit(request *f, int64_t direct)
     }
     swx_session_submit(f->at->session, &f->op, swx_now());
     if (direct > 0) {
-        work_directly(f, direct, f->slack);
+        work_directly(f, direct);
         f->base.direct = false;
         swx_node_pause(f->at->node, false);
     }

@@ -84,12 +84,12 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
     Py_ssize_t size;
     if (count < 9 || count > 11) {
         PyErr_SetString(PyExc_TypeError, "run() takes command, checked, timeout, quiet, matcher, queue, future, news, "
-                                         "direct and perhaps slack and grace");
+                                         "direct and perhaps wake_fd and grace");
         return NULL;
     }
     long checked = PyLong_AsLong(args[1]);
     long direct = PyLong_AsLong(args[8]);
-    long slack = count > 9 && !PyErr_Occurred() ? PyLong_AsLong(args[9]) : 0;
+    long wake_fd = count > 9 && !PyErr_Occurred() ? PyLong_AsLong(args[9]) : -1;
     long grace = count == 11 && !PyErr_Occurred() ? PyLong_AsLong(args[10]) : 0;
     swx_queue *queue = swx_py_queue_get(state, args[5]);
     if (PyErr_Occurred()) {
@@ -113,7 +113,7 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
     }
     f->op.held = delivered == 0;
     f->op.grace = (int64_t)grace * 1000000;
-    f->slack = (int64_t)slack * 1000;
+    f->wake_fd = (int)wake_fd;
     PyObject *op = launch(self, f, args[4], args[6], args[7], delivered ? (int64_t)direct * 1000 : 0);
     if (op && !delivered) {
         ((operation_object *)op)->command = Py_NewRef(args[0]);
@@ -391,7 +391,7 @@ static void session_dealloc(PyObject *object)
 static PyMethodDef session_methods[] = {
     { "start", session_start, METH_VARARGS, "start($self, script, timeout, queue, future, patience=None, /)\n--\n\n" },
     { "run", (PyCFunction)(void (*)(void))session_run, METH_FASTCALL,
-      "run($self, command, checked, timeout, quiet, matcher, queue, future, news, direct, slack=0, grace=0, "
+      "run($self, command, checked, timeout, quiet, matcher, queue, future, news, direct, wake_fd=-1, grace=0, "
       "/)\n--\n\n" },
     { "line", session_line, METH_VARARGS,
       "line($self, text, timeout, quiet, matcher, queue, future, news, /)\n--\n\n" },

@@ -25,7 +25,7 @@ typedef struct {
     swx_op op;
     bool empty; /* a command of blanks and comments: its exit code is 0, whatever `$?` is */
     swx_buf typed;
-    int64_t slack; /* nanoseconds that the caller may wait longer than it said */
+    int wake_fd; /* ends the caller's own wait when there is something to read; -1: nothing does */
     place *at;
 } request;
 

@@ -127,7 +127,7 @@ class Session:
         future: object,
         news: object,  # given to the queue when there is output, which is to be taken then; None: it is not taken
         direct: int,  # microseconds that this call itself waits for the end
-        slack: int = 0,  # microseconds more that it may take to give up waiting, which makes the wait cheaper
+        wake_fd: int = -1,  # to poll beside the terminal meanwhile: something to read from it ends that wait
         grace: int = 0,  # milliseconds for it to end after a match, so that it has an exit code
         /,
     ) -> Operation: ...

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from swerex_c import _core
 from swerex_c.engine.outcomes import resource_error, translated
-from swerex_c.utils.asyncio_compat import READY, TIMERS
+from swerex_c.utils.asyncio_compat import READY, SELECTOR, TIMERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,10 +21,15 @@ if TYPE_CHECKING:
 __all__ = ["CompletionQueue", "current_completions", "end_shell"]
 
 
+INLINE_MICROSECONDS = 5000
+"""Microseconds that a caller waits by itself for a command: above a tick of the kernel, because an earlier timer costs
+as much as a short command. Whatever would wake the event loop ends that wait."""
+
+
 class CompletionQueue:
     """The completion queue of one event loop."""
 
-    __slots__ = ("__weakref__", "_loop", "core", "create_future", "pending", "ready")
+    __slots__ = ("__weakref__", "_loop", "core", "create_future", "pending", "ready", "wake_fd")
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
         self.core = _core.Completions()
@@ -34,14 +39,24 @@ class CompletionQueue:
         self.pending = 0
         # The loop's own queue of ready callbacks. A loop that does not expose it (uvloop) counts as busy.
         self.ready: Any = getattr(loop, READY, (None,))
+        # The descriptor on which the loop sleeps, or -1 if it does not expose one.
+        fileno = getattr(getattr(loop, SELECTOR, None), "fileno", None) if hasattr(loop, READY) else None
+        self.wake_fd: int = -1 if fileno is None else fileno()
         # This reader holds the only strong reference to the queue, until the loop is closed.
         loop.add_reader(self.core.fileno(), self._drain)
 
-    def has_time(self, seconds: float) -> bool:
-        """Check whether no timer of the loop is due within `seconds`; False if the loop hides its timers."""
+    def inline_wait(self) -> int:
+        """Return the microseconds that a call may wait by itself, instead of the loop; 0 if the loop would not sleep.
+
+        The wait has to end when `wake_fd` can be read.
+        """
+        if self.ready or self.pending or self.wake_fd < 0:
+            return 0
         loop: Any = self._loop()
-        timers: Any = getattr(loop, TIMERS, (None,))
-        return not timers or timers[0] is not None and timers[0].when() - loop.time() > seconds
+        timers = getattr(loop, TIMERS)
+        if timers and timers[0].when() - loop.time() < 1e-6 * INLINE_MICROSECONDS:
+            return 0
+        return INLINE_MICROSECONDS
 
     def _drain(self) -> None:
         for waiter in self.core.take():

@@ -221,9 +221,10 @@ def find_program(program: bytes, env: Mapping[str, str]) -> bytes:
     """
     if b"/" in program:
         return program
-    found = shutil.which(os.fsdecode(program), path=env.get("PATH", os.defpath))
+    name, path = os.fsdecode(program), env.get("PATH", os.defpath)
+    found = shutil.which(name, path=path) or shutil.which(name, os.F_OK, path)  # a file that cannot be executed says so
     if found is None:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fsdecode(program))
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
     return os.fsencode(found)
 
 

@@ -1,8 +1,8 @@
 """A persistent bash session over the core.
 
-The calling thread writes a command to the shell. If the event loop has nothing else to do, that thread also waits for a
-moment, so that a short command ends without waking another thread. A longer command goes on in the core's own thread,
-which notifies the event loop when the command has ended.
+The calling thread writes a command to the shell. If the event loop would sleep otherwise, that thread also waits for a
+few milliseconds, or until something would wake the loop, so that a short command ends without waking another thread. A
+longer command goes on in the core's own thread, which notifies the event loop when the command has ended.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import os
 import re
 import secrets
 import threading
-import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -92,24 +91,8 @@ TRANSPORT_VARIABLES = (*SET_BY_CORE, "TERM")
 _PROMPT = "SHELLPS1PREFIX"
 """The `expect_string` of an action that ended at the shell's prompt: the constant that callers know from SWE-ReX."""
 
-_INLINE_WAIT_MICROSECONDS = 150
-"""Microseconds that the calling thread itself waits for a short command, too short for an event loop to notice."""
-
-_TRANSPORT_INLINE_WAIT_MICROSECONDS = 1000
-"""Microseconds of this wait behind a transport: several times what most short commands need, since times vary more."""
-
 _BEFORE_STARTUP_SECONDS = 0.35
 """Seconds that SWE-ReX waits for a new shell before `startup_timeout` begins; the limits of callers fit that."""
-
-_TICK_MICROSECONDS = 4000
-"""Microseconds by which this wait may give up late, if the last commands were short and the loop has no timer due: a
-timer that may fire at the kernel's next tick is free, while an exact timer costs as much as the command."""
-
-_TRUSTED = 8
-"""Number of short commands in a row required before a wait may give up late."""
-
-_SHORT = 2e-6
-"""Seconds for each microsecond of the wait: a command faster than twice the wait re-enables waiting."""
 
 _TAKEN_AT_ONCE = 256 << 10
 """Bytes of a stream to process before the event loop gets a turn."""
@@ -175,11 +158,7 @@ class BashSession(Session):
         """Held while a shell is created. Never held during an await."""
         self._closed = False
         self._output_limit = output_limit
-        self._inline_wait_pause = 0
-        self._inline_waits_to_skip = 0
-        self._short_commands = 0
         self._checked: dict[str, bool] = {}
-        self._inline_wait_microseconds = _INLINE_WAIT_MICROSECONDS
         self._missing = ""
         self._probe: HookProbe | None = None
         self._held = ""  # why the last interrupt failed, if the core does not report it
@@ -249,8 +228,6 @@ class BashSession(Session):
         self._is_local = argv is None
         if (probe := first_probe(self.logger)) is not None:
             self._probe, script = probe, probe.append_to(script)
-        if argv is not None:
-            self._inline_wait_microseconds = _TRANSPORT_INLINE_WAIT_MICROSECONDS
         limit = self._output_limit
 
         def begin() -> None:
@@ -527,26 +504,17 @@ class BashSession(Session):
             searches = isinstance(matcher, Search)
             grace = _GRACE[values["check"]]
         completions = current_completions()
-        direct = slack = 0
-        if not completions.ready and not completions.pending and news is None and not searches:  # no other work
-            if self._inline_waits_to_skip:
-                self._inline_waits_to_skip -= 1
-            else:
-                direct = self._inline_wait_microseconds
-                if self._short_commands >= _TRUSTED and completions.has_time(2e-6 * _TICK_MICROSECONDS):
-                    slack = _TICK_MICROSECONDS
+        direct = completions.inline_wait() if news is None and not searches else 0
         core = self._core or self.core
         checked = self._checked.get(command, -1) if self._checked else -1
         try:
             operation = core.run(
-                command, checked, timeout, quiet, patterns, completions.core, None, news, direct, slack, grace
-            )
+                command, checked, timeout, quiet, patterns, completions.core, None, news, direct,
+                completions.wake_fd, grace,
+            )  # fmt: skip
         except (ValueError, OSError, MemoryError, RuntimeError) as e:
             raise start_error(e) from e
         if operation.done and not operation.held and not searches:
-            if direct:
-                self._inline_wait_pause = 0
-                self._short_commands += 1
             if stream is not None:
                 stream.source.set_result(operation)
             return operation
@@ -558,17 +526,12 @@ class BashSession(Session):
                 future = completions.create_future()
                 with translated():
                     operation = core.run(
-                        command, checked, timeout, quiet, patterns, completions.core, future, news, 0, 0, grace
+                        command, checked, timeout, quiet, patterns, completions.core, future, news, 0, -1, grace
                     )
         if stream is not None:
             stream.source.set_result(operation)
         if operation.done and not searches:
-            if direct:
-                self._inline_wait_pause = 0
             return operation
-        self._short_commands = 0
-        if direct:  # the command was not short, and the next ones may not be either
-            self._inline_wait_pause = self._inline_waits_to_skip = min(2 * self._inline_wait_pause + 1, 63)
         waiting = self._wait_for(operation, future, completions)
         await (finish_search(matcher, operation, waiting) if searches else waiting)
         return operation
@@ -576,8 +539,7 @@ class BashSession(Session):
     async def _wait_for(
         self, operation: _core.Operation, future: asyncio.Future[None], completions: CompletionQueue
     ) -> None:
-        """Wait for a command that did not end at once; if it was short, later commands may wait inline again."""
-        start = time.perf_counter()
+        """Wait for a command that did not end at once."""
         completions.pending += 1
         try:
             with self._while_pending():
@@ -587,8 +549,6 @@ class BashSession(Session):
             raise
         finally:
             completions.pending -= 1
-        if time.perf_counter() - start < _SHORT * self._inline_wait_microseconds:
-            self._inline_wait_pause = self._inline_waits_to_skip = 0
 
     async def _release(self, operation: _core.Operation, command: str) -> bool:
         """Release a command that is held in the queue, once bash has accepted it.

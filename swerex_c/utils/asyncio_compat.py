@@ -5,10 +5,13 @@ uvloop has none of them. A loop without one of them counts as busy, which costs 
 
 from __future__ import annotations
 
-__all__ = ["READY", "TIMERS"]
+__all__ = ["READY", "SELECTOR", "TIMERS"]
 
 READY = "_ready"
 """Attribute of an event loop: the queue of callbacks to run now."""
 
 TIMERS = "_scheduled"
 """Attribute of an event loop: the heap of its timers, the earliest first."""
+
+SELECTOR = "_selector"
+"""Attribute of an event loop: what it sleeps in."""

@@ -1,69 +1,128 @@
-"""How the calling thread waits by itself for commands that are short."""
+"""How the calling thread waits by itself for a command, in the place of an event loop that would sleep."""
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
-from typing import Any
+import os
+import signal
+import socket
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
+from swerex_c.engine import completions
 from swerex_c.engine.completions import current_completions
-from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
+from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
+from tests.support.wait import DEADLINE
 
-PR_GET_TIMERSLACK = 30
+Release = Callable[[], object]
+Trigger = Callable[[], object]
 
 
-async def test_a_caller_that_may_be_late_leaves_no_trace_of_it() -> None:
-    """After some short commands the calling thread waits with a timer that may be late: not where the loop has one."""
-    prctl = ctypes.CDLL(None).prctl
-    slack = prctl(PR_GET_TIMERSLACK)
-    waits: list[int] = []
+async def from_another_thread(release: Release, runtime: LocalRuntime, tmp_path: Path) -> Trigger:
+    loop = asyncio.get_running_loop()
+    return lambda: loop.call_soon_threadsafe(release)
 
-    class Watched:
-        def __init__(self, core: Any) -> None:
-            self.core = core
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.core, name)
+async def by_a_socket(release: Release, runtime: LocalRuntime, tmp_path: Path) -> Trigger:
+    ours, theirs = socket.socketpair()
+    loop = asyncio.get_running_loop()
 
-        def run(self, *arguments: Any) -> Any:
-            waits.append(arguments[9])
-            return self.core.run(*arguments)
+    def read() -> None:
+        assert ours.recv(1) == b"x"
+        loop.remove_reader(ours)
+        ours.close()
+        release()
 
+    loop.add_reader(ours, read)
+
+    def write() -> None:
+        theirs.send(b"x")
+        theirs.close()
+
+    return write
+
+
+async def by_a_signal(release: Release, runtime: LocalRuntime, tmp_path: Path) -> Trigger:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, release)
+    return lambda: os.kill(os.getpid(), signal.SIGUSR1)
+
+
+async def by_a_program(release: Release, runtime: LocalRuntime, tmp_path: Path) -> Trigger:
+    fifo = tmp_path / "program"
+    os.mkfifo(fifo)
+    task = asyncio.ensure_future(runtime.execute(Command(command=["cat", str(fifo)])))
+    task.add_done_callback(lambda _: release())
+    while not len(runtime._processes):
+        await asyncio.sleep(0)
+    return lambda: fifo.write_text("")
+
+
+@pytest.mark.parametrize("way", [from_another_thread, by_a_socket, by_a_signal, by_a_program])
+async def test_what_would_wake_the_loop_ends_the_wait(
+    way: Callable[[Release, LocalRuntime, Path], Awaitable[Trigger]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command ends by a callback of the loop, which comes while the wait would last for ten minutes more."""
     runtime = LocalRuntime()
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-    session: Any = runtime.sessions["default"]
-    session._core = Watched(session._core)
-    session._inline_wait_microseconds = 60_000_000  # all of them are short ones
-    for _ in range(10):
-        assert (await runtime.run_in_session(BashAction(command="true"))).exit_code == 0
-    assert waits == [0] * 8 + [4000] * 2
-    later = asyncio.get_running_loop().call_later(0.005, int)
-    await runtime.run_in_session(BashAction(command="true"))
-    later.cancel()
-    assert waits[10:] == [0]
-    session._inline_wait_microseconds = 1  # and this one is not
-    await runtime.run_in_session(BashAction(command="sleep 0.01"))
-    session._inline_waits_to_skip = 0
-    await runtime.run_in_session(BashAction(command="true"))
-    assert waits[12:] == [0]
-    assert prctl(PR_GET_TIMERSLACK) == slack
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    os.mkfifo(begun)
+    os.mkfifo(go)
+    trigger = await way(lambda: go.write_text("on\n"), runtime, tmp_path)
+    waits: list[int] = []
+    inline_wait = completions.CompletionQueue.inline_wait
+
+    def counted(queue: completions.CompletionQueue) -> int:
+        waits.append(inline_wait(queue))
+        return waits[-1]
+
+    monkeypatch.setattr(completions, "INLINE_MICROSECONDS", 600_000_000)
+    monkeypatch.setattr(completions.CompletionQueue, "inline_wait", counted)
+
+    def work() -> None:
+        begun.read_text()  # the shell runs the command, and the calling thread waits
+        trigger()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    answer = await runtime.run_in_session(BashAction(command=f"echo >{begun}; read x <{go}; echo $x"))
+    thread.join()
+    assert answer.output == "on\n" and waits == [600_000_000]
+    monkeypatch.undo()
     await runtime.close()
 
 
-async def has_time(timer: float) -> bool:
-    asyncio.get_running_loop().call_later(timer, int)
-    return not current_completions().ready and current_completions().has_time(0.01)
-
-
-def test_a_loop_that_shows_its_work() -> None:
-    assert asyncio.run(has_time(60))
-    assert not asyncio.run(has_time(0.005))
+async def test_a_loop_that_would_not_sleep_is_not_waited_for() -> None:
+    queue, loop = current_completions(), asyncio.get_running_loop()
+    later = loop.call_later(60, int)
+    assert queue.inline_wait() == completions.INLINE_MICROSECONDS
+    soon = loop.call_later(0.001, int)
+    assert queue.inline_wait() == 0, "a timer is due"
+    soon.cancel()
+    later.cancel()
+    await asyncio.sleep(0.002)
+    loop.call_soon(int)
+    assert queue.inline_wait() == 0, "a callback is ready"
+    await asyncio.sleep(0)
+    runtime = LocalRuntime()
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
+    task = asyncio.ensure_future(runtime.run_in_session(BashAction(command="read x")))
+    while not queue.pending:
+        await asyncio.sleep(0)
+    assert queue.inline_wait() == 0, "another call waits"
+    await runtime.close()
+    await asyncio.wait([task])
+    assert task.exception() and queue.inline_wait() == completions.INLINE_MICROSECONDS
 
 
 def test_a_loop_that_does_not_show_its_work_counts_as_busy() -> None:
     uvloop = pytest.importorskip("uvloop", reason="uvloop is not installed")
+
+    async def wait() -> int:
+        return current_completions().inline_wait()
+
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        assert not runner.run(has_time(60))
+        assert runner.run(wait()) == 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import select
 
-from swerex_c.utils.asyncio_compat import READY, TIMERS
+from swerex_c.utils.asyncio_compat import READY, SELECTOR, TIMERS
 
 
 async def test_a_loop_shows_its_ready_callbacks() -> None:
@@ -20,3 +21,13 @@ async def test_a_loop_shows_its_timers() -> None:
     assert getattr(loop, TIMERS)[0] is early
     early.cancel()
     late.cancel()
+
+
+async def test_a_loop_shows_what_it_sleeps_in() -> None:
+    loop = asyncio.get_running_loop()
+    poll = select.poll()
+    poll.register(getattr(loop, SELECTOR).fileno(), select.POLLIN)
+    assert not poll.poll(0)
+    await asyncio.to_thread(loop.call_soon_threadsafe, int)
+    loop.call_soon_threadsafe(int)
+    assert poll.poll(0)
