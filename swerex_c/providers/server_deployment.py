@@ -5,6 +5,7 @@ The runtime is then a `RemoteRuntime`, the client of that server.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 import uuid
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from swerex_c.sandbox.backend import Backend
 
 __all__ = ["ServerDeployment"]
+
+_ANSWER_SECONDS = 0.5
+"""Seconds without a response of the server after which the cloud is asked too."""
 
 _LOOK_SECONDS = 10.0
 """Seconds to wait for a cloud to report the state of a sandbox."""
@@ -135,16 +139,18 @@ class ServerDeployment(SandboxDeployment):
             DeploymentNotStartedError: if the deployment was not started, or was stopped.
             SandboxLostError: if the sandbox has ended, with the reason.
         """
-        runtime = self.runtime
-        began = time.monotonic()
-        answer = await runtime.is_alive(timeout=timeout)
-        if answer:
-            return answer
-        left = _LOOK_SECONDS if timeout is None else max(0.1, timeout - (time.monotonic() - began))
-        why = None
-        with contextlib.suppress(TimeoutError):
-            why = await in_thread(self._why_ended, left)
-        if why is not None:
-            raise SandboxLostError(f"Container process terminated. {why}")
-        return answer
-
+        asking = asyncio.ensure_future(self.runtime.is_alive(timeout=timeout))
+        try:
+            await asyncio.wait({asking}, timeout=_ANSWER_SECONDS)
+            if asking.done() and asking.result():
+                return asking.result()
+            # Packets to the address of an ended sandbox may be lost: the request would take the whole timeout.
+            left = _LOOK_SECONDS if timeout is None else max(0.1, timeout - _ANSWER_SECONDS)
+            why = None
+            with contextlib.suppress(TimeoutError):
+                why = await asyncio.wait_for(in_thread(self._why_ended, left), left)
+            if why is not None:
+                raise SandboxLostError(f"Container process terminated. {why}")
+            return await asking
+        finally:
+            asking.cancel()

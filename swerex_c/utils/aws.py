@@ -11,10 +11,10 @@ or with credentials that lack the permission.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -42,14 +42,6 @@ _ANYWHERE = "0.0.0.0/0"
 
 _INLINE_POLICY = "LogsAndSecretsPolicy"
 _MANAGED_POLICIES = ("service-role/AmazonECSTaskExecutionRolePolicy", "AmazonEC2ContainerRegistryReadOnly")
-
-_AGREE_SECONDS = 30.0
-"""Maximum seconds until a new resource is visible everywhere at AWS."""
-
-_CONSOLES = {
-    "aws-cn": "console.amazonaws.cn",
-    "aws-us-gov": "console.amazonaws-us-gov.com",
-}
 
 
 # Names
@@ -123,52 +115,33 @@ def get_execution_role_arn(execution_role_prefix: str, log_group: str | None = N
     with explained(f"get or create the role {name}"):
         arn = _role(iam, name, trust)
         # Do this for an existing role too: the process that created it may have stopped before this.
-        pages = iam.get_paginator("list_attached_role_policies").paginate(RoleName=name)
-        attached = {each["PolicyArn"] for page in pages for each in page["AttachedPolicies"]}
+        attached = iam.list_attached_role_policies(RoleName=name)["AttachedPolicies"]
         for managed in _MANAGED_POLICIES:
-            if (wanted := f"arn:{partition}:iam::aws:policy/{managed}") not in attached:
+            wanted = f"arn:{partition}:iam::aws:policy/{managed}"
+            if wanted not in [each["PolicyArn"] for each in attached]:
                 iam.attach_role_policy(RoleName=name, PolicyArn=wanted)
-        inline = iam.get_paginator("list_role_policies").paginate(RoleName=name)
-        if not any(_INLINE_POLICY in page["PolicyNames"] for page in inline):
+        if _INLINE_POLICY not in iam.list_role_policies(RoleName=name)["PolicyNames"]:
             iam.put_role_policy(RoleName=name, PolicyName=_INLINE_POLICY, PolicyDocument=json.dumps(policy))
         return arn
 
 
 def _role(iam: Any, name: str, trust: dict[str, Any]) -> str:
     """Return the role's ARN; create the role if it does not exist."""
-    for _ in _tries(f"The role {name} exists, but AWS does not find it"):
-        try:
-            return str(iam.get_role(RoleName=name)["Role"]["Arn"])
-        except iam.exceptions.NoSuchEntityException:
-            pass
-        try:
-            made = iam.create_role(
-                RoleName=name,
-                AssumeRolePolicyDocument=json.dumps(trust),
-                Description="Execution role for ECS tasks",
-                MaxSessionDuration=3600,
-                Tags=[{"Key": TAG_KEY, "Value": TAG_VALUE}],
-            )
-        except iam.exceptions.EntityAlreadyExistsException:
-            continue  # another process creates it at the same time
-        iam.get_waiter("role_exists").wait(RoleName=name)
-        return str(made["Role"]["Arn"])
-    raise AssertionError("not reached")
-
-
-def _tries(problem: str) -> Iterator[None]:
-    """Yield for each attempt, with pauses, while different parts of AWS do not agree.
-
-    Raises:
-        AwsError: with the problem, if this takes too long.
-    """
-    deadline, pause = time.monotonic() + _AGREE_SECONDS, 0.1
-    while True:
-        yield
-        if time.monotonic() > deadline:
-            raise AwsError(f"AWS: {problem}")
-        time.sleep(pause)
-        pause = min(pause * 2, 2.0)
+    try:
+        return str(iam.get_role(RoleName=name)["Role"]["Arn"])
+    except iam.exceptions.NoSuchEntityException:
+        pass
+    with contextlib.suppress(iam.exceptions.EntityAlreadyExistsException):  # another process creates it as well
+        iam.create_role(
+            RoleName=name,
+            AssumeRolePolicyDocument=json.dumps(trust),
+            Description="Execution role for ECS tasks",
+            MaxSessionDuration=3600,
+            Tags=[{"Key": TAG_KEY, "Value": TAG_VALUE}],
+        )
+    # It is not visible at once to all parts of AWS, whoever created it. The waiter gives up after 20 seconds.
+    iam.get_waiter("role_exists").wait(RoleName=name)
+    return _role(iam, name, trust)
 
 
 # Clusters and definitions
@@ -217,17 +190,13 @@ def get_task_definition(
         }
     family = get_name_hash(task_definition_prefix, definition, max_length=255)
     with explained(f"get or register the task definition {family}"):
-        try:
-            found: dict[str, Any] = ecs.describe_task_definition(taskDefinition=family)["taskDefinition"]
-            if found.get("status", "ACTIVE") == "ACTIVE":
-                return found
-        except ecs.exceptions.ClientException:
-            pass  # there is none
+        with contextlib.suppress(ecs.exceptions.ClientException):  # there is none
+            found = ecs.describe_task_definition(taskDefinition=family)["taskDefinition"]
+            if found["status"] == "ACTIVE":
+                return dict(found)
         # Two processes that do this at once get two equal revisions.
-        made: dict[str, Any] = ecs.register_task_definition(
-            family=family, **definition, tags=[{"key": TAG_KEY, "value": TAG_VALUE}]
-        )["taskDefinition"]
-        return made
+        tags = [{"key": TAG_KEY, "value": TAG_VALUE}]
+        return dict(ecs.register_task_definition(family=family, **definition, tags=tags)["taskDefinition"])
 
 
 def get_cluster_arn(cluster_name: str) -> str:
@@ -257,9 +226,7 @@ def get_default_vpc_and_subnet() -> tuple[str, str]:
         pages = ec2.get_paginator("describe_subnets").paginate(Filters=[{"Name": "vpc-id", "Values": [vpc]}])
         subnets = [subnet for page in pages for subnet in page["Subnets"]]
         if not subnets:
-            raise AwsError(
-                f"AWS: No subnets found in the default VPC {vpc}; run `aws ec2 create-default-subnet`"
-            )
+            raise AwsError(f"AWS: No subnets found in the default VPC {vpc}; run `aws ec2 create-default-subnet`")
         # Default subnets lead to the internet; the account's other subnets may not.
         subnets.sort(key=lambda one: (one.get("State", "available") != "available", not one.get("DefaultForAz")))
         return vpc, str(subnets[0]["SubnetId"])
@@ -280,7 +247,7 @@ def get_security_group(vpc_id: str, port: int, security_group_prefix: str, cidr:
     with explained(f"get or create the security group {name}"):
         group = _group(ec2, name, vpc_id)
         # Do this for an existing group too: the process that created it may have stopped before this.
-        if not any(_lets_in(permission, port, cidr) for permission in group.get("IpPermissions", ())):
+        if not group.get("IpPermissions"):
             try:
                 ec2.authorize_security_group_ingress(GroupId=group["GroupId"], IpPermissions=[rule])
             except Exception as error:
@@ -290,33 +257,24 @@ def get_security_group(vpc_id: str, port: int, security_group_prefix: str, cidr:
 
 
 def _group(ec2: Any, name: str, vpc: str) -> dict[str, Any]:
+    """Return the description of the security group; create the group if it does not exist."""
     filters = [{"Name": "group-name", "Values": [name]}, {"Name": "vpc-id", "Values": [vpc]}]
-    for _ in _tries(f"The security group {name} exists, but AWS does not find it"):
-        found = ec2.describe_security_groups(Filters=filters)["SecurityGroups"]
-        if found:
-            return dict(found[0])
-        try:
-            made = ec2.create_security_group(
-                GroupName=name,
-                Description="Security group swe rex",
-                VpcId=vpc,
-                TagSpecifications=[
-                    {"ResourceType": "security-group", "Tags": [{"Key": TAG_KEY, "Value": TAG_VALUE}]},
-                ],
-            )
-        except Exception as error:
-            if code_of(error) != "InvalidGroup.Duplicate":
-                raise
-            continue  # another process creates it at the same time
-        # The group may not be visible yet to the request that adds the rule.
-        ec2.get_waiter("security_group_exists").wait(GroupIds=[made["GroupId"]])
-        return dict(made)
-    raise AssertionError("not reached")
-
-
-def _lets_in(permission: dict[str, Any], port: int, cidr: str) -> bool:
-    ranges = [each.get("CidrIp") for each in permission.get("IpRanges", ())]
-    return permission.get("FromPort") == permission.get("ToPort") == port and cidr in ranges
+    if found := ec2.describe_security_groups(Filters=filters)["SecurityGroups"]:
+        return dict(found[0])
+    try:
+        tags = [{"Key": TAG_KEY, "Value": TAG_VALUE}]
+        ec2.create_security_group(
+            GroupName=name,
+            Description="Security group swe rex",
+            VpcId=vpc,
+            TagSpecifications=[{"ResourceType": "security-group", "Tags": tags}],
+        )
+    except Exception as error:
+        if code_of(error) != "InvalidGroup.Duplicate":  # another process creates it as well
+            raise
+    # It is not visible at once to all parts of AWS, whoever created it. The waiter gives up after 30 seconds.
+    ec2.get_waiter("security_group_exists").wait(Filters=filters)
+    return _group(ec2, name, vpc)
 
 
 # Tasks
@@ -346,25 +304,14 @@ def run_fargate_task(
         ephemeral_storage: disk space in GiB, at least 21.
         environment: additional environment variables of the container.
         started_by: a word by which the task can be found, even if the response to this request is lost.
-        fargate_args: more of the task's `overrides`. Their `containerOverrides` of this container are merged with the
-            arguments above.
+        fargate_args: more of the task's `overrides`, which replace those made from the arguments above.
 
     Raises:
-        AwsError: if the task cannot run, with ECS's reason.
+        AwsError: if the task cannot run, with ECS's reason. If the response was lost, the task may run nevertheless.
     """
-    mine: dict[str, Any] = {"name": name, "command": command}
+    container: dict[str, Any] = {"name": name, "command": command}
     if environment:
-        mine["environment"] = [{"name": key, "value": value} for key, value in environment.items()]
-    more = dict(fargate_args)
-    containers = [mine]
-    for each in more.pop("containerOverrides", ()):
-        if each.get("name", name) != name:
-            containers.append(each)
-            continue
-        variables = [*mine.get("environment", ()), *each.get("environment", ())]
-        mine.update(each)
-        if variables:
-            mine["environment"] = variables
+        container["environment"] = [{"name": key, "value": value} for key, value in environment.items()]
     request: dict[str, Any] = {
         "taskDefinition": task_definition_arn,
         "launchType": "FARGATE",
@@ -378,11 +325,11 @@ def run_fargate_task(
         },
         "propagateTags": "TASK_DEFINITION",
         "overrides": {
-            "containerOverrides": containers,
+            "containerOverrides": [container],
             "cpu": f"{vcpus}vCPU",
             "memory": str(memory),
             "ephemeralStorage": {"sizeInGiB": int(ephemeral_storage)},
-            **more,
+            **fargate_args,
         },
         "tags": [{"key": TAG_KEY, "value": TAG_VALUE}],
     }
@@ -393,14 +340,10 @@ def run_fargate_task(
         answer = ecs.run_task(**request)
     if answer.get("tasks"):
         return str(answer["tasks"][0]["taskArn"])
-    failures = answer.get("failures")
-    if not failures:  # for example from a proxy that responds with a page: the task may have been run
-        raise AwsError(
-            f"AWS: cannot run a task in the cluster {cluster_arn}: the answer has neither a task nor a reason",
-            may_be_done=True,
-        )
-    reasons = [": ".join(filter(None, (one.get("reason"), one.get("detail")))) or "no reason" for one in failures]
-    raise AwsError(f"AWS: the task was not placed: {'; '.join(reasons)}", code=failures[0].get("reason"))
+    reasons = [": ".join(filter(None, (one.get("reason"), one.get("detail")))) for one in answer.get("failures", ())]
+    if not reasons:  # for example from a proxy that responds with a page
+        raise AwsError(f"AWS: cannot run a task in the cluster {cluster_arn}: there is neither a task nor a reason")
+    raise AwsError(f"AWS: the task was not placed: {'; '.join(reasons)}")
 
 
 def find_public_ip(task: dict[str, Any]) -> str | None:
@@ -409,39 +352,22 @@ def find_public_ip(task: dict[str, Any]) -> str | None:
     Args:
         task: the task's description, as `describe_tasks` returns it.
     """
-    interface = next(
-        (
-            detail.get("value")
-            for attachment in task.get("attachments", ())
-            if attachment.get("type", "ElasticNetworkInterface") == "ElasticNetworkInterface"
-            for detail in attachment.get("details", ())
-            if detail.get("name") == "networkInterfaceId"
-        ),
-        None,
-    )
-    if not interface:
+    details = [detail for attachment in task.get("attachments", ()) for detail in attachment.get("details", ())]
+    interfaces = [detail["value"] for detail in details if detail.get("name") == "networkInterfaceId"]
+    if not interfaces:
         return None
     ec2 = client("ec2")
-    with explained(f"find the address of the network interface {interface}"):
-        try:
-            found = ec2.describe_network_interfaces(NetworkInterfaceIds=[interface])["NetworkInterfaces"]
-        except Exception as error:
-            if code_of(error) != "InvalidNetworkInterfaceID.NotFound":
-                raise
-            return None  # not visible everywhere yet
-    return (found[0].get("Association") or {}).get("PublicIp") if found else None
+    filters = [{"Name": "network-interface-id", "Values": interfaces}]
+    with explained(f"find the address of the network interface {interfaces[0]}"):
+        found = ec2.describe_network_interfaces(Filters=filters)["NetworkInterfaces"]
+    return found[0].get("Association", {}).get("PublicIp") if found else None
 
 
-def get_public_ip(
-    task_arn: str, cluster_arn: str, timeout: float = 60.0, sleep: Callable[[float], None] = time.sleep
-) -> str:
+def get_public_ip(task_arn: str, cluster_arn: str, timeout: float = 60.0) -> str:
     """Wait for the public address of a task and return it.
 
-    The task gets its address some time after its start.
-
     Args:
-        timeout: seconds to wait for the address.
-        sleep: function to call with the seconds between two requests.
+        timeout: seconds to wait for the address, which a task gets some time after its start.
 
     Raises:
         AwsError: if the task has no address by then, or there is no such task.
@@ -454,9 +380,8 @@ def get_public_ip(
         if tasks and (address := find_public_ip(tasks[0])):
             return address
         if time.monotonic() >= deadline:
-            what = "got no public IP address" if tasks else "is not found"
-            raise AwsError(f"AWS: the task {task_arn} {what} within {timeout:g} seconds")
-        sleep(1.0)
+            raise AwsError(f"AWS: the task {task_arn} got no public IP address within {timeout:g} seconds")
+        time.sleep(1.0)
 
 
 def get_cloudwatch_log_url(
@@ -471,12 +396,9 @@ def get_cloudwatch_log_url(
         KeyError: if the definition has no log.
     """
     log = task_definition["containerDefinitions"][0]["logConfiguration"]["options"]
-    parts = task_arn.split(":")
-    if region is None:
-        region = log.get("awslogs-region") or (parts[3] if len(parts) > 3 else "us-east-2")
-    console = _CONSOLES.get(parts[1] if len(parts) > 1 else "", "console.aws.amazon.com")
+    region = region or log.get("awslogs-region") or task_arn.split(":")[3]
     stream = f"{log['awslogs-stream-prefix']}/{container_name}/{task_arn.split('/')[-1]}"
     return (
-        f"https://{region}.{console}/cloudwatch/home?region={region}"
+        f"https://{region}.console.aws.amazon.com/cloudwatch/home?region={region}"
         f"#logsV2:log-groups/log-group/{quote(log['awslogs-group'], safe='')}/log-events/{quote(stream, safe='')}"
     )

@@ -15,8 +15,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from swerex_c.exceptions import SwerexException
 from swerex_c.utils.aws_client import TAG_KEY, TAG_VALUE, client, code_of, explained
@@ -66,63 +65,37 @@ def has_target_tag(tags: list[dict[str, Any]]) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """One kind of resource that is found and deleted."""
-
-    title: str
-    """Plural name, such as "IAM roles"."""
-
-    verb: str
-    """Action on a resource, such as "Deleting"."""
-
-    find: Callable[[], Iterator[tuple[str, str]]]
-    """Function that yields the id and the displayed text of each resource."""
-
-    delete: Callable[[str], None]
+# Finding and deleting each kind of resource
 
 
-# Tasks and clusters
-
-
-def _clusters(ecs: Any) -> Iterator[dict[str, Any]]:
-    """Yield the region's clusters that are not inactive, with their tags."""
+def _clusters(ecs: Any) -> Iterator[tuple[str, bool]]:
+    """Yield the ARN of each active cluster of the region, and whether it has the tag."""
     for page in ecs.get_paginator("list_clusters").paginate():
         if page["clusterArns"]:  # at most 100, the limit of describe_clusters
             for cluster in ecs.describe_clusters(clusters=page["clusterArns"], include=["TAGS"])["clusters"]:
-                if cluster.get("status", "ACTIVE") != "INACTIVE":
-                    yield cluster
+                if cluster["status"] != "INACTIVE":
+                    yield cluster["clusterArn"], has_target_tag(cluster.get("tags", []))
 
 
-def _tasks(ecs: Any, cluster: str) -> Iterator[dict[str, Any]]:
-    """Yield the tasks of a cluster that were not stopped, with their tags."""
-    for page in ecs.get_paginator("list_tasks").paginate(cluster=cluster, desiredStatus="RUNNING"):
-        if page["taskArns"]:
-            yield from ecs.describe_tasks(cluster=cluster, tasks=page["taskArns"], include=["TAGS"])["tasks"]
-
-
-def _find_tasks() -> Iterator[tuple[str, str]]:
+def _find_tasks() -> Iterator[str]:
     # Include clusters without the tag: a deployment can use an existing cluster.
     ecs = client("ecs")
-    for cluster in _clusters(ecs):
-        whole = has_target_tag(cluster.get("tags", []))
-        for task in _tasks(ecs, cluster["clusterArn"]):
-            if task.get("desiredStatus") != "STOPPED" and (whole or has_target_tag(task.get("tags", []))):
-                arn, name = task["taskArn"], cluster["clusterArn"].split("/")[-1]
-                yield f"{cluster['clusterArn']} {arn}", f"{arn.split('/')[-1]} in {name} ({task.get('lastStatus')})"
+    for cluster, is_ours in _clusters(ecs):
+        for page in ecs.get_paginator("list_tasks").paginate(cluster=cluster, desiredStatus="RUNNING"):
+            if page["taskArns"]:
+                for task in ecs.describe_tasks(cluster=cluster, tasks=page["taskArns"], include=["TAGS"])["tasks"]:
+                    if is_ours or has_target_tag(task.get("tags", [])):
+                        yield f"{cluster} {task['taskArn']}"
 
 
 def _stop_task(which: str) -> None:
     # Do not wait for the end here, because many tasks end at the same time. `_when_unused` waits where it is needed.
-    cluster, _, task = which.partition(" ")
+    cluster, task = which.split(" ")
     client("ecs").stop_task(cluster=cluster, task=task, reason="swerex_c.utils.aws_teardown")
 
 
-def _find_clusters() -> Iterator[tuple[str, str]]:
-    for cluster in _clusters(client("ecs")):
-        if has_target_tag(cluster.get("tags", [])):
-            name, count = cluster["clusterArn"].split("/")[-1], cluster.get("runningTasksCount", 0)
-            yield cluster["clusterArn"], f"{name} ({count} running tasks)"
+def _find_clusters() -> Iterator[str]:
+    return (cluster for cluster, is_ours in _clusters(client("ecs")) if is_ours)
 
 
 def _delete_cluster(arn: str) -> None:
@@ -130,67 +103,49 @@ def _delete_cluster(arn: str) -> None:
     _when_unused(lambda: ecs.delete_cluster(cluster=arn))
 
 
-# Task definitions
-
-
-def _find_task_definitions() -> Iterator[tuple[str, str]]:
+def _find_task_definitions() -> Iterator[str]:
     ecs = client("ecs")
     for page in ecs.get_paginator("list_task_definitions").paginate(status="ACTIVE"):
         for arn in page["taskDefinitionArns"]:
             if has_target_tag(ecs.list_tags_for_resource(resourceArn=arn)["tags"]):
-                yield arn, arn.split("/")[-1]
+                yield arn
 
 
 def _deregister(arn: str) -> None:
     client("ecs").deregister_task_definition(taskDefinition=arn)
 
 
-# Security groups
-
-
-def _find_security_groups() -> Iterator[tuple[str, str]]:
+def _find_security_groups() -> Iterator[str]:
     filters = [{"Name": f"tag:{TAG_KEY}", "Values": [TAG_VALUE]}]
     for page in client("ec2").get_paginator("describe_security_groups").paginate(Filters=filters):
-        for group in page["SecurityGroups"]:
-            yield group["GroupId"], f"{group['GroupId']} ({group.get('GroupName', 'no name')})"
+        yield from (group["GroupId"] for group in page["SecurityGroups"])
 
 
 def _delete_security_group(group: str) -> None:
     ec2 = client("ec2")
-    found = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
+    (found,) = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
     # Delete the rules first: two groups that refer to each other could not be deleted otherwise.
-    for one in found:
-        if one.get("IpPermissions"):
-            ec2.revoke_security_group_ingress(GroupId=group, IpPermissions=one["IpPermissions"])
-        if one.get("IpPermissionsEgress"):
-            ec2.revoke_security_group_egress(GroupId=group, IpPermissions=one["IpPermissionsEgress"])
+    if found.get("IpPermissions"):
+        ec2.revoke_security_group_ingress(GroupId=group, IpPermissions=found["IpPermissions"])
+    if found.get("IpPermissionsEgress"):
+        ec2.revoke_security_group_egress(GroupId=group, IpPermissions=found["IpPermissionsEgress"])
     _when_unused(lambda: ec2.delete_security_group(GroupId=group))
 
 
-# Roles
-
-
-def _find_roles() -> Iterator[tuple[str, str]]:
+def _find_roles() -> Iterator[str]:
     iam = client("iam")
     for page in iam.get_paginator("list_roles").paginate():
         for role in page["Roles"]:
-            name = role["RoleName"]
-            try:
-                pages = list(iam.get_paginator("list_role_tags").paginate(RoleName=name))
-            except iam.exceptions.NoSuchEntityException:  # deleted meanwhile
-                continue
-            if has_target_tag([tag for each in pages for tag in each["Tags"]]):
-                yield name, name
+            if has_target_tag(iam.list_role_tags(RoleName=role["RoleName"])["Tags"]):
+                yield role["RoleName"]
 
 
 def _delete_role(name: str) -> None:
     iam = client("iam")
-    for page in iam.get_paginator("list_attached_role_policies").paginate(RoleName=name):
-        for policy in page["AttachedPolicies"]:
-            iam.detach_role_policy(RoleName=name, PolicyArn=policy["PolicyArn"])
-    for page in iam.get_paginator("list_role_policies").paginate(RoleName=name):
-        for policy in page["PolicyNames"]:
-            iam.delete_role_policy(RoleName=name, PolicyName=policy)
+    for policy in iam.list_attached_role_policies(RoleName=name)["AttachedPolicies"]:
+        iam.detach_role_policy(RoleName=name, PolicyArn=policy["PolicyArn"])
+    for policy in iam.list_role_policies(RoleName=name)["PolicyNames"]:
+        iam.delete_role_policy(RoleName=name, PolicyName=policy)
     iam.delete_role(RoleName=name)
 
 
@@ -207,79 +162,57 @@ def _when_unused(delete: Callable[[], object]) -> None:
         time.sleep(2)
 
 
-# All kinds
+class _Kind(NamedTuple):
+    """A kind of resources: their name in the plural, and how they are found and deleted."""
 
-_TASKS = _Kind("ECS tasks", "Stopping", _find_tasks, _stop_task)
-_CLUSTERS = _Kind("ECS clusters", "Deleting", _find_clusters, _delete_cluster)
-_DEFINITIONS = _Kind("task definitions", "Deregistering", _find_task_definitions, _deregister)
-_GROUPS = _Kind("security groups", "Deleting", _find_security_groups, _delete_security_group)
-_ROLES = _Kind("IAM roles", "Deleting", _find_roles, _delete_role)
-
-_ALL = (_TASKS, _CLUSTERS, _DEFINITIONS, _GROUPS, _ROLES)
-"""All kinds of resources, in the order in which they can be deleted."""
-
-_Found = list[tuple[_Kind, list[tuple[str, str]]]]
+    title: str
+    find: Callable[[], Iterator[str]]
+    delete: Callable[[str], None]
 
 
-def _find(kinds: Sequence[_Kind]) -> tuple[_Found, int]:
-    """Return the resources of each kind, and the number of kinds whose search failed."""
-    found: _Found = []
+_TASKS = _Kind("ECS tasks", _find_tasks, _stop_task)
+_CLUSTERS = _Kind("ECS clusters", _find_clusters, _delete_cluster)
+_DEFINITIONS = _Kind("task definitions", _find_task_definitions, _deregister)
+_GROUPS = _Kind("security groups", _find_security_groups, _delete_security_group)
+_ROLES = _Kind("IAM roles", _find_roles, _delete_role)
+
+
+# The program
+
+
+def _run(*kinds: _Kind, dry_run: bool, ask: bool) -> int:
+    """Find and show resources, ask, delete them in this order, and return the number of failures."""
+    found: list[tuple[_Kind, str]] = []
     failed = 0
     for kind in kinds:
-        things: list[tuple[str, str]] = []
         try:
             with explained(f"list {kind.title}"):
-                things.extend(kind.find())
+                found.extend((kind, thing) for thing in kind.find())
         except SwerexException as error:
             failed += 1
             print(f"Error: {error}", file=sys.stderr)
-        if things:
-            found.append((kind, things))
-    return found, failed
-
-
-def _delete(found: _Found) -> int:
-    """Delete the found resources and return the number of failures."""
-    failed = 0
-    for kind, things in found:
-        for thing, shown in things:
-            print(visible(f"{kind.verb} {shown} [{kind.title}]"))
-            try:
-                kind.delete(thing)
-            except Exception as error:
-                if code_of(error) in _GONE:
-                    continue
-                failed += 1
-                print(visible(f"Error: {kind.verb} {shown} [{kind.title}] failed: {error}"), file=sys.stderr)
-    return failed
-
-
-def _told(found: _Found) -> str:
-    return visible(
-        "\n\n".join(
-            f"{kind.title[0].upper()}{kind.title[1:]} ({len(things)}):\n"
-            + "\n".join(f"  - {shown}" for _, shown in things)
-            for kind, things in found
-        )
-    )
-
-
-def _run(kinds: Sequence[_Kind], *, dry_run: bool, ask: bool) -> int:
-    """Find and show resources, ask, delete them, and return the number of failures."""
-    found, failed = _find(kinds)
     if not found:
         print(f"No {', '.join(kind.title for kind in kinds)} found to delete.")
         return failed
+    shown = visible("\n".join(f"  - {thing} [{kind.title}]" for kind, thing in found))
     if dry_run:
-        print(f"The following AWS resources would be deleted:\n\n{_told(found)}\n\nThis is a dry run.")
+        print(f"The following AWS resources would be deleted:\n\n{shown}\n\nThis is a dry run.")
         return failed
-    message = f"The following AWS resources will be deleted:\n\n{_told(found)}\n\nThis action cannot be undone."
+    message = f"The following AWS resources will be deleted:\n\n{shown}\n\nThis action cannot be undone."
     if not ask:
         print(message)
     elif not get_confirmation(message):
         print("Cleanup cancelled.")
         return failed
-    return failed + _delete(found)
+    for kind, thing in found:
+        print(visible(f"Deleting {thing} [{kind.title}]"))
+        try:
+            kind.delete(thing)
+        except Exception as error:
+            if code_of(error) not in _GONE:
+                failed += 1
+                print(visible(f"Error: deleting {thing} [{kind.title}] failed: {error}"), file=sys.stderr)
+    return failed
 
 
 def delete_ecs_clusters(*, dry_run: bool = False, ask: bool = True) -> int:
@@ -291,31 +224,22 @@ def delete_ecs_clusters(*, dry_run: bool = False, ask: bool = True) -> int:
 
     Returns: the number of failed searches and deletions, which are reported on standard error.
     """
-    return _run([_TASKS, _CLUSTERS], dry_run=dry_run, ask=ask)
+    return _run(_TASKS, _CLUSTERS, dry_run=dry_run, ask=ask)
 
 
 def delete_task_definitions(*, dry_run: bool = False, ask: bool = True) -> int:
-    """Deregister the task definitions that were created for deployments.
-
-    The arguments and the result are those of `delete_ecs_clusters`.
-    """
-    return _run([_DEFINITIONS], dry_run=dry_run, ask=ask)
+    """Deregister the task definitions that were created for deployments; see `delete_ecs_clusters`."""
+    return _run(_DEFINITIONS, dry_run=dry_run, ask=ask)
 
 
 def delete_security_groups(*, dry_run: bool = False, ask: bool = True) -> int:
-    """Delete the security groups that were created for deployments, with their rules.
-
-    The arguments and the result are those of `delete_ecs_clusters`.
-    """
-    return _run([_GROUPS], dry_run=dry_run, ask=ask)
+    """Delete the security groups that were created for deployments, with their rules; see `delete_ecs_clusters`."""
+    return _run(_GROUPS, dry_run=dry_run, ask=ask)
 
 
 def delete_iam_roles(*, dry_run: bool = False, ask: bool = True) -> int:
-    """Delete the roles that were created for deployments, with their policies.
-
-    The arguments and the result are those of `delete_ecs_clusters`.
-    """
-    return _run([_ROLES], dry_run=dry_run, ask=ask)
+    """Delete the roles that were created for deployments, with their policies; see `delete_ecs_clusters`."""
+    return _run(_ROLES, dry_run=dry_run, ask=ask)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -342,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     where = f"the account {account}, region {sts.meta.region_name}"
     print(f"Looking for {TAG_KEY}={TAG_VALUE} in {where}; this may take a while.")
-    failed = _run(_ALL, dry_run=options.dry_run, ask=not options.yes)
+    failed = _run(_TASKS, _CLUSTERS, _DEFINITIONS, _GROUPS, _ROLES, dry_run=options.dry_run, ask=not options.yes)
     if failed:
         print(f"\n{failed} deletions failed, see above; the others succeeded.", file=sys.stderr)
         return 1

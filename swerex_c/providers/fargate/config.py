@@ -38,7 +38,7 @@ class FargateDeploymentConfig(ProviderConfig):
 
     fargate_args: dict[str, Any] = {}
     """More arguments for the start of the task: `vcpus`, `memory` in MiB, `ephemeral_storage` in GiB, and all that ECS
-    accepts as `overrides` of a task."""
+    accepts as `overrides` of a task, but `containerOverrides`, which has the server's command."""
 
     container_timeout: float = 60 * 15
     """Seconds after which the container ends in every case."""

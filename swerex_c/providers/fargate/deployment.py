@@ -13,17 +13,16 @@ import math
 import shlex
 import time
 import uuid
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Unpack
 
 from swerex_c._version import PACKAGE_NAME, REMOTE_EXECUTABLE_NAME
-from swerex_c.exceptions import DeploymentStartupError, SandboxLostError
-from swerex_c.models import IsAliveResponse
+from swerex_c.exceptions import DeploymentStartupError
 from swerex_c.providers.fargate import task as tasks
 from swerex_c.providers.fargate.config import FargateDeploymentConfig, FargateKeywords
 from swerex_c.providers.sandbox_deployment import State
 from swerex_c.providers.server_deployment import ServerDeployment
 from swerex_c.remote.server.auth import VARIABLE
-from swerex_c.utils import background
 from swerex_c.utils.aws import (
     find_public_ip,
     get_cloudwatch_log_url,
@@ -35,9 +34,9 @@ from swerex_c.utils.aws import (
     get_task_definition,
     run_fargate_task,
 )
-from swerex_c.utils.aws_client import AwsError, checking
+from swerex_c.utils.aws_client import AwsError
 from swerex_c.utils.load import ConfigSignature
-from swerex_c.utils.threads import check_cancelled, in_thread
+from swerex_c.utils.threads import in_thread
 
 if TYPE_CHECKING:
     from swerex_c.runtime.config import RemoteRuntimeConfig
@@ -50,17 +49,11 @@ _POLL_SECONDS = 1.0
 _LOOK_EVERY_SECONDS = 3.0
 """Minimum seconds between checks of a task while its server starts."""
 
-_LOOK_SECONDS = 10.0
-"""Default timeout in seconds to get the state or the output of a task."""
-
-_ANSWER_SECONDS = 0.5
-"""Seconds without a response after which `is_alive` checks whether the task has ended."""
+_OUTPUT_SECONDS = 10.0
+"""Seconds to wait for the output of a task."""
 
 _AGREE_SECONDS = 60.0
 """Maximum seconds until ECS knows a new role, and until a running task has an address."""
-
-_UNSURE_SECONDS = 5.0
-"""Seconds to look for a task when the response to the request to run it was lost."""
 
 _END_SECONDS = 25.0
 """Seconds to find and stop a task."""
@@ -85,7 +78,6 @@ class FargateDeployment(ServerDeployment):
         """Take the fields of `FargateDeploymentConfig` as keyword arguments."""
         super().__init__(logger=logger)
         self._config = FargateDeploymentConfig(**kwargs)
-        self._container_process: Any = None
         self._container_name: str | None = None
         self._cluster_arn: str | None = None
         self._execution_role_arn: str | None = None
@@ -94,8 +86,8 @@ class FargateDeployment(ServerDeployment):
         self._subnet_id: str | None = None
         self._security_group_id: str | None = None
         self._task_arn: str | None = None
-        self._asked: str | None = None
-        """Value of `started_by` that identifies a task whose ARN is not known yet."""
+        self._started_by: str | None = None
+        """A word that identifies the task even before its ARN is known."""
         self._next_look = 0.0
         self._has_ended = False
 
@@ -149,96 +141,76 @@ class FargateDeployment(ServerDeployment):
         self._security_group_id = get_security_group(
             self._vpc_id, config.port, config.security_group_prefix, config.allowed_cidr
         )
-        self._container_name = get_container_name(config.image)
 
     async def _start_server(self) -> RemoteRuntimeConfig:
-        return await self._in_thread(self._begin_server)
-
-    def _begin_server(self) -> RemoteRuntimeConfig:
         from swerex_c.runtime.config import RemoteRuntimeConfig
 
         self._has_ended = False
-        with checking(check_cancelled):
-            self._hooks.on_custom_step("Preparing AWS")
-            self._when_roles_are_known(self._init_aws)
-            self._container_name = self._get_container_name()
-            self.logger.info(f"Starting runtime with container name {self._container_name}")
-            token = self._get_token()
-            self._hooks.on_custom_step("Starting task")
-            self._when_roles_are_known(lambda: self._run_task(token))
-            self.logger.info(f"Container task submitted: {self._task_arn} - waiting for it to start...")
+        await self._step("Preparing AWS")
+        await self._when_roles_are_known(self._init_aws)
+        self._container_name = await self._in_thread(self._get_container_name)
+        self.logger.info(f"Starting runtime with container name {self._container_name}")
+        token = await self._in_thread(self._get_token)
+        await self._step("Starting task")
+        self._started_by = f"swerex-c-{uuid.uuid4()}"
+        await self._when_roles_are_known(lambda: self._run_task(token))
+        self.logger.info(f"Container task submitted: {self._task_arn} - waiting for it to start...")
+        if self._config.log_group:
             self._tell_log()
-            began = time.monotonic()
-            address = self._wait_for_address()
-            self.logger.info(f"Fargate container started in {time.monotonic() - began:.2f}s")
+        began = time.monotonic()
+        address = await self._wait_for_address()
+        self.logger.info(f"Fargate container started in {time.monotonic() - began:.2f}s")
         self.logger.info(f"Container public IP: {address}")
         config = self._config
         return RemoteRuntimeConfig(
             host=f"http://{address}", port=config.port, auth_token=token, timeout=config.runtime_timeout
         )
 
-    def _when_roles_are_known(self, work: Any) -> None:
-        """Call `work`, and retry it while ECS does not know a role that was just created."""
+    async def _when_roles_are_known(self, work: Callable[[], None]) -> None:
+        """Call `work` in a thread, and retry it while ECS does not know a role that was just created."""
         deadline = time.monotonic() + _AGREE_SECONDS
         while True:
             try:
-                work()
-                return
+                return await self._in_thread(work)
             except AwsError as error:
                 if "unable to assume" not in str(error).lower() or time.monotonic() > deadline:
                     raise
                 self.logger.debug("%s. Trying again", error)
-            background.run_blocking(asyncio.sleep(2.0))
+            await asyncio.sleep(2.0)
 
     def _run_task(self, token: str) -> None:
-        """Run the task. If the response is lost, `_end` finds the task by `_asked`."""
+        """Run the task. If the response is lost, `_end_sandbox` finds the task by `_started_by`."""
         own = not self._overrides("_get_command")
-        self._asked = f"swerex-c-{uuid.uuid4()}"
-        try:
-            self._task_arn = run_fargate_task(
-                command=self._own_command() if own else self._get_command(token=token),
-                name=str(self._container_name),
-                task_definition_arn=(self._task_definition or {})["taskDefinitionArn"],
-                subnet_id=str(self._subnet_id),
-                security_group_id=str(self._security_group_id),
-                cluster_arn=str(self._cluster_arn),
-                started_by=self._asked,
-                environment={VARIABLE: token} if own else None,
-                **self._config.fargate_args,
-            )
-            self._asked = None
-        except AwsError as error:
-            if not error.may_be_done:
-                self._asked = None
-            raise
+        self._task_arn = run_fargate_task(
+            command=self._own_command() if own else self._get_command(token=token),
+            name=str(self._container_name),
+            task_definition_arn=(self._task_definition or {})["taskDefinitionArn"],
+            subnet_id=str(self._subnet_id),
+            security_group_id=str(self._security_group_id),
+            cluster_arn=str(self._cluster_arn),
+            started_by=self._started_by,
+            environment={VARIABLE: token} if own else None,
+            **self._config.fargate_args,
+        )
 
     def _tell_log(self) -> None:
-        if not self._config.log_group:
-            return
         try:
-            url = get_cloudwatch_log_url(
-                task_arn=str(self._task_arn),
-                task_definition=self._task_definition or {},
-                container_name=str(self._container_name),
-            )
+            definition = self._task_definition or {}
+            url = get_cloudwatch_log_url(str(self._task_arn), definition, str(self._container_name))
             self.logger.info(f"Monitor logs at: {url}")
         except Exception as error:  # a subclass may have its own task definition
             self.logger.warning(f"Failed to get CloudWatch Logs URL: {error}")
 
-    def _wait_for_address(self) -> str:
+    async def _wait_for_address(self) -> str:
         """Wait until the task runs and has a public address, which it may get later; return the address."""
-        cluster, arn = str(self._cluster_arn), str(self._task_arn)
-        status, running = None, None
+        running = None
         while True:
-            task = tasks.look(cluster, arn) or {}
+            task = await in_thread(tasks.describe, str(self._cluster_arn), str(self._task_arn)) or {}
             if why := tasks.why_ended(task, self._config.container_timeout):
                 self._has_ended = True
-                raise DeploymentStartupError(f"The task is not running. {why}.{self._shown_output()}")
-            if (now := task.get("lastStatus", status)) != status:
-                status = now
-                self.logger.debug("The task is %s", status)
-            if status == "RUNNING":
-                if address := find_public_ip(task):
+                raise DeploymentStartupError(f"The task is not running. {why}.{await in_thread(self._shown_output)}")
+            if task.get("lastStatus") == "RUNNING":
+                if address := await in_thread(find_public_ip, task):
                     return address
                 running = running or time.monotonic()
                 if time.monotonic() - running > _AGREE_SECONDS:
@@ -246,68 +218,38 @@ class FargateDeployment(ServerDeployment):
                         f"The task got no public address within {_AGREE_SECONDS:g} seconds: check that the "
                         f"subnet {self._subnet_id} assigns them"
                     )
-            background.run_blocking(asyncio.sleep(_POLL_SECONDS))
+            await asyncio.sleep(_POLL_SECONDS)
 
     # Running and ending
 
-    async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
-        """Check whether the server responds, within `timeout` seconds.
-
-        Raises:
-            DeploymentNotStartedError: if the deployment was not started, or was stopped.
-            SandboxLostError: if the task has ended, with the reason.
-        """
-        began = time.monotonic()
-        asking = asyncio.ensure_future(self.runtime.is_alive(timeout=timeout))
-        asking.add_done_callback(lambda asked: asked.cancelled() or asked.exception())  # mark it as retrieved
-        try:
-            await asyncio.wait({asking}, timeout=_ANSWER_SECONDS)
-            if asking.done() and (answer := asking.result()):
-                return answer
-            # Packets to the address of an ended task are lost, so the request would take the whole timeout.
-            left = _LOOK_SECONDS if timeout is None else max(0.1, timeout - (time.monotonic() - began))
-            why = None
-            with contextlib.suppress(TimeoutError):
-                why = await asyncio.wait_for(in_thread(self._why_ended, left), left)
-            if why is not None:
-                raise SandboxLostError(f"Container process not running: {why}")
-            return await asking
-        finally:
-            asking.cancel()
-
     def _why_ended(self, timeout: float) -> str | None:
-        arn, now = self._task_arn, time.monotonic()
-        if arn is None or (self._state is not State.STARTED and now < self._next_look):
+        now = time.monotonic()
+        if self._state is not State.STARTED and now < self._next_look:
             return None
         self._next_look = now + _LOOK_EVERY_SECONDS
         try:
-            with checking(_until(now + timeout)):
-                task = tasks.look(str(self._cluster_arn), arn)
+            task = tasks.describe(str(self._cluster_arn), str(self._task_arn))
         except AwsError as error:
             self.logger.debug("%s", error)
             return None
         if task is None:
-            return f"The task {arn.split('/')[-1]} is no longer known to ECS"
+            return f"The task {self._task_arn} is no longer known to ECS"
         why = tasks.why_ended(task, self._config.container_timeout)
-        if why is not None:
-            self._has_ended = True
-            why += "." + self._shown_output()
-        return why
+        if why is None:
+            return None
+        self._has_ended = True
+        return f"{why}.{self._shown_output()}"
 
     def _shown_output(self) -> str:
         """Return the end of the container's output as text to append to a message. Blocks."""
         text = ""
-        with contextlib.suppress(AwsError, TimeoutError):
-            with checking(_until(time.monotonic() + _LOOK_SECONDS)):
-                text = self._server_output(_LOOK_SECONDS)
+        with contextlib.suppress(AwsError):
+            text = self._server_output(_OUTPUT_SECONDS)
         return f"\nThe end of its output:\n{text}" if text else ""
 
     def _server_output(self, timeout: float) -> str:
-        group, arn = self._config.log_group, self._task_arn
-        if not group or arn is None:
-            return ""
-        with checking(_until(time.monotonic() + timeout)):
-            return tasks.output(group, str(self._container_name), arn)
+        group = self._config.log_group
+        return tasks.output(group, str(self._container_name), str(self._task_arn)) if group else ""
 
     def _close_seconds(self) -> float:
         return 0.5 if self._has_ended else super()._close_seconds()
@@ -316,45 +258,19 @@ class FargateDeployment(ServerDeployment):
         # A subclass with its own `start` sets `_task_arn`.
         return super()._has_begun() or self._task_arn is not None
 
-    def _end(self) -> None:
-        cluster, arn, asked = self._cluster_arn, self._task_arn, self._asked
-        with checking(_until(time.monotonic() + _END_SECONDS)):
-            for each in [arn] if arn is not None else self._unsure(cluster, asked):
-                self._stop_task(str(cluster), each)
-        self._task_arn = self._asked = self._container_name = None
-
-    def _unsure(self, cluster: str | None, asked: str | None) -> list[str]:
-        """Return the tasks that were run although the response to the request was lost."""
-        if cluster is None or asked is None:
-            return []
-        deadline = time.monotonic() + _UNSURE_SECONDS
+    async def _end_sandbox(self) -> None:
+        cluster, arn, word = self._cluster_arn, self._task_arn, self._started_by
+        self._task_arn = self._started_by = self._container_name = None
+        if cluster is None or (arn is None and word is None):
+            return
         try:
-            while not (found := tasks.started_by(cluster, asked)) and time.monotonic() < deadline:
-                time.sleep(0.5)
-            return found
+            async with asyncio.timeout(_END_SECONDS):
+                await in_thread(tasks.stop, cluster, arn, word)
         except (AwsError, TimeoutError) as error:
+            find = f"list-tasks --cluster {cluster} --started-by {word}"
+            stop = f"stop-task --cluster {cluster} --task {arn}"
             self.logger.warning(
-                f"A task may have been started: {error}. It ends after "
-                f"{self._config.container_timeout:g} seconds; `aws ecs list-tasks --cluster {cluster} --started-by "
-                f"{asked}` finds it"
+                f"{error or 'AWS does not answer in time'}. If the task runs, it ends after "
+                f"{self._config.container_timeout:g} seconds; `aws ecs {stop if arn else find}` "
+                f"{'ends it sooner' if arn else 'finds it'}"
             )
-            return []
-
-    def _stop_task(self, cluster: str, arn: str) -> None:
-        try:
-            tasks.stop(cluster, arn)
-        except (AwsError, TimeoutError) as error:
-            self.logger.warning(
-                f"{error}. It ends after {self._config.container_timeout:g} seconds; `aws ecs stop-task --cluster "
-                f"{cluster} --task {arn}` ends it sooner"
-            )
-
-
-def _until(deadline: float) -> Any:
-    """Return a function that raises a TimeoutError after `deadline`, to be called before each request."""
-
-    def check() -> None:
-        if time.monotonic() > deadline:
-            raise TimeoutError("AWS does not answer in time")
-
-    return check

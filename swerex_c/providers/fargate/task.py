@@ -1,12 +1,13 @@
-"""Describe, find and stop ECS tasks, and read the output of their containers."""
+"""Describe and stop ECS tasks, and read the output of their containers. All functions block."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from swerex_c.utils.aws_client import client, code_of, explained
 
-__all__ = ["look", "output", "started_by", "stop", "why_ended"]
+__all__ = ["describe", "output", "stop", "why_ended"]
 
 _LINES = 50
 """Maximum number of lines of a container's output to return."""
@@ -14,12 +15,15 @@ _LINES = 50
 _TIMED_OUT = 124
 """Exit code of timeout(1) when the time is over."""
 
+_FIND_SECONDS = 5.0
+"""Seconds to look for a task when the response to the request to run it was lost."""
+
 _GONE = ("ClusterNotFoundException", "InvalidParameterException")
 """Error codes of ECS when there is no task to stop, because it ended an hour ago or more."""
 
 
-def look(cluster: str, arn: str) -> dict[str, Any] | None:
-    """Return ECS's description of a task, or None. Blocks.
+def describe(cluster: str, arn: str) -> dict[str, Any] | None:
+    """Return ECS's description of a task, or None.
 
     None means that the task was run just now, or ended an hour ago or more.
 
@@ -54,7 +58,7 @@ def why_ended(task: dict[str, Any], container_timeout: float) -> str | None:
 
 
 def output(group: str, container: str, arn: str) -> str:
-    """Return the last lines that a task's container has printed. Blocks.
+    """Return the last lines that a task's container has printed.
 
     The lines come from the log; if the task has no log yet, the result is "".
 
@@ -65,36 +69,34 @@ def output(group: str, container: str, arn: str) -> str:
     stream = f"ecs/{container}/{arn.split('/')[-1]}"
     with explained(f"read the log {stream} of {group}"):
         try:
-            events = logs.get_log_events(
-                logGroupName=group, logStreamName=stream, limit=_LINES, startFromHead=False
-            )["events"]
+            events = logs.get_log_events(logGroupName=group, logStreamName=stream, limit=_LINES, startFromHead=False)[
+                "events"
+            ]
         except logs.exceptions.ResourceNotFoundException:
             return ""
     return "\n".join(event["message"] for event in events)
 
 
-def started_by(cluster: str, word: str) -> list[str]:
-    """Return the ARNs of the tasks that were run with `started_by=word`. Blocks.
+def stop(cluster: str, arn: str | None, started_by: str | None) -> None:
+    """Stop a task, unless it has ended; do not wait for its end.
 
-    Tasks that were stopped are left out.
-
-    Raises:
-        AwsError: if ECS cannot be asked.
-    """
-    with explained(f"list the tasks of {word}"):
-        pages = client("ecs").get_paginator("list_tasks").paginate(cluster=cluster, startedBy=word)
-        return [str(arn) for page in pages for arn in page["taskArns"]]
-
-
-def stop(cluster: str, arn: str) -> None:
-    """Stop a task, unless it has ended. Blocks, but does not wait for the task's end.
+    Args:
+        arn: the task's ARN. If it is None, the task is looked for, because the request to run it may have succeeded
+            without a response.
+        started_by: the word that the task was run with.
 
     Raises:
         AwsError: if ECS cannot be asked or refuses.
     """
-    with explained(f"stop the task {arn}"):
-        try:
-            client("ecs").stop_task(cluster=cluster, task=arn, reason="Stopped by its deployment")
-        except Exception as error:
-            if code_of(error) not in _GONE:
-                raise
+    ecs = client("ecs")
+    with explained(f"stop the task {arn or started_by}"):
+        found, deadline = [arn] if arn else [], time.monotonic() + _FIND_SECONDS
+        while not found and time.monotonic() < deadline:
+            found = ecs.list_tasks(cluster=cluster, startedBy=started_by)["taskArns"]
+            time.sleep(0 if found else 0.5)
+        for each in found:
+            try:
+                ecs.stop_task(cluster=cluster, task=each, reason="Stopped by its deployment")
+            except Exception as error:
+                if code_of(error) not in _GONE:
+                    raise

@@ -70,8 +70,6 @@ def test_the_address_of_the_log() -> None:
     assert "//eu-west-1.console" in get_cloudwatch_log_url(arn, definition, "name", region="eu-west-1")
     options["awslogs-region"] = "sa-east-1"
     assert "//sa-east-1.console" in get_cloudwatch_log_url(arn, definition, "name")
-    china = get_cloudwatch_log_url("arn:aws-cn:ecs:cn-north-1:1:task/c/abc", definition, "name", "cn-north-1")
-    assert china.startswith("https://cn-north-1.console.amazonaws.cn/")
 
 
 # Things that are found or made
@@ -217,11 +215,13 @@ def test_many_at_once(aws: World) -> None:
 # Tasks
 
 
-def test_the_address_comes_later(aws: World) -> None:
+def test_the_address_comes_later(aws: World, monkeypatch: pytest.MonkeyPatch) -> None:
     task, cluster = _run(aws)
     aws.address_after = 2
     waited: list[float] = []
-    assert get_public_ip(task, cluster, sleep=waited.append) == "127.0.0.1"
+    with monkeypatch.context() as patch:
+        patch.setattr("time.sleep", waited.append)
+        assert get_public_ip(task, cluster) == "127.0.0.1"
     assert len(waited) == 2
     aws.address_after = 1_000_000
     with pytest.raises(AwsError, match="got no public IP address within 0 seconds"):
@@ -256,16 +256,12 @@ def test_a_task_as_the_original_runs_it(aws: World) -> None:
     }
 
 
-def test_overrides_of_this_and_of_another_container(aws: World) -> None:
-    mine = {"environment": [{"name": "B", "value": "b"}]}
-    other = {"name": "other", "command": ["false"]}
-    task, cluster = _run(aws, environment={"A": "a"}, containerOverrides=[mine, other], vcpus="0.5")
+def test_more_overrides(aws: World) -> None:
+    task, cluster = _run(aws, environment={"A": "a"}, taskRoleArn="arn:aws:iam::1:role/x", vcpus="0.5")
     (told,) = aws.client("ecs").describe_tasks(cluster=cluster, tasks=[task])["tasks"]
-    assert told["overrides"]["cpu"] == "0.5vCPU"
-    first, second = told["overrides"]["containerOverrides"]
-    assert [each["name"] for each in first["environment"]] == ["A", "B"] and first["command"] == ["true"]
-    assert second == other
-    assert mine == {"environment": [{"name": "B", "value": "b"}]}, "the caller's own"
+    assert told["overrides"]["cpu"] == "0.5vCPU" and told["overrides"]["taskRoleArn"].endswith("role/x")
+    (container,) = told["overrides"]["containerOverrides"]
+    assert container["environment"] == [{"name": "A", "value": "a"}] and container["command"] == ["true"]
 
 
 # Errors
@@ -279,22 +275,19 @@ def test_overrides_of_this_and_of_another_container(aws: World) -> None:
         ("iam.GetRole", xml_error("AccessDenied", "no"), lambda: get_execution_role_arn("p"), "AccessDenied"),
     ],
 )
-def test_errors_are_ours(
-    aws: World, operation: str, answer: Answer, call: Callable[[], object], code: str
-) -> None:
+def test_errors_are_ours(aws: World, operation: str, answer: Answer, call: Callable[[], object], code: str) -> None:
     aws.instead[operation] = lambda _: answer
-    with pytest.raises(AwsError, match=r"^AWS: cannot .*: the credentials do not permit it \(no\)$") as caught:
+    with pytest.raises(AwsError, match=r"^AWS: cannot .*: An error occurred \((Access|Unauth).*: no$") as caught:
         call()
     assert isinstance(caught.value, SwerexException) and str(caught.value.code).startswith(code)
     assert type(caught.value.__cause__).__module__.startswith("botocore")
-    assert not caught.value.may_be_done
 
 
 def test_an_error_of_ours_is_a_message_and_pickles() -> None:
     import pickle
 
-    error = pickle.loads(pickle.dumps(AwsError("no", code="X", may_be_done=True)))
-    assert (str(error), error.code, error.may_be_done) == ("no", "X", True)
+    error = pickle.loads(pickle.dumps(AwsError("no", code="X")))
+    assert (str(error), error.code) == ("no", "X")
     assert str(AwsError("only this")) == "only this"
 
 

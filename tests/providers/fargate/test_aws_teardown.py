@@ -87,8 +87,8 @@ def test_everything_and_nothing_else(aws: World, monkeypatch: pytest.MonkeyPatch
     assert aws_teardown.main(["--dry-run"]) == 0
     told = capsys.readouterr().out
     assert there(aws) == before and "This is a dry run" in told and "region eu-central-1" in told
-    for title in ("ECS tasks (2)", "ECS clusters (1)", "Task definitions (1)", "Security groups (1)", "IAM roles (1)"):
-        assert title in told
+    titles = {"ECS tasks": 2, "ECS clusters": 1, "task definitions": 1, "security groups": 1, "IAM roles": 1}
+    assert {title: told.count(f"[{title}]") for title in titles} == titles
 
     for word in ("n", ""):
         asked = answers(monkeypatch, word)
@@ -143,7 +143,7 @@ def test_what_cannot_be_looked_for_keeps_no_other(aws: World, capsys: Any) -> No
     fill(aws)
     aws.instead["ec2.DescribeSecurityGroups"] = lambda _: xml_error("UnauthorizedOperation", "no", 403)
     assert aws_teardown.main(["--yes"]) == 1
-    assert "cannot list security groups: the credentials do not permit it" in capsys.readouterr().err
+    assert "cannot list security groups: An error occurred (UnauthorizedOperation)" in capsys.readouterr().err
     left = there(aws)
     assert left["roles"] == [] and left["clusters"] == ["theirs"] and len(left["groups"]) == 1
 

@@ -136,14 +136,12 @@ async def test_the_loop_is_free_while_aws_is_waited_for(aws: World) -> None:
 
 
 async def test_arguments_of_the_task(aws: World) -> None:
-    container = {"environment": [{"name": "MORE", "value": "more"}], "cpu": 256}
     place = deployment(
         fargate_args={
             "vcpus": 2,
             "memory": "4096",
             "ephemeral_storage": "30",
             "taskRoleArn": "arn:aws:iam::123456789012:role/x",
-            "containerOverrides": [container],
         },
         allowed_cidr="127.0.0.1/8",
     )
@@ -155,8 +153,8 @@ async def test_arguments_of_the_task(aws: World) -> None:
     assert overrides["ephemeralStorage"] == {"sizeInGiB": 30}
     assert overrides["taskRoleArn"].endswith("role/x")
     (mine,) = overrides["containerOverrides"]
-    assert mine["cpu"] == 256 and {each["name"] for each in mine["environment"]} == {"SWEREX_AUTH_TOKEN", "MORE"}
-    assert await says(place, "echo $MORE") == "more\n"
+    assert [each["name"] for each in mine["environment"]] == ["SWEREX_AUTH_TOKEN"]
+    assert await says(place, "echo hi") == "hi\n"
     (group,) = ec2.describe_security_groups(GroupIds=[str(place._security_group_id)])["SecurityGroups"]
     assert [each["CidrIp"] for each in group["IpPermissions"][0]["IpRanges"]] == ["127.0.0.0/8"]
     await place.stop()
@@ -254,7 +252,7 @@ async def test_hooks_and_the_log(aws: World, caplog: pytest.LogCaptureFixture) -
 async def test_the_task_ends_by_itself(aws: World) -> None:
     place = deployment(container_timeout=3)
     await place.start()
-    with pytest.raises(SandboxLostError, match="process not running: .*container_timeout of 3 seconds"):
+    with pytest.raises(SandboxLostError, match="process terminated. .*container_timeout of 3 seconds"):
         await until_dead(place)
     assert aws.processes() == []
     await place.stop()
