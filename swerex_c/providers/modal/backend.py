@@ -14,22 +14,13 @@ import re
 from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from swerex_c.exceptions import (
-    AuthenticationError,
-    ConnectionLostError,
-    ProtocolError,
-    ResourceError,
-    RuntimeClosedError,
-    SandboxLostError,
-    SwerexException,
-)
-from swerex_c.providers.modal._compat import end_of
+from swerex_c.exceptions import ConnectionLostError, ResourceError, SandboxLostError
 from swerex_c.sandbox.api_backend import ApiBackend
 from swerex_c.sandbox.backend import Process
 from swerex_c.utils.shell_script import read_script
 from swerex_c.utils.visible import visible
 
-__all__ = ["ModalBackend", "sentence", "unknown", "why_ended"]
+__all__ = ["ModalBackend", "sentence", "why_ended"]
 
 T = TypeVar("T")
 
@@ -42,28 +33,17 @@ _PAUSE_SECONDS = 5.0
 _EOF_SECONDS = 2.0
 """Seconds to wait for the end of an abandoned program's input, or of the watch task."""
 
-_REASONS = {
-    "GENERIC_STATUS_TIMEOUT": "was ended because its time limit was reached (deployment_timeout)",
-    "GENERIC_STATUS_TERMINATED": "was terminated",
-    "GENERIC_STATUS_IDLE_TIMEOUT": "was ended because it was idle for too long (idle_timeout)",
-    "GENERIC_STATUS_KERNEL_OOM_KILL": "was killed because it exceeded its memory limit",
-    "GENERIC_STATUS_MEMORY_MANAGER_EVICTION": "was killed because it exceeded its memory limit",
-    "GENERIC_STATUS_MEMORY_THRASHING_EVICTION": "was killed because it exceeded its memory limit",
-    "GENERIC_STATUS_INIT_FAILURE": "could not be started",
-    "GENERIC_STATUS_INTERNAL_FAILURE": "was lost by a failure within Modal",
+_CODES = {
+    124: "was ended because its time limit was reached (deployment_timeout)",
+    137: "was terminated, or killed because it exceeded its memory limit",
 }
-"""Why a sandbox has ended, by the status names of Modal's protocol."""
-
-_CODES = {124: _REASONS["GENERIC_STATUS_TIMEOUT"], 137: _REASONS["GENERIC_STATUS_TERMINATED"]}
-"""Why a sandbox has ended, by the exit codes that the SDK makes of the status and uses for nothing else."""
+"""Why a sandbox has ended, by its exit code. Others are those of its first process."""
 
 _GONE = ("NotFoundError", "SandboxTerminatedError", "SandboxTimeoutError")
-_REFUSED = ("AuthError", "PermissionDeniedError")
-_CLOSED = ("ClientClosed",)
+"""Names of the SDK's errors that say that a sandbox is gone. Others leave that open."""
+
 _UNREACHED = ("ConnectionError", "InternalError", "InternalFailure", "ServiceError", "TimeoutError")
-_PASSING = (*_UNREACHED, "ResourceExhaustedError")
-"""Names of the SDK's errors, by their meaning for a request for the state of a sandbox: it is gone, access is refused,
-this process has closed its connections, or Modal or the network is unavailable now. Other errors mean none of these."""
+"""Names of the SDK's errors when Modal or the network is unavailable now."""
 
 _FORGOTTEN = ("PS1", "PS2")
 """Variables that a non-interactive bash does not pass on."""
@@ -91,33 +71,6 @@ def sentence(error: BaseException) -> str:
     return f"Modal says: {words or name}"
 
 
-def _is_any(error: BaseException, names: Sequence[str]) -> bool:
-    """Check whether an error is an instance of one of these classes of the SDK, without importing the SDK."""
-    return any(it.__name__ in names and it.__module__.partition(".")[0] == "modal" for it in type(error).__mro__)
-
-
-def unknown(error: Exception, name: str) -> SwerexException:
-    """Convert an SDK error that leaves the state of a sandbox unknown.
-
-    Args:
-        name: the sandbox's name in messages.
-    """
-    if isinstance(error, SwerexException):
-        return error
-    if _is_any(error, _REFUSED):
-        return AuthenticationError(f"The state of the {name} is unknown. {sentence(error)}")
-    if _is_any(error, _CLOSED):
-        words = "this process has closed its connections to it (`detach`, or the end of the SDK's client)"
-        return RuntimeClosedError(f"The {name} cannot be used any longer: {words}")
-    if isinstance(error, OSError) or _is_any(error, _PASSING):
-        return ConnectionLostError(f"It is unknown whether the {name} still exists. {sentence(error)}")
-    words = " ".join(str(error).split())
-    return ProtocolError(
-        f"Asking Modal for the state of the {name} failed with an unknown error, "
-        f"{type(error).__module__}.{type(error).__qualname__}{': ' if words else ''}{words}"
-    )
-
-
 async def why_ended(sandbox: Any) -> str | None:
     """Return why a sandbox has ended; None while it runs.
 
@@ -127,11 +80,7 @@ async def why_ended(sandbox: Any) -> str | None:
         Exception: any error of the SDK, if the state cannot be read.
     """
     code = await sandbox.poll.aio()
-    if code is None:
-        return None
-    status, words = end_of(sandbox)
-    reason = _REASONS.get(status) or _CODES.get(code) or f"has ended with exit code {code}"
-    return f"{reason}: {words}" if words else reason
+    return None if code is None else _CODES.get(code, f"has ended with exit code {code}")
 
 
 class _Process(Process):
@@ -274,7 +223,7 @@ class ModalBackend(ApiBackend):
         try:
             reason = await why_ended(self.sandbox)
         except Exception as error:
-            if not _is_any(error, _GONE):
+            if type(error).__name__ not in _GONE:
                 raise
             return f"The {self.name} is gone. {sentence(error)}"
         return None if reason is None else f"The {self.name} {reason}"
@@ -286,7 +235,8 @@ class ModalBackend(ApiBackend):
         try:
             return await self._why()
         except Exception as error:
-            raise unknown(error, self.name) from error
+            msg = f"It is unknown whether the {self.name} still exists. {sentence(error)}"
+            raise ConnectionLostError(msg) from error
 
     async def close(self) -> None:
         watching, self._watching = self._watching, None

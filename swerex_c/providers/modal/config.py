@@ -23,7 +23,7 @@ class ModalDeploymentConfig(ProviderConfig):
     """Seconds to wait until a command can run, not counting the build of the image."""
 
     runtime_timeout: float = 60.0
-    """Seconds for a request to the server that sets no timeout of its own. Not used without a server."""
+    """Not used; in SWE-ReX, the timeout of requests to the server."""
 
     deployment_timeout: float = 3600.0
     """Seconds after which Modal ends the sandbox in any case. This limits the cost of a forgotten sandbox."""
@@ -35,9 +35,7 @@ class ModalDeploymentConfig(ProviderConfig):
     """Discriminator of the deployment configurations. Do not change it."""
 
     install_pipx: bool = True
-    """True adds pipx to the image, with apt, to install the server if the image lacks it. Without a server nothing is
-    installed."""
+    """Not used; in SWE-ReX, it adds pipx to the image, to install the server."""
 
     server: bool | None = None
-    """True starts a server in the sandbox, and reaches it through a tunnel. None is False, except for a subclass that
-    overrides `_start_swerex_cmd`, the command that starts the server."""
+    """True is not supported: no server runs in the sandbox."""

@@ -16,23 +16,26 @@ from collections.abc import Awaitable
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from swerex_c._version import PACKAGE_NAME, REMOTE_EXECUTABLE_NAME
-from swerex_c.exceptions import DeploymentNotStartedError, DeploymentStartupError, SandboxLostError, SwerexException
+from swerex_c.exceptions import (
+    ConnectionLostError,
+    DeploymentNotStartedError,
+    DeploymentStartupError,
+    NotSupportedError,
+    SandboxLostError,
+    SwerexException,
+)
+from swerex_c.models import IsAliveResponse
 from swerex_c.providers.modal import tags as _modal_tags
 from swerex_c.providers.modal.backend import ModalBackend, sentence, why_ended
 from swerex_c.providers.modal.config import ModalDeploymentConfig
 from swerex_c.providers.modal.image import _ImageBuilder, sdk
 from swerex_c.providers.modal.tags import prune
-from swerex_c.providers.sandbox_deployment import State
-from swerex_c.providers.server_deployment import ServerDeployment
-from swerex_c.remote.server.auth import VARIABLE
+from swerex_c.providers.sandbox_deployment import SandboxDeployment, State
 from swerex_c.utils import background
 from swerex_c.utils.threads import in_thread
 
 if TYPE_CHECKING:
     import modal
-
-    from swerex_c.runtime.config import RemoteRuntimeConfig
 
 __all__ = ["ModalDeployment", "ModalDeploymentConfig", "prune"]
 
@@ -50,9 +53,6 @@ _SETTLE_SECONDS = 20.0
 _TERMINATE_SECONDS = 20.0
 """Seconds to wait for the end of a sandbox."""
 
-_TUNNEL_SECONDS = 50
-"""Seconds for which Modal holds one request for a tunnel open."""
-
 _OUTPUT_SECONDS = 3.0
 """Seconds to wait for the end of a sandbox's output."""
 
@@ -65,16 +65,12 @@ def _get_modal_user() -> str:
     return str(sdk().config._profile)
 
 
-class ModalDeployment(ServerDeployment):
+class ModalDeployment(SandboxDeployment):
     """A deployment that starts a Modal sandbox.
 
-    Commands run over `Sandbox.exec`, for which the image needs only bash.
-
-    With `server=True`, or if `_start_swerex_cmd` is overridden, the sandbox runs a server instead, and the runtime is
-    its client through a tunnel of Modal.
+    Commands run over `Sandbox.exec`, for which the image needs only bash. There is no server in the sandbox.
     """
 
-    _start_command = "_start_swerex_cmd"
     _ends_sandbox = True
 
     def __init__(
@@ -94,11 +90,10 @@ class ModalDeployment(ServerDeployment):
         Args:
             image: a `modal.Image`, the path of a Dockerfile, or the name of an image in a registry or in ECR.
             startup_timeout: seconds from the end of the image build until a command can run.
-            runtime_timeout: seconds for a request to the server that sets no timeout of its own.
+            runtime_timeout: not used, as `install_pipx`: in SWE-ReX they are for the server.
             modal_sandbox_kwargs: additional arguments for `modal.Sandbox.create`; they override those given here.
-            install_pipx: True to add pipx to the image, if the sandbox runs a server.
             deployment_timeout: seconds after which Modal ends the sandbox, even if this process is gone.
-            server: True if the sandbox runs a server; None is as described for the class.
+            server: True makes `start` raise a `NotSupportedError`.
 
         Raises:
             FileNotFoundError: if `image` is a path, and there is no such file.
@@ -108,16 +103,13 @@ class ModalDeployment(ServerDeployment):
             raise FileNotFoundError(f"File {image} does not exist")
         self._config = ModalDeploymentConfig.model_construct(server=server, startup_timeout=startup_timeout)
         self._image_spec = image
-        self._install_pipx = install_pipx
         self._startup_timeout = startup_timeout  # type: ignore[misc]  # callers look for it here
         self._runtime_timeout = runtime_timeout
         self._deployment_timeout = deployment_timeout
         self._modal_kwargs = dict(modal_sandbox_kwargs or {})
-        self._port = 8880
         self._sandbox: Any = None
         self._backend: ModalBackend | None = None
         self._unsure: dict[str, str] | None = None
-        self._has_ended = False
 
     @classmethod
     def from_config(cls, config: ModalDeploymentConfig) -> Self:
@@ -135,9 +127,8 @@ class ModalDeployment(ServerDeployment):
 
     @functools.cached_property
     def _image(self) -> Any:
-        """The `modal.Image` that `start` builds: the given image, with pipx added where a server needs it."""
-        builder = _ImageBuilder(install_pipx=self._install_pipx and self._serves, logger=self.logger)
-        return builder.auto(self._image_spec)
+        """The `modal.Image` that `start` builds."""
+        return _ImageBuilder(install_pipx=False, logger=self.logger).auto(self._image_spec)
 
     @functools.cached_property
     def _app(self) -> Any:
@@ -182,14 +173,6 @@ class ModalDeployment(ServerDeployment):
         task = await self.sandbox._get_task_id.aio()
         return f"https://modal.com/apps/{self._user}/main/deployed/{self.app.name}?activeTab=logs&taskId={task}"
 
-    def _start_swerex_cmd(self, token: str) -> str:
-        """Return a bash script that runs the server of the image, or one from the network. Can be overridden."""
-        return self._server_text(token)
-
-    def _server_text(self, key: str) -> str:
-        arguments = f"--port {self._port} --auth-token {key}"
-        return f"{REMOTE_EXECUTABLE_NAME} {arguments} || pipx run {PACKAGE_NAME} {arguments}"
-
     # Starting and ending
 
     async def start(self, *args: Any, **kwargs: Any) -> None:
@@ -201,7 +184,11 @@ class ModalDeployment(ServerDeployment):
         Raises:
             DeploymentStartupError: if the start fails: no account, no image, no capacity, no connection.
             StartupTimeoutError: if it takes longer than `startup_timeout`; this is also a TimeoutError.
+            NotSupportedError: if the sandbox is to run a server: `server` is True, or a subclass of SWE-ReX's class has
+                a `_start_swerex_cmd`.
         """
+        if self._config.server or hasattr(self, "_start_swerex_cmd"):
+            raise NotSupportedError("A Modal sandbox runs no server: its commands run over Sandbox.exec")
         if self._runtime is not None and self._sandbox is not None and self._state is State.STARTED:
             self.logger.warning("Deployment is already started. Ignoring duplicate start() call.")
             return
@@ -211,36 +198,14 @@ class ModalDeployment(ServerDeployment):
         try:
             await super()._start()
         except SandboxLostError as error:
-            if self._serves:  # the error already has the output
-                raise
-            output = await in_thread(self._server_output, _TERMINATE_SECONDS)
-            raise SandboxLostError(f"{error}\n{output}") from error
+            raise SandboxLostError(f"{error}\n{await _printed(self._sandbox)}") from error
 
     async def _start_sandbox(self) -> ModalBackend:
-        sandbox = await self._create(_WAIT, {})
-        self._backend = ModalBackend(sandbox)
+        self._backend = ModalBackend(await self._create())
         return self._backend
 
-    async def _start_server(self) -> RemoteRuntimeConfig:
-        from swerex_c.runtime.config import RemoteRuntimeConfig
-
-        token = self._get_token()
-        more: dict[str, Any] = {}
-        if self._overrides("_start_swerex_cmd"):
-            text = await self._in_thread(self._start_swerex_cmd, token)
-        else:
-            # A secret keeps the key out of the command that Modal stores and lists.
-            text = f"key=${VARIABLE}; unset {VARIABLE}; " + self._server_text('"$key"')
-            more["secrets"] = [(await in_thread(sdk)).Secret.from_dict({VARIABLE: token})]
-        asked = [self._modal_kwargs.get(f"{kind}_ports") or () for kind in ("encrypted", "unencrypted")]
-        if not any(self._port in ports for ports in asked):
-            more["encrypted_ports"] = [self._port]
-        sandbox = await self._create(text, more)
-        host, port = await self._tunnel(sandbox)
-        return RemoteRuntimeConfig(host=host, port=port, timeout=self._runtime_timeout, auth_token=token)
-
-    async def _create(self, text: str, more: dict[str, Any]) -> Any:
-        """Create a sandbox that runs the bash script `text`. `more` has further arguments for its creation."""
+    async def _create(self) -> Any:
+        """Create a sandbox."""
         self.logger.info("Starting modal sandbox")
         await self._step("Starting modal sandbox")
         modal = await in_thread(sdk)
@@ -258,15 +223,12 @@ class ModalDeployment(ServerDeployment):
             "image": image,
             "timeout": math.ceil(self._deployment_timeout),
             "app": self._app,
-            **more,
             **self._modal_kwargs,
             "tags": {**(self._modal_kwargs.get("tags") or {}), **tags},
         }
-        for name, value in more.items():
-            arguments[name] = [*(self._modal_kwargs.get(name) or ()), *value]
         # From the request until the response it is unknown whether the sandbox exists.
-        self._unsure, self._has_ended = tags, False
-        await self._asked(self._made(modal.Sandbox.create.aio("/usr/bin/env", "bash", "-c", text, **arguments)))
+        self._unsure = tags
+        await self._asked(self._made(modal.Sandbox.create.aio("/usr/bin/env", "bash", "-c", _WAIT, **arguments)))
         self.logger.info(f"Sandbox ({self._sandbox.object_id}) created in {time.monotonic() - began:.2f}s")
         try:
             self.logger.info(f"Check sandbox logs at {await self.get_modal_log_url()}")
@@ -297,18 +259,6 @@ class ModalDeployment(ServerDeployment):
                 raise
             raise DeploymentStartupError(sentence(error)) from error
 
-    async def _tunnel(self, sandbox: Any) -> tuple[str, int]:
-        """Return the URL of the server without its port, and the port."""
-        tunnels = await self._asked(sandbox.tunnels.aio(_TUNNEL_SECONDS))
-        tunnel = tunnels.get(self._port)
-        if tunnel is None:
-            raise DeploymentStartupError(f"Modal created no tunnel to the port {self._port} of the sandbox")
-        if tunnel.unencrypted_host:
-            host, port = tunnel.tcp_socket
-            return f"http://{host}", port
-        host, port = tunnel.tls_socket
-        return f"https://{host}", port
-
     async def _asked(self, work: Awaitable[T], timeout: float | None = None) -> T:
         """Return the result of a request to Modal. Convert an SDK error to a `DeploymentStartupError`."""
         try:
@@ -322,11 +272,24 @@ class ModalDeployment(ServerDeployment):
             why = None
             if self._sandbox is not None:
                 with contextlib.suppress(Exception):
-                    why = await in_thread(self._why_ended, _TERMINATE_SECONDS)
-            raise DeploymentStartupError(f"The sandbox has ended: {why}" if why else sentence(error)) from error
+                    why = await asyncio.wait_for(why_ended(self._sandbox), _TERMINATE_SECONDS)
+            raise DeploymentStartupError(f"The sandbox has ended: it {why}" if why else sentence(error)) from error
 
-    def _close_seconds(self) -> float:
-        return 1.0 if self._has_ended else super()._close_seconds()
+    async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
+        """Check whether the sandbox can run commands, within `timeout` seconds.
+
+        Raises:
+            DeploymentNotStartedError: if the deployment was not started, or was stopped.
+            SandboxLostError: if the sandbox has ended, with the reason and its output.
+        """
+        answer = await self.runtime.is_alive(timeout=timeout)
+        if not answer and self._backend is not None:
+            with contextlib.suppress(ConnectionLostError, TimeoutError):
+                async with asyncio.timeout(_TERMINATE_SECONDS):
+                    if why := await background.run(self._backend.why_lost()):
+                        output = await background.run(_printed(self._sandbox))
+                        raise SandboxLostError(f"Container process terminated. {why}\n{output}")
+        return answer
 
     async def _end_sandbox(self) -> None:
         sandbox, self._sandbox = self._sandbox, None
@@ -346,26 +309,6 @@ class ModalDeployment(ServerDeployment):
                 f"Cannot terminate the sandbox {which}; Modal ends it after "
                 f"{int(self._deployment_timeout)} s. {sentence(error)}"
             )
-
-    def _why_ended(self, timeout: float) -> str | None:
-        sandbox = self._sandbox
-        if sandbox is None:
-            return None
-        try:
-            reason = background.run_blocking(why_ended(sandbox), timeout)
-        except TimeoutError:
-            raise
-        except Exception as error:
-            raise TimeoutError(sentence(error)) from error
-        if reason is None:
-            return None
-        self._has_ended = True
-        return f"The sandbox {sandbox.object_id} {reason}\n{self._server_output(timeout)}"
-
-    def _server_output(self, timeout: float) -> str:
-        if self._sandbox is None:
-            return ""
-        return background.run_blocking(_printed(self._sandbox, min(timeout / 2, _OUTPUT_SECONDS)), timeout)
 
 
 _REFUSALS = (
@@ -396,8 +339,8 @@ async def _finish(sandbox: Any) -> None:
         await sandbox.detach.aio()
 
 
-async def _printed(sandbox: Any, seconds: float) -> str:
-    """Return the output of a sandbox, as far as it arrives within `seconds`."""
+async def _printed(sandbox: Any) -> str:
+    """Return the output of a sandbox, as far as it arrives in time."""
     parts: dict[str, str] = {"stdout": "", "stderr": ""}
 
     async def read(name: str) -> None:
@@ -406,5 +349,5 @@ async def _printed(sandbox: Any, seconds: float) -> str:
                 parts[name] = (parts[name] + text)[-_OUTPUT_LIMIT:]
 
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(asyncio.gather(*map(read, parts)), seconds)
+        await asyncio.wait_for(asyncio.gather(*map(read, parts)), _OUTPUT_SECONDS)
     return "\n".join(f"{name}:\n{text}" for name, text in parts.items())

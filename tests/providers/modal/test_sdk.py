@@ -29,14 +29,13 @@ USED = {
     "Image.from_dockerfile": ("path", "context_dir"),
     "Image.from_registry": ("tag", "secret"),
     "Image.run_commands": ("commands",),
-    "Sandbox.create": ("args", "app", "tags", "image", "secrets", "timeout", "encrypted_ports", "unencrypted_ports"),
+    "Sandbox.create": ("args", "app", "tags", "image", "timeout"),
     "Sandbox.detach": (),
     "Sandbox.exec": ("args", "env", "text", "pty"),
     "Sandbox.get_tags": (),
     "Sandbox.list": ("app_id", "tags"),
     "Sandbox.poll": (),
     "Sandbox.terminate": (),
-    "Sandbox.tunnels": ("timeout",),
     "Sandbox.wait": ("raise_on_termination",),
     "Sandbox._get_task_id": (),
     "Secret.from_dict": ("env_dict",),
@@ -50,14 +49,14 @@ USED = {
 
 ASYNCHRONOUS = (
     "App.lookup Image.build Sandbox.create Sandbox.detach Sandbox.exec Sandbox.get_tags Sandbox.list Sandbox.poll "
-    "Sandbox.terminate Sandbox.tunnels Sandbox.wait Sandbox._get_task_id container_process.ContainerProcess.wait "
+    "Sandbox.terminate Sandbox.wait Sandbox._get_task_id container_process.ContainerProcess.wait "
     "io_streams.StreamWriter.drain"
 ).split()
 
 ATTRIBUTES = (
     "App.app_id App.name Sandbox.object_id Sandbox.stdout Sandbox.stderr "
     "container_process.ContainerProcess.stdin container_process.ContainerProcess.stdout "
-    "container_process.ContainerProcess.stderr _tunnel.Tunnel.tls_socket _tunnel.Tunnel.tcp_socket config._profile"
+    "container_process.ContainerProcess.stderr config._profile"
 ).split()
 
 ERRORS = (
@@ -100,17 +99,6 @@ def test_an_attribute_that_is_used_is_there(name: str) -> None:
 @pytest.mark.parametrize("name", ERRORS)
 def test_an_error_that_is_told_apart_is_there(name: str) -> None:
     assert issubclass(getattr(modal.exception, name), modal.exception.Error)
-
-
-def test_the_reasons_of_an_end_are_those_of_the_protocol() -> None:
-    from modal_proto import api_pb2
-
-    from swerex_c.providers.modal.backend import _REASONS
-
-    names = set(api_pb2.GenericResult.GenericStatus.keys())
-    assert set(_REASONS) <= names
-    others = {"GENERIC_STATUS_UNSPECIFIED", "GENERIC_STATUS_SUCCESS", "GENERIC_STATUS_FAILURE"}
-    assert names - set(_REASONS) == others, "Modal has another way for a sandbox to end"
 
 
 def test_signatures_of_the_original() -> None:
