@@ -1,13 +1,9 @@
-"""The tests' own Daytona as a process, and what they ask of it."""
+"""What tests of Daytona's deployment have in common: a server, to which the environment leads."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import subprocess
 import sys
-import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,50 +11,10 @@ from typing import Any
 import pytest
 
 import swerex_c
-from tests.support.wait import DEADLINE, until
+from tests.support.daytona_server import DaytonaWorld
+from tests.support.wait import until
 
 KEY = "key with 'quotes'"
-SERVER = Path(__file__).with_name("daytona_server.py")
-
-
-class DaytonaWorld:
-    """The server. What a test has set is undone by `begin`."""
-
-    def __init__(self, port: int, directory: Path) -> None:
-        self.url = f"http://127.0.0.1:{port}"
-        self.directory = directory
-        self.programs = directory.parent / "programs"
-
-    def _ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        with urllib.request.urlopen(self.url + path, data, timeout=DEADLINE) as answer:
-            return json.load(answer)
-
-    def begin(self) -> None:
-        plain = {"build": 0.0, "delay": 0.0, "lag": 0.0, "refusal": None, "upgrades": True, "asked": [], "counts": {}}
-        self.set(**plain)
-
-    def set(self, **values: Any) -> None:
-        self._ask("/control/set", values)
-
-    def sandboxes(self) -> list[dict[str, Any]]:
-        return list(self._ask("/control")["sandboxes"])
-
-    def asked(self) -> list[dict[str, Any]]:
-        """The bodies of the requests for a new sandbox."""
-        return list(self._ask("/control")["asked"])
-
-    def count(self, what: str) -> int:
-        return int(self._ask("/control")["counts"].get(what, 0))
-
-    def lose(self, sandbox: str, state: str, reason: str | None = None) -> None:
-        self._ask("/control/lose", {"id": sandbox, "state": state, "reason": reason})
-
-    def clear(self) -> None:
-        self._ask("/control/clear", {})
-
-    def cut(self, sandbox: str) -> None:
-        self._ask("/control/cut", {"id": sandbox})
 
 
 @pytest.fixture(scope="module")
@@ -70,31 +26,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaytonaWorld]:
 @contextlib.contextmanager
 def daytona(directory: Path) -> Iterator[DaytonaWorld]:
     """A server, whose sandboxes are in the directory."""
-    programs = directory / "programs"
+    places, programs = directory / "places", directory / "programs"
+    places.mkdir()
     programs.mkdir()
     remote = programs / "swerex-remote"
     package = Path(swerex_c.__file__).parent.parent
     main = "from swerex_c.cli.serve import main; main()"
     remote.write_text(f'#!/bin/sh\nPYTHONPATH={package} exec {sys.executable} -c "{main}" "$@"\n')
     remote.chmod(0o755)
-    places = directory / "places"
-    places.mkdir()
-    variables = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"}
-    with subprocess.Popen(
-        [sys.executable, str(SERVER), str(places), KEY],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=variables,
-        text=True,
-    ) as process:
-        assert process.stdin is not None and process.stdout is not None
-        try:
-            yield DaytonaWorld(int(process.stdout.readline()), places)
-        finally:
-            process.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(DEADLINE)
-            process.kill()
+    with contextlib.closing(DaytonaWorld(places, programs, KEY)) as world:
+        yield world
 
 
 def lead(server: DaytonaWorld, patch: pytest.MonkeyPatch) -> None:
@@ -111,9 +52,9 @@ def world(server: DaytonaWorld, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day
     lead(server, monkeypatch)
     server.begin()
     yield server
-    server.set(refusal=None)
+    server.refusal = None
     try:
-        until(lambda: not server.sandboxes())
+        until(lambda: not server.sandboxes)
     finally:
         server.clear()
 

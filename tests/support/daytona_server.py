@@ -1,14 +1,10 @@
 """A Daytona of the tests' own: API, toolbox and preview links, over HTTP and WebSocket as the SDK speaks them.
 
-    python daytona_server.py DIRECTORY KEY
-
-It prints its port. Its sandboxes are directories and process groups of this machine, with real terminals. What it
-does follows the toolbox's source (apps/daemon of daytonaio/daytona, v0.190) where that matters to us: the shell is a
-login shell, a client for which 256 messages wait is cut off, input waits in a queue of 1,024, a message has 64 KiB at
-most, a terminal is ended with the tree of its processes, and the clients of a program that has ended are cut off
-without waiting for what it printed last. The answers' fields are the ones that the SDK's models want.
-
-Below /control are the tests' own questions: what was asked for, and what is to go wrong.
+Its sandboxes are directories and processes of this machine, with real terminals. What it does follows the toolbox's
+source (apps/daemon of daytonaio/daytona, v0.190) where that matters to us: the shell is a login shell, a client for
+which 256 messages wait is cut off, input waits in a queue of 1,024, a message has 64 KiB at most, a terminal is ended
+with the tree of its processes, and the clients of a program that has ended are cut off without waiting for what it
+printed last. The answers' fields are the ones that the SDK's models want.
 """
 
 from __future__ import annotations
@@ -17,26 +13,29 @@ import asyncio
 import base64
 import contextlib
 import datetime
-import fcntl
 import json
 import os
-import pty
 import secrets
 import shutil
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from aiohttp import WSMsgType, web
 
+from tests.support import needs
+from tests.support.fake_cloud import STDOUT, LoopThread, Program, connect, kill_all
+from tests.support.processes import descendants
+
 QUEUE = 256
 MESSAGE = 64 * 1024
 SHELL = "/bin/bash"
+PAGE = 2
+"""Sandboxes of an answer to a list."""
 
 
 class Terminal:
@@ -44,68 +43,29 @@ class Terminal:
 
     def __init__(self, sandbox: Sandbox, name: str, rows: int, columns: int, environment: dict[str, str]) -> None:
         self.sandbox, self.name = sandbox, name
-        self.master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
         variables = sandbox.environment() | {"TERM": "xterm-256color"} | environment
-        self.process = subprocess.Popen(
-            sandbox.shell,
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            cwd=sandbox.directory,
-            env=variables,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )
-        os.close(slave)
-        os.set_blocking(self.master, False)
+        self.program = Program(sandbox.shell, variables, sandbox.directory, (rows, columns))
         self.clients: dict[web.WebSocketResponse, asyncio.Queue[bytes]] = {}
         self.inputs: asyncio.Queue[bytes] = asyncio.Queue(maxsize=1024)
         self.tasks = [asyncio.create_task(it) for it in (self._read(), self._write(), self._reap())]
         self.over = False
 
-    async def _readable(self, writing: bool) -> None:
-        loop = asyncio.get_running_loop()
-        ready = loop.create_future()
-        add, remove = (loop.add_writer, loop.remove_writer) if writing else (loop.add_reader, loop.remove_reader)
-        add(self.master, lambda: ready.done() or ready.set_result(None))
-        try:
-            await ready
-        finally:
-            remove(self.master)
-
     async def _read(self) -> None:
-        while True:
-            await self._readable(False)
-            try:
-                data = os.read(self.master, 32 * 1024)
-            except BlockingIOError:
-                continue
-            except OSError:
-                return
+        while data := await self.program.read(STDOUT, 32 * 1024):
             for client, queue in list(self.clients.items()):
                 try:
                     queue.put_nowait(data)
                 except asyncio.QueueFull:
                     self.clients.pop(client)
-                    self.sandbox.world.count("dropped")
+                    self.sandbox.world.counts["dropped"] += 1
                     asyncio.create_task(client.close(code=1008, message=b"slow consumer"))
 
     async def _write(self) -> None:
         while True:
-            data = await self.inputs.get()
-            while data:
-                try:
-                    data = data[os.write(self.master, data) :]
-                except BlockingIOError:
-                    await self._readable(True)
-                except OSError:
-                    return
+            await self.program.write(await self.inputs.get())
 
     async def _reap(self) -> None:
-        while self.process.poll() is None:
-            await asyncio.sleep(0.01)
-        code = self.process.returncode
+        code = await self.program.wait()
         await self._close(code if code >= 0 else 128 - code)
 
     async def _close(self, code: int) -> None:
@@ -123,10 +83,10 @@ class Terminal:
                     await client.send_str(json.dumps({"type": "control", "status": "exited", **reason}))
                 await client.close(code=1000 if code == 0 else 1011, message=json.dumps(reason).encode())
         self.clients.clear()
-        os.close(self.master)
+        self.program.close()
 
     async def kill(self) -> None:
-        kill_tree(self.process.pid)
+        kill_tree(self.program.process)
         await self._close(137)
 
     async def attach(self, socket: web.WebSocketResponse) -> None:
@@ -155,7 +115,7 @@ class Terminal:
 class Sandbox:
     """A directory, and what runs in it."""
 
-    def __init__(self, world: World, body: dict[str, Any]) -> None:
+    def __init__(self, world: DaytonaWorld, body: dict[str, Any]) -> None:
         self.world = world
         self.id = secrets.token_hex(8)
         self.name = body.get("name") or f"sandbox-{self.id}"
@@ -186,7 +146,7 @@ class Sandbox:
                 os.symlink(found or "/", self.programs / name)
 
     def environment(self) -> dict[str, str]:
-        path = str(self.programs) if "bare" in self.image else os.environ["PATH"]
+        path = str(self.programs) if "bare" in self.image else f"{self.world.programs}:{os.environ['PATH']}"
         place = {"PATH": path, "HOME": str(self.directory), "USER": "daytona", "LANG": "C.UTF-8"}
         return place | {"DAYTONA_SANDBOX_ID": self.id, **self.body.get("env", {})}
 
@@ -236,36 +196,84 @@ class Sandbox:
             await terminal.kill()
         for session in self.sessions.values():
             for process in session["processes"]:
-                kill_tree(process.pid)
-                process.wait()
+                kill_tree(process)
+                await asyncio.to_thread(process.wait)
         for server, _ in self.previews.values():
             server.close()
-        for process in marked(self.id):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+        await asyncio.to_thread(kill_all, f"DAYTONA_SANDBOX_ID={self.id}")
 
 
-class World:
-    def __init__(self, directory: Path, key: str) -> None:
-        self.directory, self.key = directory, key
-        self.url = ""
+class DaytonaWorld:
+    """The server: what it was asked for, what it has, and what goes wrong.
+
+    Args:
+        directory: where the sandboxes' own are.
+        programs: what is first in their PATH.
+    """
+
+    def __init__(self, directory: Path, programs: Path, key: str) -> None:
+        self.directory, self.programs, self.key = directory, programs, key
         self.sandboxes: dict[str, Sandbox] = {}
-        self.asked: list[dict[str, Any]] = []
-        self.counts: dict[str, int] = {}
-        self.build = self.delay = self.lag = 0.0
+        self.begin()
+        self._thread = LoopThread("daytona")
+        self._thread.do(self._serve())
+
+    async def _serve(self) -> None:
+        self._runner = web.AppRunner(self.application(), shutdown_timeout=1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    def close(self) -> None:
+        self.clear()
+        self._thread.do(self._runner.cleanup())
+        self._thread.end()
+
+    # What tests look at and order, from their own threads
+
+    def begin(self) -> None:
+        """Forget the requests and the orders of the test before."""
+        self.asked: list[dict[str, Any]] = []  # the bodies of the requests for a new sandbox
+        self.counts: Counter[str] = Counter()
+        self.build = self.delay = self.lag = 0.0  # seconds
         self.refusal: dict[str, Any] | None = None
         self.upgrades = True
-        self.page = 2
 
-    def count(self, what: str) -> None:
-        self.counts[what] = self.counts.get(what, 0) + 1
+    def all(self) -> list[Sandbox]:
+        return list(self.sandboxes.values())
+
+    def lose(self, sandbox: str, state: str, reason: str | None = None) -> None:
+        """Have a sandbox end as it does by itself, and be in a state afterwards; "gone": there is none any more."""
+
+        async def lose() -> None:
+            lost = self.sandboxes[sandbox]
+            await lost.end("destroyed" if state == "gone" else state)
+            lost.reason = reason
+            if state == "gone":
+                del self.sandboxes[sandbox]
+
+        self._thread.do(lose())
+
+    def clear(self) -> None:
+        """End what a test has left that failed, so that others do not fail for it."""
+        for sandbox in self.all():
+            self.lose(sandbox.id, "gone")
+
+    def cut(self, sandbox: str) -> None:
+        """Break the connections of a sandbox's terminals, which go on."""
+
+        async def cut() -> None:
+            for terminal in self.sandboxes[sandbox].terminals.values():
+                for client in list(terminal.clients):
+                    assert client._req is not None and client._req.transport is not None
+                    client._req.transport.abort()
+
+        self._thread.do(cut())
 
     @web.middleware
     async def guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        if request.path.startswith("/control"):
-            return await handler(request)
         resource = request.match_info.route.resource
-        self.count(f"{request.method} {resource.canonical if resource else request.path}")
+        self.counts[f"{request.method} {resource.canonical if resource else request.path}"] += 1
         if request.headers.get("Authorization") != f"Bearer {self.key}":
             return problem(401, "Invalid credentials")
         return await handler(request)
@@ -311,8 +319,8 @@ class World:
         wanted = json.loads(request.query.get("labels", "{}"))
         at = int(request.query.get("cursor", "0"))
         found = [it for it in self.sandboxes.values() if wanted.items() <= it.body.get("labels", {}).items()]
-        more = str(at + self.page) if len(found) > at + self.page else None
-        return web.json_response({"items": [it.told() for it in found[at : at + self.page]], "nextCursor": more})
+        more = str(at + PAGE) if len(found) > at + PAGE else None
+        return web.json_response({"items": [it.told() for it in found[at : at + PAGE]], "nextCursor": more})
 
     async def delete(self, request: web.Request) -> web.Response:
         sandbox = self.find(request)
@@ -342,23 +350,20 @@ class World:
             try:
                 head = await reader.readuntil(b"\r\n\r\n")
                 lines = head.decode("latin-1").lower().split("\r\n")
-                self.count("preview")
+                self.counts["preview"] += 1
                 if f"x-daytona-preview-token: {token}" not in lines:
-                    self.count("preview refused")
+                    self.counts["preview refused"] += 1
                     writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
                     return
                 if any(line.startswith("upgrade:") for line in lines):
-                    self.count("upgrade")
+                    self.counts["upgrade"] += 1
                     if not self.upgrades:
                         writer.write(b"HTTP/1.1 426 Upgrade Required\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
                         return
                 try:
-                    inner, outer = await asyncio.open_connection("127.0.0.1", port)
+                    await connect(reader, writer, port, head)
                 except OSError:
                     writer.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-                    return
-                outer.write(head)
-                await asyncio.gather(copy(reader, outer), copy(inner, writer))
             finally:
                 with contextlib.suppress(OSError):
                     await writer.drain()
@@ -446,46 +451,6 @@ class World:
                 return web.json_response(command | ({} if code is None else {"exitCode": code}))
         return problem(404, "command not found")
 
-    # ---- the tests' own
-
-    async def look(self, request: web.Request) -> web.Response:
-        boxes = [
-            it.told() | {"terminals": list(it.terminals), "sessions": list(it.sessions), "directory": str(it.directory)}
-            for it in self.sandboxes.values()
-        ]
-        return web.json_response({"sandboxes": boxes, "asked": self.asked, "counts": self.counts})
-
-    async def set(self, request: web.Request) -> web.Response:
-        for name, value in (await request.json()).items():
-            assert hasattr(self, name), name
-            setattr(self, name, value)
-        return web.json_response({})
-
-    async def lose(self, request: web.Request) -> web.Response:
-        """Have a sandbox end as it does by itself, and be in a state afterwards; "gone": there is none any more."""
-        body = await request.json()
-        sandbox = self.sandboxes[body["id"]]
-        await sandbox.end("destroyed" if body["state"] == "gone" else body["state"])
-        sandbox.reason = body.get("reason")
-        if body["state"] == "gone":
-            del self.sandboxes[sandbox.id]
-        return web.json_response({})
-
-    async def clear(self, request: web.Request) -> web.Response:
-        """End what a test has left that failed, so that others do not fail for it."""
-        for sandbox in list(self.sandboxes.values()):
-            await sandbox.end("destroyed")
-        self.sandboxes.clear()
-        return web.json_response({})
-
-    async def cut(self, request: web.Request) -> web.Response:
-        """Break the connections of a sandbox's terminals, which go on."""
-        for terminal in self.sandboxes[(await request.json())["id"]].terminals.values():
-            for client in list(terminal.clients):
-                assert client._req is not None and client._req.transport is not None
-                client._req.transport.abort()
-        return web.json_response({})
-
     def application(self) -> web.Application:
         application = web.Application(middlewares=[self.guard], client_max_size=1 << 30)
         route = application.router
@@ -503,66 +468,13 @@ class World:
         route.add_post("/toolbox/{id}/process/session/{name}/exec", self.run_in_session)
         route.add_get("/toolbox/{id}/process/session/{name}/command/{command}", self.session_command)
         route.add_get("/toolbox/{id}/process/session/{name}/command/{command}/logs", self.session_logs)
-        route.add_get("/control", self.look)
-        route.add_post("/control/set", self.set)
-        route.add_post("/control/lose", self.lose)
-        route.add_post("/control/cut", self.cut)
-        route.add_post("/control/clear", self.clear)
         return application
-
-
-async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    with contextlib.suppress(OSError):
-        writer.close()
 
 
 def problem(status: int, message: str) -> web.Response:
     return web.json_response({"statusCode": status, "message": message}, status=status)
 
 
-def children(pid: int) -> list[int]:
-    with contextlib.suppress(OSError):
-        lists = [(task / "children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
-        return [int(it) for each in lists for it in each.split()]
-    return []
-
-
-def kill_tree(pid: int) -> None:
-    below = children(pid)
-    for child in below:
-        kill_tree(child)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-
-
-def marked(name: str) -> list[int]:
-    """The processes of a sandbox: they have its name in their environment, unless they cleared it."""
-    found = []
-    for each in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if each.name.isdecimal() and f"DAYTONA_SANDBOX_ID={name}".encode() in (each / "environ").read_bytes():
-                found.append(int(each.name))
-    return found
-
-
-async def main() -> None:
-    world = World(Path(sys.argv[1]), sys.argv[2])
-    runner = web.AppRunner(world.application(), shutdown_timeout=1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    world.url = f"http://127.0.0.1:{port}"
-    print(port, flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # until the tests end
-    for sandbox in world.sandboxes.values():
-        await sandbox.end("destroyed")
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    asyncio.run(main())
+def kill_tree(process: subprocess.Popen[bytes]) -> None:
+    for pid in reversed([process.pid, *descendants(process.pid)]):
+        needs.kill(pid, signal.SIGKILL)

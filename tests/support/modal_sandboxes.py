@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import os
-import pty
 import shutil
-import signal
 import ssl
-import struct
-import subprocess
-import termios
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from tests.support.fake_cloud import STDERR, STDOUT, Program, connect, kill_all
 
 __all__ = ["Exec", "Sandbox"]
 
@@ -59,66 +54,20 @@ class Stream:
 
 
 class Exec:
-    """A program."""
+    """A program, what it has printed, and how much of its input it has got."""
 
-    def __init__(self) -> None:
-        self.stdout, self.stderr = Stream(), Stream()
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.outputs = {stream: Stream() for stream in (STDOUT, STDERR)}
         self.written = 0
         self.writing = asyncio.Lock()
-        self.process: asyncio.subprocess.Process
-        self.master: int | None = None
-        self.tasks: list[asyncio.Task[None]] = []
+        self.tasks = [asyncio.create_task(self._read(stream)) for stream in self.outputs]
 
-    async def start(
-        self, argv: Sequence[str], variables: Mapping[str, str], directory: Path, size: tuple[int, int] | None
-    ) -> None:
-        pipe = asyncio.subprocess.PIPE
-        if size is None:
-            self.process = await asyncio.create_subprocess_exec(
-                *argv, stdin=pipe, stdout=pipe, stderr=pipe, env=variables, cwd=directory, start_new_session=True
-            )
-            assert self.process.stdout is not None and self.process.stderr is not None
-            self._do(self._read_pipe(self.process.stdout, self.stdout))
-            self._do(self._read_pipe(self.process.stderr, self.stderr))
-            return
-        self.master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", *size, 0, 0))
-        os.set_blocking(self.master, False)
-        try:
-            self.process = await asyncio.create_subprocess_exec(
-                *argv,
-                stdin=slave,
-                stdout=slave,
-                stderr=slave,
-                env=variables,
-                cwd=directory,
-                start_new_session=True,
-                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # type: ignore[arg-type, return-value]
-            )
-        finally:
-            os.close(slave)
-        await self.stderr.end()
-        self._do(self._read_terminal(self.master))
-
-    def _do(self, work: object) -> None:
-        self.tasks.append(asyncio.create_task(work))  # type: ignore[arg-type]
-
-    async def _read_pipe(self, pipe: asyncio.StreamReader, stream: Stream) -> None:
-        while data := await pipe.read(65536):
-            await stream.add(data)
-        await stream.end()
-
-    async def _read_terminal(self, master: int) -> None:
-        while data := await self._from_terminal(master):
-            await self.stdout.add(data)
-        await self.stdout.end()
-
-    async def _from_terminal(self, master: int) -> bytes:
-        await _ready(master, reading=True)
-        try:
-            return os.read(master, 65536)
-        except OSError:
-            return b""
+    async def _read(self, stream: int) -> None:
+        if stream in self.program.outputs:
+            while data := await self.program.read(stream):
+                await self.outputs[stream].add(data)
+        await self.outputs[stream].end()
 
     async def write(self, offset: int, data: bytes, eof: bool) -> None:
         """What is sent again is not written again.
@@ -131,41 +80,17 @@ class Exec:
                 raise ValueError(f"{offset} comes after {self.written}")
             data = data[self.written - offset :]
             while data:
-                count = await self._write_some(data)
+                count = await self.program.write_some(data)
                 self.written += count
                 data = data[count:]
-            if eof and self.master is None:
-                assert self.process.stdin is not None
-                self.process.stdin.close()
-
-    async def _write_some(self, data: bytes) -> int:
-        if self.master is None:
-            assert self.process.stdin is not None
-            self.process.stdin.write(data)
-            with contextlib.suppress(ConnectionError):
-                await self.process.stdin.drain()
-            return len(data)
-        await _ready(self.master, reading=False)
-        return os.write(self.master, data)
+            if eof:
+                self.program.end_input()
 
     async def close(self) -> None:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        if self.master is not None:
-            os.close(self.master)
-            self.master = None
-
-
-async def _ready(descriptor: int, *, reading: bool) -> None:
-    loop = asyncio.get_running_loop()
-    future = loop.create_future()
-    add, remove = (loop.add_reader, loop.remove_reader) if reading else (loop.add_writer, loop.remove_writer)
-    add(descriptor, lambda: future.done() or future.set_result(None))
-    try:
-        await future
-    finally:
-        remove(descriptor)
+        self.program.close()
 
 
 class Sandbox:
@@ -182,23 +107,20 @@ class Sandbox:
         self.words = ""
         self.ended = asyncio.Event()
         self.vanished = False
-        self.variables: dict[str, str] = {}
-        self.main = Exec()
         self.execs: dict[str, Exec] = {}
         self.tunnels: list[tuple[int, bool, int]] = []
         self.servers: list[asyncio.Server] = []
-        self.watching: asyncio.Task[None] | None = None
 
-    async def start(self, argv: Sequence[str], variables: Mapping[str, str], seconds: float) -> None:
+    def start(self, argv: Sequence[str], variables: Mapping[str, str], seconds: float) -> None:
         own = {"PATH": os.environ["PATH"], "HOME": str(self.directory), "TMPDIR": str(self.directory)}
         self.variables = own | dict(variables) | {"MODAL_SANDBOX_ID": self.id}
-        await self.main.start(argv, self.variables, self.directory, None)
+        self.main = Exec(Program(argv, self.variables, self.directory))
         self.watching = asyncio.create_task(self._watch(seconds))
 
     async def _watch(self, seconds: float) -> None:
         """Ends when the main program does, or when its time is over."""
         try:
-            code = await asyncio.wait_for(self.main.process.wait(), seconds)
+            code = await asyncio.wait_for(self.main.program.wait(), seconds)
         except TimeoutError:
             await self.end("TIMEOUT", 0)
         else:
@@ -209,11 +131,9 @@ class Sandbox:
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
-                there, here = await asyncio.open_connection("127.0.0.1", port)
+                await connect(reader, writer, port)
             except OSError:
                 writer.close()
-                return
-            await asyncio.gather(_copy(reader, here), _copy(there, writer))
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
         self.servers.append(server)
@@ -230,46 +150,9 @@ class Sandbox:
         self.ended.set()
         for server in self.servers:
             server.close()
-        await asyncio.get_running_loop().run_in_executor(None, _kill_marked, f"MODAL_SANDBOX_ID={self.id}".encode())
-        if self.watching is not None and self.watching is not asyncio.current_task():
+        await asyncio.to_thread(kill_all, f"MODAL_SANDBOX_ID={self.id}")
+        if self.watching is not asyncio.current_task():
             self.watching.cancel()
         for each in (self.main, *self.execs.values()):
             await each.close()
         shutil.rmtree(self.directory, ignore_errors=True)
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
-
-
-def _kill_marked(mark: bytes) -> None:
-    """Until there is none: while they are looked for they may start others."""
-    for _ in range(100):
-        found = 0
-        for entry in os.scandir("/proc"):
-            with contextlib.suppress(OSError, ValueError):
-                if entry.name.isdigit() and mark in Path(entry.path, "environ").read_bytes().split(b"\0"):
-                    os.kill(int(entry.name), signal.SIGKILL)
-                    found += 1
-        if not found:
-            return
-        time.sleep(0.02)
-
-
-def certificate(directory: Path) -> tuple[ssl.SSLContext, Path]:
-    """A certificate for 127.0.0.1 that nobody has signed, and a context that shows it."""
-    key, certified = directory / "key.pem", directory / "certificate.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1"]
-        + ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key)]
-        + ["-out", str(certified)],
-        check=True,
-        capture_output=True,
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certified, key)
-    return context, certified

@@ -1,8 +1,5 @@
-"""A server that speaks the protocol of Modal's SDK, with sandboxes that run their commands on this machine.
+"""A Modal of the tests' own: it speaks the protocol of the SDK, and its sandboxes run their commands on this machine.
 
-    python modal_server.py DIRECTORY
-
-It prints a line of JSON when it can be used: the address for MODAL_SERVER_URL, and the path of a socket for `Control`.
 The protocol is that of the classes that come with the SDK, for sandboxes of both kinds ("V1" and "V2"): apps, images,
 secrets and sandboxes at one address, and at another what each sandbox's worker does, the "task command router".
 """
@@ -12,41 +9,106 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import gc
 import json
 import re
-import sys
 import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from google.protobuf.json_format import MessageToDict
 from grpclib import GRPCError, Status
-from grpclib.server import Server
+from grpclib.protocol import H2Protocol
+from grpclib.server import Handler, Server
 from modal_proto import api_grpc, api_pb2, task_command_router_grpc, task_command_router_pb2
 
-from tests.support.modal_sandboxes import Exec, Sandbox, Stream, certificate
+from tests.support.fake_cloud import STDERR, STDOUT, LoopThread, Program, certificate
+from tests.support.modal_sandboxes import Exec, Sandbox
 
 BUILDER = "2025.06"
 
 
-class World:
-    """What both services know."""
+class ModalWorld:
+    """The server: what it was asked for, what it has, and what goes wrong."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.router = ""
-        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.requests: list[tuple[str, dict[str, Any]]] = []
         self.faults: dict[str, dict[str, Any]] = {}
         self.sandboxes: dict[str, Sandbox] = {}
         self.secrets: dict[str, dict[str, str]] = {}
-        self.images: dict[str, dict[str, Any]] = {}
+        self.images: set[str] = set()
         self.files: dict[str, bytes] = {}
+        self.has_app = False
         self.jwt_seconds = 3600.0
         self.context, self.certificate = certificate(root)
+        self._thread = LoopThread("modal")
+        self._servers: list[Server] = []
+        self._thread.do(self._serve())
+
+    async def _serve(self) -> None:
+        urls = []
+        router, plane = Router(self), Plane(self)
+        for base, one in ((task_command_router_grpc.TaskCommandRouterBase, router), (api_grpc.ModalClientBase, plane)):
+            server = Server([service(base, self, one.authorized, one.methods())])
+            await server.start("127.0.0.1", 0)
+            assert server._server is not None and server._server.sockets is not None
+            urls.append(f"http://127.0.0.1:{server._server.sockets[0].getsockname()[1]}")
+            self._servers.append(server)
+        self.router, self.url = urls
+
+    def close(self) -> None:
+        async def close() -> None:
+            for sandbox in self.sandboxes.values():
+                await sandbox.end("TERMINATED", 0)
+            for server in self._servers:
+                server.close()
+
+        self._thread.do(close())
+        self._thread.end()
+
+    # What tests look at and order, from their own threads
+
+    def begin(self) -> None:
+        """Forget the requests and the orders of the test before."""
+        self.requests.clear()
+        self.faults.clear()
+        self.jwt_seconds = 3600.0
+
+    def calls(self, name: str) -> list[dict[str, Any]]:
+        return [request for called, request in list(self.requests) if called == name]
+
+    def fault(self, name: str, **fault: Any) -> None:
+        """Have the next `times` (1) calls of a name fail or be late, before or `after` they are carried out."""
+        self.faults[name] = fault
+
+    def directory(self, sandbox: str) -> Path:
+        return self.sandboxes[sandbox].directory
+
+    def running(self) -> list[str]:
+        return [name for name, sandbox in list(self.sandboxes.items()) if not sandbox.ended.is_set()]
+
+    def end(self, sandbox: str, status: str, code: int = 0, words: str = "") -> None:
+        self._thread.do(self.sandboxes[sandbox].end(status, code, words))
+
+    def vanish(self, sandbox: str) -> None:
+        """The sandbox's machine is gone; only the sandbox's own state is told, as lost."""
+        self.sandboxes[sandbox].vanished = True
+        self.end(sandbox, "INTERNAL_FAILURE", words="Worker was lost")
+
+    def break_connections(self) -> None:
+        """As of a network that breaks off."""
+
+        async def abort() -> None:
+            for it in gc.get_objects():
+                if isinstance(it, H2Protocol) and isinstance(it.handler, Handler):
+                    it.connection._transport.abort()
+
+        self._thread.do(abort())
+
+    # What the services share
 
     def jwt(self, task: str) -> str:
         claims = json.dumps({"exp": time.time() + self.jwt_seconds, "task": task}).encode()
@@ -79,7 +141,7 @@ class World:
 
     async def before(self, name: str, message: Any) -> dict[str, Any] | None:
         """Note a call, and do what was ordered for the next of its kind."""
-        self.calls.append((name, MessageToDict(message, preserving_proto_field_name=True)))
+        self.requests.append((name, MessageToDict(message, preserving_proto_field_name=True)))
         fault = self.faults.get(name)
         if fault is None:
             return None
@@ -96,14 +158,14 @@ class World:
             raise GRPCError(Status[fault["status"]], fault.get("message", "as ordered"))
 
 
-def service(base: Any, world: World, authorized: Callable[[Any, str], None], methods: dict[str, Any]) -> Any:
+def service(base: Any, world: ModalWorld, authorized: Callable[[Any, str], None], methods: dict[str, Any]) -> Any:
     """A service that has these methods of all that the protocol has."""
 
     def method(name: str) -> Any:
         async def call(self: Any, stream: Any) -> None:
             message = await stream.recv_message()
             if name not in methods:
-                world.calls.append((name, {}))
+                world.requests.append((name, {}))
                 raise GRPCError(Status.UNIMPLEMENTED, f"The tests' server has no {name}")
             authorized(stream.metadata, name)
             fault = await world.before(name, message)
@@ -122,7 +184,7 @@ def service(base: Any, world: World, authorized: Callable[[Any, str], None], met
 class Plane:
     """Apps, images, secrets, sandboxes."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ModalWorld) -> None:
         self.world = world
 
     def methods(self) -> dict[str, Any]:
@@ -152,8 +214,9 @@ class Plane:
         return api_pb2.AuthTokenGetResponse(token=self.world.jwt(""))
 
     async def _AppGetOrCreate(self, request: Any, stream: Any) -> Any:
-        if request.object_creation_type == 0 and not any(name == "AppGetOrCreate" for name, _ in self.world.calls[:-1]):
+        if request.object_creation_type == 0 and not self.world.has_app:
             raise GRPCError(Status.NOT_FOUND, f"App {request.app_name} not found")
+        self.world.has_app = True
         return api_pb2.AppGetOrCreateResponse(app_id="ap-" + "a" * 22)
 
     async def _EnvironmentGetOrCreate(self, request: Any, stream: Any) -> Any:
@@ -184,7 +247,7 @@ class Plane:
     async def _ImageGetOrCreate(self, request: Any, stream: Any) -> Any:
         identity = f"im-{uuid.uuid5(uuid.NAMESPACE_OID, request.image.SerializeToString().hex()).hex[:22]}"
         built = identity in self.world.images
-        self.world.images[identity] = MessageToDict(request.image, preserving_proto_field_name=True)
+        self.world.images.add(identity)
         result = api_pb2.GenericResult(status=1) if built else None
         return api_pb2.ImageGetOrCreateResponse(image_id=identity, result=result)
 
@@ -207,10 +270,10 @@ class Plane:
             raise GRPCError(Status.INVALID_ARGUMENT, "A tag has letters, digits, - and _, 63 at most")
         sandbox = Sandbox(number, self.world.root, tags=tags, app=request.app_id)
         definition = request.definition
-        self.world.sandboxes[sandbox.id] = sandbox
         for spec in definition.open_ports.ports:
             await sandbox.open_port(spec.port, None if spec.unencrypted else self.world.context)
-        await sandbox.start(list(definition.entrypoint_args), variables, definition.timeout_secs)
+        sandbox.start(list(definition.entrypoint_args), variables, definition.timeout_secs)
+        self.world.sandboxes[sandbox.id] = sandbox
         return sandbox
 
     async def _SandboxCreateV2(self, request: Any, stream: Any) -> Any:
@@ -288,8 +351,8 @@ class Plane:
         return api_pb2.TaskGetCommandRouterAccessResponse(url=self.world.router, jwt=jwt)
 
     async def _SandboxGetLogs(self, request: Any, stream: Any) -> None:
-        main = self.world.of_id(request.sandbox_id).main
-        printed = main.stdout if request.file_descriptor == api_pb2.FILE_DESCRIPTOR_STDOUT else main.stderr
+        is_stdout = request.file_descriptor == api_pb2.FILE_DESCRIPTOR_STDOUT
+        printed = self.world.of_id(request.sandbox_id).main.outputs[STDOUT if is_stdout else STDERR]
         offset = int(request.last_entry_id or 0)
         while data := await printed.read(offset):
             offset += len(data)
@@ -302,7 +365,7 @@ class Plane:
 class Router:
     """What a worker does with the programs of a sandbox."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ModalWorld) -> None:
         self.world = world
 
     def methods(self) -> dict[str, Any]:
@@ -341,13 +404,12 @@ class Router:
         if request.HasField("pty_info"):
             size = (request.pty_info.winsz_rows or 24, request.pty_info.winsz_cols or 80)
             variables["TERM"] = request.pty_info.env_term
-        new = sandbox.execs[request.exec_id] = Exec()
+        directory = Path(request.workdir or sandbox.directory)
         try:
-            directory = Path(request.workdir or sandbox.directory)
-            await new.start(list(request.command_args), variables, directory, size)
+            program = Program(list(request.command_args), variables, directory, size)
         except (OSError, ValueError) as error:
-            del sandbox.execs[request.exec_id]
             raise GRPCError(Status.INVALID_ARGUMENT, f"Failed to start the process: {error}") from None
+        sandbox.execs[request.exec_id] = Exec(program)
         return task_command_router_pb2.TaskExecStartResponse()
 
     async def _TaskExecStdinWrite(self, request: Any, stream: Any) -> Any:
@@ -360,15 +422,15 @@ class Router:
 
     async def _TaskExecStdioRead(self, request: Any, stream: Any) -> None:
         sandbox, one = await self._exec(request)
-        printed: Stream = one.stdout if request.file_descriptor == _STDOUT else one.stderr
+        printed = one.outputs[STDOUT if request.file_descriptor == _STDOUT else STDERR]
         offset = request.offset
         while data := await self._within(sandbox, printed.read(offset)):
             offset += len(data)
             await stream.send_message(task_command_router_pb2.TaskExecStdioReadResponse(data=data))
 
     async def _SandboxStdioReadV2(self, request: Any, stream: Any) -> None:
-        sandbox = self.world.of_task(request.task_id)
-        printed = sandbox.main.stdout if request.file_descriptor == _MAIN_STDOUT else sandbox.main.stderr
+        is_stdout = request.file_descriptor == _MAIN_STDOUT
+        printed = self.world.of_task(request.task_id).main.outputs[STDOUT if is_stdout else STDERR]
         offset = request.offset
         while data := await printed.read(offset):
             message = task_command_router_pb2.SandboxStdioReadV2Response(data=data, starting_offset=offset)
@@ -377,14 +439,14 @@ class Router:
 
     async def _TaskExecWait(self, request: Any, stream: Any) -> Any:
         sandbox, one = await self._exec(request)
-        code = await self._within(sandbox, one.process.wait())
+        code = await self._within(sandbox, one.program.wait())
         if code < 0:
             return task_command_router_pb2.TaskExecWaitResponse(signal=-code)
         return task_command_router_pb2.TaskExecWaitResponse(code=code)
 
     async def _TaskExecPoll(self, request: Any, stream: Any) -> Any:
         _, one = await self._exec(request)
-        code = one.process.returncode
+        code = one.program.process.poll()
         if code is None:
             return task_command_router_pb2.TaskExecPollResponse()
         return task_command_router_pb2.TaskExecPollResponse(**({"code": code} if code >= 0 else {"signal": -code}))
@@ -406,84 +468,3 @@ class Router:
 
 _STDOUT = task_command_router_pb2.TASK_EXEC_STDIO_FILE_DESCRIPTOR_STDOUT
 _MAIN_STDOUT = task_command_router_pb2.SANDBOX_STDIO_FILE_DESCRIPTOR_STDOUT
-
-
-class Orders:
-    """What the tests order, one line of JSON each: `{"do": NAME, ...}`; the answer is a line too."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        order = json.loads(await reader.readline())
-        answer = await getattr(self, order.pop("do"))(**order)
-        writer.write(json.dumps(answer).encode() + b"\n")
-        await writer.drain()
-        writer.close()
-
-    async def look(self) -> Any:
-        world = self.world
-        sandboxes = {
-            it.id: {"tags": it.tags, "ended": it.ended.is_set(), "directory": str(it.directory), "execs": len(it.execs)}
-            for it in world.sandboxes.values()
-        }
-        images = list(world.images.values())
-        return {"sandboxes": sandboxes, "calls": world.calls, "images": images, "secrets": world.secrets}
-
-    async def fault(self, name: str, **fault: Any) -> None:
-        self.world.faults[name] = fault
-
-    async def forgive(self) -> None:
-        self.world.faults.clear()
-
-    async def end(self, sandbox: str, status: str, code: int = 0, words: str = "") -> None:
-        await self.world.sandboxes[sandbox].end(status, code, words)
-
-    async def vanish(self, sandbox: str) -> None:
-        """The sandbox's machine is gone; only the sandbox's own state is told, as lost."""
-        one = self.world.sandboxes[sandbox]
-        one.vanished = True
-        await one.end("INTERNAL_FAILURE", 0, "Worker was lost")
-
-    async def set_jwt_seconds(self, seconds: float) -> None:
-        self.world.jwt_seconds = seconds
-
-    async def break_connections(self) -> None:
-        """As of a network that breaks off."""
-        for transport in list(self.transports()):
-            transport.abort()
-
-    def transports(self) -> Any:
-        import gc
-
-        from grpclib.protocol import H2Protocol
-
-        for it in gc.get_objects():
-            if isinstance(it, H2Protocol) and getattr(it, "connection", None) is not None:
-                yield it.connection._transport
-
-
-async def main(root: Path) -> None:
-    world = World(root)
-    router, plane = Router(world), Plane(world)
-    servers = []
-    for base, one in ((task_command_router_grpc.TaskCommandRouterBase, router), (api_grpc.ModalClientBase, plane)):
-        server = Server([service(base, world, one.authorized, one.methods())])
-        await server.start("127.0.0.1", 0)
-        servers.append(server)
-    ports = [server._server.sockets[0].getsockname()[1] for server in servers]  # type: ignore[union-attr]
-    world.router = f"http://127.0.0.1:{ports[0]}"
-    orders = root / "orders"
-    listening = await asyncio.start_unix_server(Orders(world).serve, orders)
-    said = {"url": f"http://127.0.0.1:{ports[1]}", "orders": str(orders), "certificate": str(world.certificate)}
-    print(json.dumps(said), flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # until whoever started it goes
-    listening.close()
-    for sandbox in world.sandboxes.values():
-        await sandbox.end("TERMINATED", 0)
-    for server in servers:
-        server.close()
-
-
-if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1])))

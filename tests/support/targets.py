@@ -464,7 +464,7 @@ def _modal(get: Get) -> Iterator[Target]:
             _directory(get),
             fake=True,
             left=world.running,
-            lose=lambda sandbox: world.order("end", sandbox=sandbox, status="FAILURE", code=3),
+            lose=lambda sandbox: world.end(sandbox, "FAILURE", code=3),
         )
 
 
@@ -481,7 +481,7 @@ def _daytona(get: Get) -> Iterator[Target]:
             DaytonaDeployment,
             _directory(get),
             fake=True,
-            left=lambda: [str(each["id"]) for each in world.sandboxes()],
+            left=lambda: list(world.sandboxes),
             lose=lambda sandbox: world.lose(sandbox, "stopped"),
         )
 

@@ -7,7 +7,6 @@ import logging
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from swerex_c.deployment.config import DaytonaDeploymentConfig, get_deployment
 from swerex_c.deployment.daytona import DaytonaDeployment, prune
 from swerex_c.exceptions import (
     DeploymentStartupError,
-    RuntimeClosedError,
     SandboxLostError,
     StartupTimeoutError,
     SwerexException,
@@ -62,8 +60,8 @@ async def run(deployment: DaytonaDeployment, command: str, **kwargs: Any) -> str
 
 async def test_nothing_of_a_server_is_there(world: DaytonaWorld, started: DaytonaDeployment) -> None:
     await session(started)
-    assert not world.sandboxes()[0]["sessions"]
-    assert not world.count("preview")
+    assert not world.all()[0].sessions
+    assert not world.counts["preview"]
 
 
 # ---- what is asked for
@@ -72,7 +70,7 @@ async def test_nothing_of_a_server_is_there(world: DaytonaWorld, started: Dayton
 async def test_what_is_asked_for(world: DaytonaWorld, make: Make) -> None:
     deployment = make(image="debian:12", target="eu", container_timeout=601)
     await deployment.start()
-    (asked,) = world.asked()
+    (asked,) = world.asked
     assert asked["buildInfo"]["dockerfileContent"].strip() == "FROM debian:12"
     assert asked["target"] == "eu"
     assert (asked["autoStopInterval"], asked["autoDeleteInterval"], asked["ttlMinutes"]) == (11, 0, 11)
@@ -101,7 +99,7 @@ async def test_what_is_logged(world: DaytonaWorld, make: Make, caplog: pytest.Lo
     caplog.set_level(logging.INFO, "test_daytona")
     deployment = make(logger=logger)
     await deployment.start()
-    sandbox = world.sandboxes()[0]["id"]
+    sandbox = world.all()[0].id
     await deployment.stop()
     text = caplog.text
     for words in (
@@ -130,12 +128,12 @@ async def test_what_is_logged(world: DaytonaWorld, make: Make, caplog: pytest.Lo
 async def test_a_refusal_is_told_in_a_sentence(
     world: DaytonaWorld, make: Make, status: int, message: str, words: str
 ) -> None:
-    world.set(refusal={"status": status, "message": message})
+    world.refusal = {"status": status, "message": message}
     deployment = make()
     with pytest.raises(DeploymentStartupError, match=words) as caught:
         await deployment.start()
     assert "\n" not in str(caught.value)
-    world.set(refusal=None)
+    world.refusal = None
     await deployment.start()
 
 
@@ -181,13 +179,13 @@ async def test_an_answer_that_the_library_cannot_read_is_told(
 async def test_a_sandbox_that_fails_is_deleted(world: DaytonaWorld, make: Make, image: str, words: str) -> None:
     with pytest.raises(DeploymentStartupError, match=words):
         await make(image=image).start()
-    assert not world.sandboxes()
+    assert not world.all()
 
 
 async def test_an_image_without_bash_is_told(world: DaytonaWorld, make: Make) -> None:
     with pytest.raises(DeploymentStartupError, match="no bash"):
         await make(image="bare+sh,stty,cat,dd,base64").start()
-    assert not world.sandboxes()
+    assert not world.all()
 
 
 async def test_a_missing_library_is_told(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,17 +196,17 @@ async def test_a_missing_library_is_told(make: Make, monkeypatch: pytest.MonkeyP
 
 
 async def test_a_build_takes_its_time(world: DaytonaWorld, make: Make) -> None:
-    world.set(build=1.0)
+    world.build = 1.0
     deployment = make()
     await deployment.start()
     assert await deployment.is_alive()
 
 
 async def test_a_start_that_takes_too_long_is_undone(world: DaytonaWorld, make: Make) -> None:
-    world.set(build=1000.0)
+    world.build = 1000.0
     with pytest.raises(StartupTimeoutError, match="startup_timeout"):
         await make(startup_timeout=5).start()
-    assert len(world.asked()) == 1 and not world.sandboxes()
+    assert len(world.asked) == 1 and not world.all()
 
 
 @pytest.mark.parametrize(
@@ -225,9 +223,8 @@ async def test_a_sandbox_that_ends_is_told(
     world: DaytonaWorld, started: DaytonaDeployment, state: str, words: str
 ) -> None:
     await session(started)
-    running = asyncio.create_task(run(started, "echo begun; sleep 1000"))
-    directory = Path(world.sandboxes()[0]["directory"])
-    await run_until(directory, "sleep 1000")
+    running = asyncio.create_task(run(started, "echo >begun; sleep 1000"))
+    await until_async((world.all()[0].directory / "begun").exists)
     world.lose(str(started._sandbox_id), state, "disk full" if state == "error" else None)
     with pytest.raises(SandboxLostError, match=words):
         await asyncio.wait_for(running, DEADLINE)
@@ -237,31 +234,12 @@ async def test_a_sandbox_that_ends_is_told(
         await started.runtime.execute(Command(command="true"))
 
 
-async def run_until(directory: Path, words: str) -> None:
-    """Wait until something runs in a sandbox."""
-
-    def runs() -> bool:
-        for each in Path("/proc").iterdir():
-            try:
-                if (
-                    each.name.isdecimal()
-                    and (each / "cmdline").read_bytes().replace(b"\0", b" ").strip().decode() == words
-                    and f"DAYTONA_SANDBOX_ID={directory.name}".encode() in (each / "environ").read_bytes()
-                ):
-                    return True
-            except (OSError, UnicodeDecodeError):
-                continue
-        return False
-
-    await until_async(runs)
-
-
 async def test_a_connection_that_breaks_ends_the_session_and_not_the_sandbox(
     world: DaytonaWorld, started: DaytonaDeployment
 ) -> None:
     await session(started)
-    running = asyncio.create_task(run(started, "sleep 1000"))
-    await run_until(Path(world.sandboxes()[0]["directory"]), "sleep 1000")
+    running = asyncio.create_task(run(started, "echo >begun; sleep 1000"))
+    await until_async((world.all()[0].directory / "begun").exists)
     world.cut(str(started._sandbox_id))
     with pytest.raises(SwerexException):
         await asyncio.wait_for(running, DEADLINE)
@@ -277,15 +255,15 @@ async def test_a_connection_that_breaks_ends_the_session_and_not_the_sandbox(
 async def test_a_start_that_is_cancelled_leaves_nothing(world: DaytonaWorld, make: Make, stage: str) -> None:
     deployment = make(image="greeting" if stage == "shell" else "debian:12")
     if stage == "answer":
-        world.set(delay=2.0)
+        world.delay = 2.0
     if stage == "build":
-        world.set(build=1000.0)
+        world.build = 1000.0
     starting = asyncio.create_task(deployment.start())
     conditions: dict[str, Callable[[], Any]] = {
         "library": lambda: True,
-        "answer": world.sandboxes,
-        "build": lambda: world.sandboxes() and world.count("GET /api/sandbox/{id}"),
-        "shell": lambda: any(it["terminals"] for it in world.sandboxes()),
+        "answer": world.all,
+        "build": lambda: world.all() and world.counts["GET /api/sandbox/{id}"],
+        "shell": lambda: any(it.terminals for it in world.all()),
         "ready": lambda: starting.done(),
     }
     await until_async(conditions[stage])
@@ -294,22 +272,12 @@ async def test_a_start_that_is_cancelled_leaves_nothing(world: DaytonaWorld, mak
             await starting
     else:
         await deployment.stop()
-    assert not world.sandboxes()
+    assert not world.all()
     assert deployment._daytona is None
-    world.set(delay=0.0, build=0.0)
+    world.delay = 0.0
+    world.build = 0.0
     await deployment.start()
     assert await deployment.is_alive()
-
-
-async def test_a_stop_ends_a_start(world: DaytonaWorld, make: Make) -> None:
-    world.set(build=1000.0)
-    deployment = make()
-    starting = asyncio.create_task(deployment.start())
-    await until_async(world.sandboxes)
-    await deployment.stop()
-    with pytest.raises(RuntimeClosedError):
-        await starting
-    assert not world.sandboxes()
 
 
 async def test_a_sandbox_that_is_gone_already_is_no_error(
@@ -325,12 +293,12 @@ async def test_a_sandbox_that_is_gone_already_is_no_error(
 async def test_a_deletion_that_is_refused_is_tried_again(world: DaytonaWorld, make: Make) -> None:
     deployment = make()
     await deployment.start()
-    world.set(refusal={"status": 409, "message": "Sandbox state change in progress", "deletes": True})
-    undo = threading.Timer(1.5, lambda: world.set(refusal=None))
-    undo.start()
-    await deployment.stop()
-    undo.join()
-    assert not world.sandboxes()
+    world.refusal = {"status": 409, "message": "Sandbox state change in progress", "deletes": True}
+    stopping = asyncio.ensure_future(deployment.stop())
+    await until_async(lambda: world.counts["DELETE /api/sandbox/{id}"] > 1)
+    world.refusal = None
+    await stopping
+    assert not world.all()
 
 
 async def test_a_deletion_that_fails_is_told(world: DaytonaWorld, make: Make, caplog: pytest.LogCaptureFixture) -> None:
@@ -338,7 +306,7 @@ async def test_a_deletion_that_fails_is_told(world: DaytonaWorld, make: Make, ca
     deployment = make(logger=logger)
     await deployment.start()
     sandbox = deployment._sandbox_id
-    world.set(refusal={"status": 403, "message": "not yours", "deletes": True})
+    world.refusal = {"status": 403, "message": "not yours", "deletes": True}
     await deployment.stop()
     assert "Failed to remove Daytona sandbox: Daytona does not permit it, or a quota is exhausted: " in caplog.text
     assert str(sandbox) in caplog.text and "15 idle minutes" in caplog.text
@@ -381,12 +349,12 @@ def test_what_a_dead_process_left_is_pruned(world: DaytonaWorld) -> None:
     asyncio.run(mine.start())
     try:
         subprocess.run([sys.executable, "-c", program], check=True, timeout=DEADLINE)
-        assert len(world.sandboxes()) == 4
+        assert len(world.all()) == 4
         left = prune(dry_run=True)
         assert len(left) == 3 and all(it.owner.startswith("process ") and it.error is None for it in left)
-        assert len(world.sandboxes()) == 4
+        assert len(world.all()) == 4
         assert {it.id for it in prune()} == {it.id for it in left}
-        assert [it["id"] for it in world.sandboxes()] == [mine._sandbox_id]
+        assert [it.id for it in world.all()] == [mine._sandbox_id]
     finally:
         asyncio.run(mine.stop())
     assert prune() == []
@@ -409,7 +377,7 @@ def port() -> int:
 
 @pytest.mark.parametrize("upgrades", [True, False])
 async def test_a_server_behind_a_preview_link(world: DaytonaWorld, make: Make, port: int, upgrades: bool) -> None:
-    world.set(upgrades=upgrades)
+    world.upgrades = upgrades
     deployment = make(server=True, port=port)
     await deployment.start()
     assert isinstance(deployment.runtime, RemoteRuntime)
@@ -417,11 +385,11 @@ async def test_a_server_behind_a_preview_link(world: DaytonaWorld, make: Make, p
     assert await run(deployment, "cd /; echo out; echo err >&2; pwd") == "out\nerr\n/\n"
     assert "SWEREX_AUTH_TOKEN" not in await run(deployment, "env")
     data = "x\0\u20ac\n" * 200_000
-    path = f"{world.sandboxes()[0]['directory']}/data"
+    path = f"{world.all()[0].directory}/data"
     await deployment.runtime.write_file(WriteFileRequest(path=path, content=data))
     assert (await deployment.runtime.read_file(ReadFileRequest(path=path))).content == data
-    assert world.count("upgrade") > 0 and not world.count("preview refused")
-    assert len(world.sandboxes()[0]["sessions"]) == 1 and not world.sandboxes()[0]["terminals"]
+    assert world.counts["upgrade"] > 0 and not world.counts["preview refused"]
+    assert len(world.all()[0].sessions) == 1 and not world.all()[0].terminals
     sandbox = str(deployment._sandbox_id)
     world.lose(sandbox, "stopped")
     with pytest.raises(SandboxLostError, match="Container process terminated.*was stopped"):
@@ -453,7 +421,7 @@ async def test_a_server_that_ends_is_told_with_what_it_printed(world: DaytonaWor
     deployment._get_command = lambda *, token: "echo no room here; exit 5"  # type: ignore[method-assign]
     with pytest.raises(DeploymentStartupError, match="(?s)exit code 5.*no room here"):
         await deployment.start()
-    assert not world.sandboxes()
+    assert not world.all()
 
 
 async def test_a_server_that_does_not_come_is_told(
@@ -464,7 +432,7 @@ async def test_a_server_that_does_not_come_is_told(
     with pytest.raises(StartupTimeoutError, match="did not start within"):
         await deployment.start()
     assert "waiting for godot" in caplog.text
-    assert not world.sandboxes()
+    assert not world.all()
 
 
 def test_the_command_is_limited_in_time_and_safe_to_quote() -> None:

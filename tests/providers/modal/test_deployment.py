@@ -62,6 +62,7 @@ async def make(world: ModalWorld) -> AsyncIterator[Callable[..., ModalDeployment
         return made[-1]
 
     yield make
+    world.faults.clear()
     await asyncio.gather(*(it.stop() for it in made))
 
 
@@ -84,8 +85,7 @@ async def test_variables_are_in_no_command_line(world: ModalWorld, started: Moda
 
 async def test_input_arrives_in_order_when_requests_are_repeated(world: ModalWorld, started: ModalDeployment) -> None:
     """The answer to a request is lost, so the SDK sends it again; nothing is written twice."""
-    fault = {"name": "TaskExecStdinWrite", "status": "UNAVAILABLE", "after": True, "times": 3}
-    world.order("fault", **fault)
+    world.fault("TaskExecStdinWrite", status="UNAVAILABLE", after=True, times=3)
     text = "".join(f"{i}\n" for i in range(50_000))
     await started.runtime.write_file(WriteFileRequest(path="f", content=text))
     assert (await started.runtime.read_file(ReadFileRequest(path="f"))).content == text
@@ -95,22 +95,19 @@ async def test_connections_that_break_are_made_again(world: ModalWorld, started:
     await started.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
     running = asyncio.ensure_future(run(started, "for i in 1 2 3 4 5 6; do echo $i | tee $i; sleep 0.3; done"))
     await until_async((world.directory(started.sandbox.object_id) / "3").exists)
-    world.order("break_connections")
+    world.break_connections()
     assert await running == "1\n2\n3\n4\n5\n6\n"
     assert await run(started, "echo after") == "after\n"
 
 
 async def test_a_token_that_expires_is_renewed(world: ModalWorld, make: Callable[..., ModalDeployment]) -> None:
-    world.order("set_jwt_seconds", seconds=2)
-    try:
-        deployment = make()
-        await deployment.start()
-        await deployment.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-        assert await run(deployment, "sleep 3; echo a") == "a\n"
-        world.order("set_jwt_seconds", seconds=3600)
-        assert await run(deployment, "echo b") == "b\n"
-    finally:
-        world.order("set_jwt_seconds", seconds=3600)
+    world.jwt_seconds = 2
+    deployment = make()
+    await deployment.start()
+    await deployment.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    assert await run(deployment, "sleep 3; echo a") == "a\n"
+    world.jwt_seconds = 3600
+    assert await run(deployment, "echo b") == "b\n"
 
 
 # How sandboxes end
@@ -130,7 +127,7 @@ async def test_why_a_sandbox_has_ended_is_told(
     await started.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
     running = asyncio.ensure_future(run(started, "echo begun >begun; sleep 1000", timeout=DEADLINE))
     await until_async((world.directory(started.sandbox.object_id) / "begun").exists)
-    world.order("end", sandbox=started.sandbox.object_id, status=status, code=3, words=words)
+    world.end(started.sandbox.object_id, status, code=3, words=words)
     with pytest.raises(SwerexException):
         await running
     with pytest.raises(SandboxLostError, match=told):
@@ -147,7 +144,7 @@ async def test_a_sandbox_whose_machine_is_gone_holds_nobody_up(world: ModalWorld
     executing = asyncio.ensure_future(execute)
     for name in ("running", "executing"):
         await until_async((world.directory(started.sandbox.object_id) / name).exists)
-    world.order("vanish", sandbox=started.sandbox.object_id)
+    world.vanish(started.sandbox.object_id)
     for each in (running, executing):
         with pytest.raises(SwerexException):
             await asyncio.wait_for(each, DEADLINE)
@@ -172,13 +169,11 @@ async def test_why_it_cannot_be_learned_what_became_of_it_is_told(
     from swerex_c.sandbox.sandbox import Sandbox
 
     backend = ModalBackend(started.sandbox)
-    world.order("fault", name="SandboxWaitV2", status=status, times=20)
-    try:
-        error = await background.run(Sandbox(backend).lost())
-        assert type(error) is kind and re.search(told, str(error)), repr(error)
-        assert not (answer := await SandboxRuntime(backend).is_alive()) and re.search(told, answer.message)
-    finally:
-        world.order("forgive")
+    world.fault("SandboxWaitV2", status=status, times=20)
+    error = await background.run(Sandbox(backend).lost())
+    assert type(error) is kind and re.search(told, str(error)), repr(error)
+    assert not (answer := await SandboxRuntime(backend).is_alive()) and re.search(told, answer.message)
+    world.faults.clear()
     assert await background.run(backend.why_lost()) is None
 
 
@@ -230,7 +225,7 @@ async def test_what_the_sandbox_printed_is_told(
 
 async def test_nothing_is_asked_before_the_start(world: ModalWorld, make: Callable[..., ModalDeployment]) -> None:
     deployment = make()
-    assert not world.order("look")["calls"][world._from :]
+    assert not world.requests
     with pytest.raises(DeploymentNotStartedError):
         deployment.runtime  # noqa: B018
     with pytest.raises(DeploymentNotStartedError):
@@ -299,14 +294,12 @@ async def test_by_its_configuration_and_in_a_new_loop_each_time(world: ModalWorl
 async def test_what_keeps_it_from_starting_is_told(
     world: ModalWorld, make: Callable[..., ModalDeployment], method: str, fault: dict[str, Any], told: str
 ) -> None:
-    world.order("fault", name=method, **fault)
+    world.fault(method, **fault)
     deployment = make(image=f"debian:{method}-{fault.get('status', '')}".lower())
-    try:
-        with pytest.raises(DeploymentStartupError, match=told) as raised:
-            await deployment.start()
-        assert "\n" not in str(raised.value)
-    finally:
-        world.order("forgive")
+    with pytest.raises(DeploymentStartupError, match=told) as raised:
+        await deployment.start()
+    assert "\n" not in str(raised.value)
+    world.faults.clear()
     assert not world.running()
     await deployment.start()
     assert await deployment.is_alive()
@@ -371,12 +364,9 @@ async def test_no_connection(tmp_path: Path) -> None:
 
 
 async def test_a_start_that_takes_too_long(world: ModalWorld, make: Callable[..., ModalDeployment]) -> None:
-    world.order("fault", name="TaskExecStart", delay=1000, times=99)
-    try:
-        with pytest.raises(StartupTimeoutError, match="No shell has started|startup_timeout"):
-            await make(startup_timeout=2).start()
-    finally:
-        world.order("forgive")
+    world.fault("TaskExecStart", delay=1000, times=99)
+    with pytest.raises(StartupTimeoutError, match="No shell has started|startup_timeout"):
+        await make(startup_timeout=2).start()
     assert not world.running()
 
 
@@ -390,23 +380,21 @@ async def test_a_start_is_given_up(
     world: ModalWorld, make: Callable[..., ModalDeployment], stage: str, after: bool, how: str
 ) -> None:
     """While a request is under way, before it is carried out and before its answer; nothing is left."""
-    world.order("fault", name=stage, delay=3, after=after)
+    world.fault(stage, delay=3, after=after)
     deployment = make(image=f"debian:{stage}-{after}-{how}".lower())
     starting = asyncio.ensure_future(deployment.start())
-    try:
-        name = "ImageGetOrCreate" if stage == "build" else stage
-        await until_async(lambda: world.calls(name) or starting.done())
-        assert not starting.done()
-        if how == "cancel":
-            starting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await starting
-        else:
-            await deployment.stop()
-            with pytest.raises(RuntimeClosedError):
-                await starting
-    finally:
-        world.order("forgive")
+    name = "ImageGetOrCreate" if stage == "build" else stage
+    await until_async(lambda: world.calls(name) or starting.done())
+    assert not starting.done()
+    if how == "cancel":
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+    else:
+        await deployment.stop()
+        with pytest.raises(RuntimeClosedError):
+            await starting
+    world.faults.clear()
     assert not world.running()
     await deployment.start()
     assert await deployment.is_alive()
@@ -417,31 +405,25 @@ async def test_a_sandbox_that_waits_for_room_is_given_up(
 ) -> None:
     monkeypatch.setenv("MODAL_SANDBOX_V2", "0")
     monkeypatch.setattr("swerex_c.deployment.modal._SETTLE_SECONDS", 0.5)
-    world.order("fault", name="SandboxGetTaskId", delay=1000, times=99)
+    world.fault("SandboxGetTaskId", delay=1000, times=99)
     deployment = make()
     starting = asyncio.ensure_future(deployment.start())
-    try:
-        await until_async(lambda: world.calls("SandboxGetTaskId"))
-        assert world.running()
-        starting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await starting
-        until(lambda: not world.running())
-    finally:
-        world.order("forgive")
+    await until_async(lambda: world.calls("SandboxGetTaskId"))
+    assert world.running()
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    until(lambda: not world.running())
 
 
 async def test_a_sandbox_whose_answer_was_lost_is_ended(
     world: ModalWorld, make: Callable[..., ModalDeployment]
 ) -> None:
     """Whether it was made is only known by its tags."""
-    world.order("fault", name="SandboxCreateV2", status="INTERNAL", after=True, times=99)
+    world.fault("SandboxCreateV2", status="INTERNAL", after=True, times=99)
     deployment = make()
-    try:
-        with pytest.raises(DeploymentStartupError):
-            await deployment.start()
-    finally:
-        world.order("forgive")
+    with pytest.raises(DeploymentStartupError):
+        await deployment.start()
     assert world.calls("SandboxCreateV2")
     assert not world.running()
 
@@ -452,12 +434,9 @@ async def test_one_whose_answer_was_lost_is_ended_in_the_callers_app_too(
     import modal
 
     app = await asyncio.wrap_future(background.spawn(modal.App.lookup.aio("others", create_if_missing=True)))
-    world.order("fault", name="SandboxCreateV2", status="INTERNAL", after=True, times=99)
-    try:
-        with pytest.raises(DeploymentStartupError):
-            await make(modal_sandbox_kwargs={"app": app, "tags": None, "secrets": None}).start()
-    finally:
-        world.order("forgive")
+    world.fault("SandboxCreateV2", status="INTERNAL", after=True, times=99)
+    with pytest.raises(DeploymentStartupError):
+        await make(modal_sandbox_kwargs={"app": app, "tags": None, "secrets": None}).start()
     assert world.calls("SandboxCreateV2")
     assert not world.running()
 
@@ -469,19 +448,16 @@ async def test_a_start_that_is_cancelled_twice_leaves_nothing(
     from swerex_c.providers.modal import tags
 
     monkeypatch.setattr(tags, "_LOOK_AGAIN_SECONDS", (0.0,))
-    count = len(world.order("look")["sandboxes"])
-    world.order("fault", name="SandboxCreateV2", delay=2)
+    count = len(world.sandboxes)
+    world.fault("SandboxCreateV2", delay=2)
     starting = asyncio.ensure_future(make().start())
-    try:
-        await asyncio.to_thread(until, lambda: world.calls("SandboxCreateV2"))
-        for _ in range(2):
-            starting.cancel()
-            await settle()
-        with pytest.raises(asyncio.CancelledError):
-            await starting
-        await asyncio.to_thread(until, lambda: len(world.order("look")["sandboxes"]) > count)
-    finally:
-        world.order("forgive")
+    await asyncio.to_thread(until, lambda: world.calls("SandboxCreateV2"))
+    for _ in range(2):
+        starting.cancel()
+        await settle()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await asyncio.to_thread(until, lambda: len(world.sandboxes) > count)
     await asyncio.to_thread(until, lambda: not world.running())
 
 
@@ -502,13 +478,10 @@ async def test_a_sandbox_that_could_not_be_terminated_is_named(
     world: ModalWorld, started: ModalDeployment, caplog: pytest.LogCaptureFixture
 ) -> None:
     sandbox = started.sandbox.object_id
-    world.order("fault", name="SandboxTerminateV2", status="PERMISSION_DENIED", times=99)
-    try:
-        await started.stop()
-    finally:
-        world.order("forgive")
+    world.fault("SandboxTerminateV2", status="PERMISSION_DENIED", times=99)
+    await started.stop()
     assert f"Cannot terminate the sandbox {sandbox}; Modal ends it after 3600 s" in caplog.text
-    world.order("end", sandbox=sandbox, status="TERMINATED")
+    world.end(sandbox, "TERMINATED")
 
 
 async def test_hooks_are_told(make: Callable[..., ModalDeployment], caplog: pytest.LogCaptureFixture) -> None:

@@ -143,7 +143,7 @@ def test_an_image_of_a_registry_that_wants_a_password(world: ModalWorld, monkeyp
     monkeypatch.setenv("DOCKER_PASSWORD", "secret")
     asked = built(world, _ImageBuilder(install_pipx=False).auto("registry.example.org/a:1"))
     assert asked["dockerfile_commands"] == ["FROM registry.example.org/a:1"]
-    secret = world.order("look")["secrets"][asked["image_registry_config"]["secret_id"]]
+    secret = world.secrets[asked["image_registry_config"]["secret_id"]]
     assert secret == {"REGISTRY_USERNAME": "somebody", "REGISTRY_PASSWORD": "secret"}
 
 
@@ -155,7 +155,7 @@ def test_an_image_of_ecr(world: ModalWorld, monkeypatch: pytest.MonkeyPatch) -> 
     asked = built(world, _ImageBuilder(install_pipx=False).auto(name))
     assert asked["dockerfile_commands"] == [f"FROM {name}"]
     assert asked["image_registry_config"]["registry_auth_type"] == "REGISTRY_AUTH_TYPE_AWS"
-    secret = world.order("look")["secrets"][asked["image_registry_config"]["secret_id"]]
+    secret = world.secrets[asked["image_registry_config"]["secret_id"]]
     assert secret == {
         "AWS_ACCESS_KEY_ID": "AK",
         "AWS_SECRET_ACCESS_KEY": "SK",
@@ -236,7 +236,7 @@ def test_prune(world: ModalWorld, monkeypatch: pytest.MonkeyPatch, v2: str) -> N
             each.kill()
             each.wait()
         for name in world.running():
-            world.order("end", sandbox=name, status="TERMINATED")
+            world.end(name, "TERMINATED")
 
 
 def test_tags_can_be_read_again() -> None:
@@ -251,7 +251,7 @@ def test_tags_can_be_read_again() -> None:
 
 
 def test_prune_says_why_it_cannot(world: ModalWorld) -> None:
-    world.order("fault", name="AppGetOrCreate", status="PERMISSION_DENIED", message="not yours")
+    world.fault("AppGetOrCreate", status="PERMISSION_DENIED", message="not yours")
     with pytest.raises(DeploymentStartupError, match="not yours"):
         prune()
 
