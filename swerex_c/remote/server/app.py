@@ -34,8 +34,9 @@ from swerex_c import models
 from swerex_c._version import __version__
 from swerex_c.files import zip
 from swerex_c.models import _ExceptionTransfer
-from swerex_c.remote.server.gate import Gate, failure, json_response, refusal
+from swerex_c.remote.server.gate import Gate
 from swerex_c.remote.server.process import first_signal
+from swerex_c.remote.server.responses import failure, json_response, refusal
 from swerex_c.remote.server.service import METHODS, InvalidRequestError, Service, validate
 from swerex_c.remote.wire import file_transfer
 
@@ -280,7 +281,8 @@ class _Handlers:
     # Files
 
     async def _upload(self, request: Request) -> Any:
-        return await self._service.count("upload", lambda: self._store(request))
+        with self._service.counted("upload"):
+            return await self._store(request)
 
     @staticmethod
     async def _store(request: Request) -> BaseModel:

@@ -125,12 +125,12 @@ class ServerCall(Request):
         if self.method in METHODS:
             return service.call(self.method, service.validate(self.method, self.payload))
         if self.method == "stream_in_session":
-            return service.count(self.method, self._stream)
+            return self._stream()
         if self.method == "upload":
             self.up = Receiver(self.id, UP, self.connection)
-            return service.count(self.method, self._upload)
+            return self._upload()
         if self.method == "download":
-            return service.count(self.method, self._download)
+            return self._download()
         raise InvalidInputError(f"There is no method {self.method!r:.100}")
 
     async def _run(self, work: Coroutine[Any, Any, Any]) -> None:
@@ -178,18 +178,19 @@ class ServerCall(Request):
         action: Any = service.validate("run_in_session", self.payload)
         self.payload = None
         self.down = Sender(self.id, DOWN, self.connection)
-        stream = service.runtime.stream_in_session(action)
         answer: dict[str, Any] = {}
         sent = hashlib.blake2b()
-        async with contextlib.aclosing(stream):  # type: ignore[type-var]
-            async for item in stream:
-                if isinstance(item, str):
-                    data = item.encode("utf-8", "surrogatepass")
-                    sent.update(data)
-                    self.down.write(data)
-                    await self.down.room()
-                else:
-                    answer = dict(item.__dict__)
+        with service.counted("stream_in_session"):
+            stream = service.runtime.stream_in_session(action)
+            async with contextlib.aclosing(stream):  # type: ignore[type-var]
+                async for item in stream:
+                    if isinstance(item, str):
+                        data = item.encode("utf-8", "surrogatepass")
+                        sent.update(data)
+                        self.down.write(data)
+                        await self.down.room()
+                    else:
+                        answer = dict(item.__dict__)
         self.down.finish()
         if answer.get("output") and _same(answer["output"], sent.digest()):
             answer["output"] = None
@@ -197,13 +198,15 @@ class ServerCall(Request):
 
     async def _upload(self) -> dict[str, Any]:
         assert self.up is not None
-        await file_transfer.receive(self.up.pieces(), _text(self.payload, "target_path"))
+        with self.channel.registry.service.counted("upload"):
+            await file_transfer.receive(self.up.pieces(), _text(self.payload, "target_path"))
         return {}
 
     async def _download(self) -> dict[str, Any]:
         self.down = Sender(self.id, DOWN, self.connection)
-        async with file_transfer.open_stream(_text(self.payload, "path")) as pieces:
-            await self.down.send(pieces)
+        with self.channel.registry.service.counted("download"):
+            async with file_transfer.open_stream(_text(self.payload, "path")) as pieces:
+                await self.down.send(pieces)
         return {}
 
     # -- the answer

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import resource
 import socket
 from collections.abc import Callable
@@ -22,8 +21,8 @@ from uvicorn.server import ServerState
 
 from swerex_c.exceptions import ServerLimitError
 from swerex_c.remote.server import logs
+from swerex_c.remote.server.responses import failure
 from swerex_c.remote.server.upgrade import switching, upgrade_fields
-from swerex_c.remote.wire.exceptions import to_wire
 from swerex_c.remote.wire.protocol import CHANNEL_HEADER, HEAD_BYTES
 
 if TYPE_CHECKING:
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["Connections", "FirstHead"]
 
 _TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-
-_LIMIT = b"HTTP/1.1 511 Limit\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
 
 _HEAD_END = b"\r\n\r\n"
 
@@ -198,8 +195,9 @@ class FirstHead(asyncio.Protocol):
             self.admit()
             known = registry.open(channel, connection)
         except ServerLimitError as error:
-            body = json.dumps({"swerexception": to_wire(error)}).encode()
-            transport.write(_LIMIT % len(body) + body)
+            refused = failure(error, {"Connection": "close"})
+            head = [b"HTTP/1.1 511 Limit", *(b": ".join(header) for header in refused.raw_headers)]
+            transport.write(b"\r\n".join(head) + _HEAD_END + bytes(refused.body))
             transport.close()
             return
         self.leave()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from email.utils import formatdate
@@ -21,11 +20,11 @@ from starlette.responses import Response
 from swerex_c.exceptions import InvalidInputError, ServerLimitError, ServerRestartedError
 from swerex_c.remote.server import auth, logs
 from swerex_c.remote.server.connections import FirstHead
+from swerex_c.remote.server.responses import failure, refusal
 from swerex_c.remote.server.service import Service
-from swerex_c.remote.wire.exceptions import to_wire
 from swerex_c.remote.wire.protocol import SERVER_HEADER, UPGRADE
 
-__all__ = ["Gate", "failure", "json_response", "refusal"]
+__all__ = ["Gate"]
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -170,21 +169,3 @@ async def _drain(receive: Receive) -> None:
         async with asyncio.timeout(_DRAIN_SECONDS):
             while (message := await receive())["type"] == "http.request" and message.get("more_body"):
                 pass
-
-
-# Responses
-
-
-def json_response(status: int, value: Any, headers: dict[str, str] | None = None) -> Response:
-    """Return a response in ASCII JSON, in which lone surrogates are escapes."""
-    return Response(json.dumps(value).encode(), status, headers, "application/json")
-
-
-def failure(error: Exception, headers: dict[str, str] | None = None) -> Response:
-    """Return the response that carries an exception."""
-    return json_response(511, {"swerexception": to_wire(error)}, headers)
-
-
-def refusal(error: HTTPException) -> Response:
-    """Return the response to a request that is refused."""
-    return json_response(error.status_code, {"detail": error.detail}, dict(error.headers or {}))

@@ -9,23 +9,18 @@ import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from swerex_c.remote.server import output
 
-__all__ = ["Main", "exit_after", "first_signal", "run"]
+__all__ = ["exit_after", "first_signal", "run"]
 
 
-class Main(Protocol):
-    """A coroutine function that serves until `stop` is set, then shuts down."""
-
-    def __call__(self, *, stop: asyncio.Event) -> Coroutine[Any, Any, None]: ...
-
-
-def run(main: Main, graceful: float) -> None:
+def run(main: Callable[..., Coroutine[Any, Any, None]], graceful: float) -> None:
     """Run `main` until it ends or a signal comes; see `first_signal`. Call this from the main thread, as the last call.
 
     Args:
+        main: called with the event `stop`; it serves until that is set, then shuts down.
         graceful: maximum number of seconds from the signal to the end.
     """
 

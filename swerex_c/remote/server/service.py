@@ -8,7 +8,7 @@ import hmac
 import itertools
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Protocol
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -94,33 +94,6 @@ class RuntimeHolder(Protocol):
     AUTH_TOKEN: str
 
 
-class _Counted:
-    """A context manager that counts one request, within the limit on those in flight.
-
-    `is_alive` does not count as in flight, so that a server at its limit still answers that it is alive.
-    """
-
-    __slots__ = ("_begin", "_method", "_service")
-
-    def __init__(self, service: Service, method: str):
-        self._service = service
-        self._method = method
-
-    def __enter__(self) -> None:
-        service = self._service
-        if self._method != "is_alive":
-            if service.in_flight >= service.limits.requests:
-                msg = f"The server allows {service.limits.requests} requests at the same time: try again later"
-                raise ServerLimitError(msg)
-            service.in_flight += 1
-        self._begin = time.perf_counter()
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._method != "is_alive":
-            self._service.in_flight -= 1
-        self._service.observe(self._method, time.perf_counter() - self._begin, kind is not None)
-
-
 class Service:
     """A runtime with a server's key, limits and counts, used by one event loop."""
 
@@ -171,7 +144,7 @@ class Service:
         Raises:
             ServerLimitError: if too many requests are in flight, or too many sessions are open.
         """
-        with _Counted(self, method):
+        with self.counted(method):
             if method == "close":
                 return await self.close()
             if method == "create_session":
@@ -191,17 +164,27 @@ class Service:
         finally:
             self._creating.remove(request.session)
 
-    def counted(self, method: str) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager that counts one request.
+    @contextlib.contextmanager
+    def counted(self, method: str) -> Iterator[None]:
+        """Count a request, within the limit on those in flight.
 
-        On entry, it raises `ServerLimitError` if too many requests are in flight.
+        `is_alive` does not count as in flight, so that a server at its limit still answers that it is alive.
+
+        Raises:
+            ServerLimitError: if too many requests are in flight.
         """
-        return _Counted(self, method)
-
-    async def count(self, method: str, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Await `work()`, counted as one request of `method`; see `counted`."""
-        with _Counted(self, method):
-            return await work()
+        limited = method != "is_alive"
+        if limited and self.in_flight >= self.limits.requests:
+            msg = f"The server allows {self.limits.requests} requests at the same time: try again later"
+            raise ServerLimitError(msg)
+        self.in_flight += limited
+        begin, failed = time.perf_counter(), True
+        try:
+            yield
+            failed = False
+        finally:
+            self.in_flight -= limited
+            self.observe(method, time.perf_counter() - begin, failed)
 
     async def close(self) -> BaseModel:
         """Close the runtime, with all sessions and commands, and replace it.
