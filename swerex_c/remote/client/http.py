@@ -17,7 +17,6 @@ import socket
 import time
 import urllib.request
 import uuid
-import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -98,6 +97,9 @@ class _Lost(Exception):
 class JsonClient:
     """Client of one server, for use from any event loop and any thread."""
 
+    _session: aiohttp.ClientSession | None = None
+    """Connections of the client in the private event loop, which alone sets it."""
+
     def __init__(self, url: str, headers: Mapping[str, str] | None = None, answer_limit: int = ANSWER_LIMIT):
         """Create a client, which connects at its first call.
 
@@ -118,8 +120,6 @@ class JsonClient:
         self._instances = ServerInstances()
         self._ending: set[asyncio.Task[None]] = set()
         """Tasks that tell the server to cancel requests."""
-        self._connections = _Connections()
-        weakref.finalize(self, _Connections.drop, self._connections).atexit = False
 
     async def is_alive(self, timeout: float) -> IsAliveResponse:
         """Check whether the server responds within `timeout` seconds.
@@ -268,7 +268,17 @@ class JsonClient:
 
     async def close(self) -> None:
         """Close the connections. The client can be used again."""
-        await background.run(self._connections.close())
+        await background.run(self._close())
+
+    async def _close(self) -> None:
+        session, self._session = self._session, None
+        await _close(session)
+
+    def __del__(self) -> None:
+        """Close the connections. This must not wait or take a lock."""
+        session = self._session
+        if session is not None and (loop := _sessions.get(session)) is not None:
+            loop.call_soon_threadsafe(lambda: loop.create_task(_close(session)))
 
     async def _persist(
         self, method: str, body: bytes, headers: dict[str, str], wait: float | None
@@ -353,7 +363,9 @@ class JsonClient:
             # it meanwhile may or may not have arrived, and cannot be resent.
             headers = {**headers, "Connection": "close"}
         limit = aiohttp.ClientTimeout(total=wait, sock_connect=_CONNECT_SECONDS)
-        session = self._connections.session(url)
+        session = self._session
+        if session is None or session not in _sessions:
+            session = self._session = _new_session(url)
         with _explained(wait):
             try:
                 response = await session.request(
@@ -473,44 +485,27 @@ def _form(target: str, content: AsyncIterator[bytes], *, unzip: bool) -> aiohttp
 # Connections
 
 
-class _Connections:
-    """Connections of one client, in an HTTP session of the private event loop."""
-
-    def __init__(self) -> None:
-        self._session: aiohttp.ClientSession | None = None
-        self._loop: asyncio.AbstractEventLoop
-
-    def session(self, url: str) -> aiohttp.ClientSession:
-        """Return the session, created if necessary. Call this in the private event loop."""
-        if self._session is None or self._session not in _sessions:
-            connector = aiohttp.TCPConnector(
-                limit=0, keepalive_timeout=_KEEPALIVE, ttl_dns_cache=60, socket_factory=_socket
-            )
-            # trust_env costs time with every request, so set it only if the environment has a proxy.
-            self._session = aiohttp.ClientSession(
-                connector=connector,
-                trust_env=not is_loopback(url) and bool(urllib.request.getproxies()),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=None),
-            )
-            self._loop = asyncio.get_running_loop()
-            _sessions.add(self._session)
-        return self._session
-
-    async def close(self) -> None:
-        session, self._session = self._session, None
-        if session in _sessions:
-            _sessions.discard(session)
-            await session.close()
-
-    def drop(self) -> None:
-        """Have the connections closed; a finalizer calls this, which must not wait or take a lock."""
-        if self._session in _sessions:
-            self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self.close()))
+def _new_session(url: str) -> aiohttp.ClientSession:
+    """Create the connections of a client to `url`, in the private event loop."""
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE, ttl_dns_cache=60, socket_factory=_socket)
+    # trust_env costs time with every request, so set it only if the environment has a proxy.
+    session = aiohttp.ClientSession(
+        connector=connector,
+        trust_env=not is_loopback(url) and bool(urllib.request.getproxies()),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None),
+    )
+    _sessions[session] = asyncio.get_running_loop()
+    return session
 
 
-_sessions: set[aiohttp.ClientSession] = set()
-"""Open sessions of this process."""
+async def _close(session: aiohttp.ClientSession | None) -> None:
+    if session is not None and _sessions.pop(session, None) is not None:
+        await session.close()
+
+
+_sessions: dict[aiohttp.ClientSession, asyncio.AbstractEventLoop] = {}
+"""Open sessions of this process, and their event loop."""
 
 
 @atexit.register
@@ -518,22 +513,22 @@ def _close_all() -> None:
     """Close what is open at the end of the program: aiohttp complains of it otherwise."""
 
     async def close() -> None:
-        while _sessions:
-            await _sessions.pop().close()
+        for session in list(_sessions):
+            await _close(session)
 
     if _sessions:
         with contextlib.suppress(Exception):
             background.run_blocking(close(), timeout=_GIVE_UP_SECONDS)
 
 
-_parents: list[set[aiohttp.ClientSession]] = []
+_parents: list[dict[aiohttp.ClientSession, asyncio.AbstractEventLoop]] = []
 
 
 def _leave_to_parent() -> None:
     """Keep the sessions of the parent untouched in a forked child."""
     global _sessions
     _parents.append(_sessions)
-    _sessions = set()
+    _sessions = {}
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)

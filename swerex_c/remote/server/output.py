@@ -38,7 +38,7 @@ _PIECE = 1 << 16
 
 
 class _Writer:
-    """Thread that writes to descriptors of one file, in order.
+    """Thread that writes to descriptors, in order.
 
     The thread is a daemon and uses no buffer of Python's, so that the process can exit while it is stuck in a write.
     """
@@ -176,7 +176,7 @@ class _Lines(io.RawIOBase):
             self._writer.put(self._fd, begun)
 
 
-_writers: list[_Writer] = []
+_writer: _Writer | None = None
 
 
 def redirect(note: Note) -> None:
@@ -184,7 +184,7 @@ def redirect(note: Note) -> None:
 
     At the exit of the process, what is queued is written, unless nobody reads it.
     """
-    writers: list[tuple[int, _Writer]] = []
+    global _writer
     for name in ("stderr", "stdout"):
         stream: TextIO | None = getattr(sys, name)
         if stream is None or isinstance(getattr(stream, "buffer", None), _Lines):
@@ -194,16 +194,11 @@ def redirect(note: Note) -> None:
         except (OSError, ValueError):
             continue  # it is not a file
         stream.flush()
-        # Two descriptors of one file share a thread, which keeps the order.
-        shared = next((writer for other, writer in writers if os.path.sameopenfile(fd, other)), None)
-        writer = shared or _Writer(note)
-        if shared is None:
-            writers.append((fd, writer))
-        lines = _Lines(fd, writer)
+        if _writer is None:  # one for both, which may be the same file: it keeps the order
+            _writer = _Writer(note)
+            atexit.register(end)
+        lines = _Lines(fd, _writer)
         setattr(sys, name, io.TextIOWrapper(lines, stream.encoding, stream.errors, write_through=True))
-    _writers.extend(writer for _, writer in writers)
-    if writers:
-        atexit.register(end)
 
 
 def end(seconds: float = 1.0) -> None:
@@ -215,10 +210,10 @@ def end(seconds: float = 1.0) -> None:
     for stream in (sys.stderr, sys.stdout):
         if isinstance(getattr(stream, "buffer", None), _Lines):
             stream.flush()
-    for writer in _writers:
-        writer.end(seconds)
+    if _writer is not None:
+        _writer.end(seconds)
 
 
 def dropped() -> int:
     """Return the number of lines that were dropped so far."""
-    return sum(writer.dropped for writer in _writers)
+    return 0 if _writer is None else _writer.dropped
