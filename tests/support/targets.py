@@ -512,23 +512,13 @@ def _fargate(get: Get) -> Iterator[Target]:
 
 @_engine("ray")
 def _ray(get: Get) -> Iterator[Target]:
-    yield from _actor(get, "ray")
-
-
-@_kind("ray-calls", pytest.mark.needs(name="ray"), deployment=False)
-def _ray_calls(get: Get) -> Iterator[Target]:
-    """Through calls of the actor, as where no direct connection passes."""
-    yield from _actor(get, "ray-calls", connection="ray")
-
-
-def _actor(get: Get, name: str, **fields: Any) -> Iterator[Target]:
     _need("ray", "ray")
     from swerex_c import RayDeployment
     from tests.support.ray_cluster import actors
 
     variables = {"RAY_ADDRESS": get("nodes").address}
-    fields = {"num_cpus": 0.1, "startup_timeout": DEADLINE, **fields}
-    yield from _started(name, lambda: RayDeployment(**fields), _directory(get), left=actors, variables=variables)
+    fields: dict[str, Any] = {"num_cpus": 0.1, "startup_timeout": DEADLINE}
+    yield from _started("ray", lambda: RayDeployment(**fields), _directory(get), left=actors, variables=variables)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

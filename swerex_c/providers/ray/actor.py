@@ -1,7 +1,8 @@
 """Actor's side of an environment, in a worker process of Ray on the node.
 
-The actor starts the environment's supervisor and serves the driver's calls. A call returns ("done", value) or
-("failed", an exception encoded by `swerex_c.remote.wire.exceptions`), so that Ray never has to serialize an exception.
+The actor starts the environment's supervisor and passes the driver's requests to the environment's server. A call
+returns ("done", value), ("failed", an exception encoded by `swerex_c.remote.wire.exceptions`), so that Ray never has to
+serialize an exception, or ("ended", (kind, words)) with the reason why the environment has ended.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
-from swerex_c.exceptions import DeploymentStartupError, SandboxLostError
-from swerex_c.providers.ray.forward import PIECE
-from swerex_c.providers.ray.server import COPY_SOCKET
+from swerex_c.exceptions import ConnectionLostError, DeploymentStartupError, SandboxLostError
+from swerex_c.providers.ray.server import COPY, SOCKET
 from swerex_c.providers.ray.supervisor import PROGRAM, stop_seconds
+from swerex_c.remote.client.calls import ClientChannel
+from swerex_c.remote.client.connect import Address
+from swerex_c.remote.wire import file_transfer
 from swerex_c.remote.wire.exceptions import from_wire, to_wire
 from swerex_c.utils.threads import in_thread
 
@@ -40,20 +45,27 @@ class Host:
         self._supervisor: asyncio.subprocess.Process
         self._supervisor_pid = 0
         self._directory = ""
-        self._address = ("", 0)
-        self._ended: asyncio.Task[tuple[str, str]]
+        self._channel: ClientChannel
+        self._ended: asyncio.Task[tuple[str, str]] | None = None
         self._watching: asyncio.Task[None]
         self._numbers = itertools.count()
-        self._connections: dict[int, tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}
+        self._outgoing: dict[int, AsyncGenerator[Any, None]] = {}
+        self._incoming: dict[int, _Incoming] = {}
 
     async def do(self, name: str, *args: Any) -> tuple[str, Any]:
         """Call one of the methods below, and return its encoded outcome.
 
         The module's docstring describes the encoding.
         """
+        if self._ended is not None and self._ended.done():
+            return "ended", self._ended.result()
         try:
             return "done", await getattr(self, name)(*args)
         except Exception as error:
+            if isinstance(error, ConnectionLostError) and self._ended is not None:
+                # The server's end comes before the supervisor has found out why, and has ended the rest.
+                with contextlib.suppress(TimeoutError):
+                    return "ended", await asyncio.wait_for(asyncio.shield(self._ended), _SWEEP_SECONDS)
             return "failed", to_wire(error)
 
     # The environment
@@ -61,8 +73,8 @@ class Host:
     async def open(self) -> dict[str, Any]:
         """Start the environment and return its facts.
 
-        They are the ids `actor` and `node`, the address `ip` of the node, the `port` of the server, the `directory` of
-        the environment, and the pids of the actor's process (`pid`), the `supervisor` and the `server`.
+        They are the ids `actor` and `node`, the address `ip` of the node, the `directory` of the environment, and the
+        pids of the actor's process (`pid`), the `supervisor` and the `server`.
 
         Raises:
             DeploymentStartupError: if that fails, with the environment's own message.
@@ -77,7 +89,7 @@ class Host:
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         self._watching = asyncio.ensure_future(self._watch_raylet(os.getppid()))
-        spec = {**self.spec, "host": ip, "sys_path": [path or os.getcwd() for path in sys.path]}
+        spec = {**self.spec, "sys_path": [path or os.getcwd() for path in sys.path]}
         await self._write_line(json.dumps(spec).encode())
         said = await self._read_message()
         if "failed" in said:
@@ -87,7 +99,8 @@ class Host:
             raise DeploymentStartupError(f"The environment's processes did not start: {why} (see Ray's logs)")
         ready: dict[str, Any] = said["ready"]
         self._directory, self._supervisor_pid = ready["directory"], ready["supervisor"]
-        self._address = (ip, ready["port"])
+        headers = {"X-API-Key": self.spec["key"]}
+        self._channel = ClientChannel(Address(unix=os.path.join(self._directory, SOCKET), headers=headers), 0.0)
         self._ended = asyncio.ensure_future(self._reason())
         return facts | ready
 
@@ -121,75 +134,109 @@ class Host:
             shutil.rmtree(self._directory, ignore_errors=True)
         return kind, why
 
-    async def wait(self) -> tuple[str, str]:
-        """Wait until the environment has ended; return the result of `_reason`.
-
-        `open` must have started the environment.
-        """
-        return await asyncio.shield(self._ended)
-
     async def close(self) -> None:
-        """End the environment and everything in it, gracefully if possible.
-
-        `open` must have started the environment.
+        """End the environment and everything in it, gracefully if possible. `open` must have started it.
 
         Raises:
             SandboxLostError: if its processes do not end in time.
         """
+        assert self._ended is not None
         await self._write_line(b"stop")
         try:
-            async with asyncio.timeout(stop_seconds(self.spec) + _SWEEP_SECONDS):
-                await self.wait()
+            await asyncio.wait_for(asyncio.shield(self._ended), stop_seconds(self.spec) + _SWEEP_SECONDS)
         except TimeoutError:
             with contextlib.suppress(OSError):
                 os.kill(self._supervisor_pid, signal.SIGKILL)
             raise SandboxLostError("The environment's processes did not end in time") from None
 
-    # Connections to the environment's server, for a driver that cannot connect to the node
+    # Requests
 
-    async def connect(self) -> int:
-        """Connect to the server, and return the connection's number."""
+    async def call(self, method: str, payload: dict[str, Any]) -> dict[str, Any]:
+        """Call a method of the environment's server."""
+        return await self._channel.call(method, payload, patient=False)
+
+    def _begin(self, items: AsyncGenerator[Any, None]) -> int:
         number = next(self._numbers)
-        self._connections[number] = await asyncio.open_connection(*self._address, limit=PIECE)
+        self._outgoing[number] = items
         return number
 
-    async def send(self, number: int, data: bytes) -> None:
-        """Send bytes to the server."""
-        _, writer = self._connections[number]
-        writer.write(data)
-        await writer.drain()
+    async def stream(self, method: str, payload: dict[str, Any]) -> int:
+        """Begin to call a method with a stream of output, and return a number for `next`."""
+        return self._begin(self._channel.stream(method, payload))
 
-    async def receive(self, number: int) -> bytes:
-        """Return the next bytes from the server; b"" if it has closed the connection."""
-        return await self._connections[number][0].read(PIECE)
+    async def next(self, number: int) -> Any:
+        """Return the next item, or None at the end."""
+        return await anext(self._outgoing[number], None)
 
-    async def disconnect(self, number: int) -> None:
-        """Close a connection."""
-        self._connections.pop(number)[1].close()
+    async def drop(self, number: int) -> None:
+        """Cancel what is left of a transfer."""
+        if (items := self._outgoing.pop(number, None)) is not None:
+            await items.aclose()
+        if (incoming := self._incoming.pop(number, None)) is not None:
+            incoming.saving.cancel()
 
-    # Files of an environment with another file system than its node
+    # Files
 
-    async def copy(self, how: str, source: str, target: str) -> None:
-        """Have the server copy a file or tree between this node and the environment.
+    async def save(self, name: str, target: str) -> int:
+        """Begin to receive a file or tree with this name, and return a number for `send`."""
+        number = next(self._numbers)
+        self._incoming[number] = _Incoming(lambda pieces: self._save(pieces, name, target))
+        return number
 
-        Args:
-            how: "upload" copies from the node to the environment, "download" from the environment to the node.
+    async def send(self, number: int, piece: bytes) -> None:
+        """Receive the next piece, or b"" at the end."""
+        await self._incoming[number].send(piece)
 
-        Raises:
-            SandboxLostError: if the environment ends during the transfer.
+    async def _save(self, pieces: AsyncGenerator[bytes, None], name: str, target: str) -> None:
+        async with self._staged(name) as path:
+            await file_transfer.receive(pieces, path or target)
+            if path is not None:
+                await self.call(COPY, {"how": "upload", "source": path, "target": target})
+
+    async def read(self, source: str) -> int:
+        """Begin to send a file or tree, and return a number for `next`."""
+        return self._begin(self._read(source))
+
+    async def _read(self, source: str) -> AsyncGenerator[bytes, None]:
+        async with self._staged(os.path.basename(os.path.normpath(source))) as path:
+            if path is not None:
+                await self.call(COPY, {"how": "download", "source": source, "target": path})
+            async with file_transfer.open_stream(path or source) as pieces:
+                async for piece in pieces:
+                    yield bytes(piece)
+
+    @contextlib.asynccontextmanager
+    async def _staged(self, name: str) -> AsyncIterator[str | None]:
+        """Give a new path on the node that ends with `name`, and remove it at the end.
+
+        It is None for an environment that has the node's files.
         """
-        reader, writer = await asyncio.open_unix_connection(os.path.join(self._directory, COPY_SOCKET))
+        environment = self.spec["environment"]
+        if environment["type"] == "local" and environment["isolation"] is None:
+            yield None
+            return
+        directory = tempfile.mkdtemp(dir=self._directory)
         try:
-            writer.write(json.dumps([how, source, target]).encode() + b"\n")
-            line = await reader.readline()
+            yield os.path.join(directory, name or "root")
         finally:
-            writer.close()
-        if not line:
-            raise SandboxLostError("The environment ended during the transfer")
-        said = json.loads(line)
-        if "failed" in said:
-            raise from_wire(said["failed"])
+            await in_thread(shutil.rmtree, directory, ignore_errors=True)
 
-    async def remove(self, path: str) -> None:
-        """Remove a directory on this node."""
-        await in_thread(shutil.rmtree, path, ignore_errors=True)
+
+class _Incoming:
+    """A file or tree that the driver sends in pieces."""
+
+    def __init__(self, save: Any):
+        self._pieces: asyncio.Queue[bytes] = asyncio.Queue(1)
+        self.saving: asyncio.Future[None] = asyncio.ensure_future(save(self._received()))
+
+    async def _received(self) -> AsyncGenerator[bytes, None]:
+        while piece := await self._pieces.get():
+            yield piece
+
+    async def send(self, piece: bytes) -> None:
+        """Pass on a piece, and wait for the end after b""; raise the error if the file cannot be saved."""
+        putting = asyncio.ensure_future(self._pieces.put(piece))
+        await asyncio.wait((putting, self.saving), return_when=asyncio.FIRST_COMPLETED)
+        if self.saving.done() or not piece:
+            putting.cancel()
+            await self.saving

@@ -1,8 +1,8 @@
 """Configuration of a Ray deployment."""
 
-from typing import Annotated, Any, ClassVar, Literal, Self, TypedDict
+from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from swerex_c.providers.config import ProviderConfig
 from swerex_c.providers.docker.config import DockerDeploymentConfig
@@ -40,20 +40,8 @@ class RayDeploymentConfig(ProviderConfig):
     resources: dict[str, float] = {}
     """Custom resources that Ray reserves, by name."""
 
-    scheduling_strategy: Literal["DEFAULT", "SPREAD"] = "DEFAULT"
-    """Ray's strategy to choose among the nodes with enough free resources."""
-
-    node_id: str | None = None
-    """Id of the only node that may run the environment."""
-
-    node_labels: dict[str, str] = {}
-    """Labels that the node must have."""
-
-    placement_group: str | None = None
-    """Name of an existing placement group."""
-
-    bundle: int = Field(default=-1, ge=-1)
-    """Index of the bundle in the placement group, from 0; -1 is any bundle."""
+    actor_options: dict[str, Any] = {}
+    """More arguments for `.options()` of the actor, such as `scheduling_strategy` and `label_selector`."""
 
     runtime_env: dict[str, Any] = {}
     """Ray runtime environment of the actor's process: its variables, packages and working directory."""
@@ -65,31 +53,11 @@ class RayDeploymentConfig(ProviderConfig):
     """Maximum seconds that the environment may exist after its start; None is no limit."""
 
     memory_limit: int | None = Field(default=None, ge=16 << 20)
-    """Maximum bytes of memory of all processes in the environment together; None sets no limit."""
-
-    connection: Literal["auto", "direct", "ray"] = "auto"
-    """Transport of commands: a connection to the node ("direct"), calls of the actor ("ray", which is slower but needs
-    only Ray's own ports), or "auto", which is "direct" if the node accepts connections and "ray" otherwise."""
+    """Maximum bytes of memory of all processes in the environment together, which is checked ten times a second; None
+    sets no limit."""
 
     type: Literal["ray"] = "ray"
     """Discriminator of the deployment configurations. Do not change it."""
-
-    @model_validator(mode="after")
-    def check_place(self) -> Self:
-        """Check that the placement rules do not conflict.
-
-        Raises:
-            ValueError: if more than one rule is given, or a bundle without its placement group.
-        """
-        named = ("node_id", "node_labels", "placement_group")
-        given = [name for name in named if getattr(self, name)] + ["scheduling_strategy"] * (
-            self.scheduling_strategy != "DEFAULT"
-        )
-        if len(given) > 1:
-            raise ValueError(f"Of {' and '.join(given)} only one can be given")
-        if self.bundle >= 0 and not self.placement_group:
-            raise ValueError("A bundle is one of a placement_group, which is not given")
-        return self
 
 
 class RayKeywords(TypedDict, total=False):
@@ -102,13 +70,8 @@ class RayKeywords(TypedDict, total=False):
     num_gpus: float
     memory: int | None
     resources: dict[str, float]
-    scheduling_strategy: Literal["DEFAULT", "SPREAD"]
-    node_id: str | None
-    node_labels: dict[str, str]
-    placement_group: str | None
-    bundle: int
+    actor_options: dict[str, Any]
     runtime_env: dict[str, Any]
     startup_timeout: float
     time_limit: float | None
     memory_limit: int | None
-    connection: Literal["auto", "direct", "ray"]

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+import logging
+from typing import TYPE_CHECKING, Any
 
-from swerex_c.exceptions import ConnectionLostError, ResultLostError, SandboxLostError, ServerRestartedError
+from swerex_c.exceptions import ConnectionLostError, SandboxLostError
+from swerex_c.remote.client.connect import Address
+from swerex_c.remote.client.frames import WireClient
 from swerex_c.runtime.remote import RemoteRuntime
 
 if TYPE_CHECKING:
     from swerex_c import models
-    from swerex_c.providers.ray.link import ActorConnection
-    from swerex_c.remote.client.frames import WireClient
-    from swerex_c.remote.client.http import JsonClient
+    from swerex_c.providers.ray.channel import ActorChannel
 
 __all__ = ["RayRuntime"]
-
-T = TypeVar("T")
 
 _ALIVE_SECONDS = 5.0
 """Default timeout of `is_alive` in seconds."""
 
-_REPORT_SECONDS = 3.0
-"""Seconds for Ray to report an environment's end after the connection to the environment has broken."""
+
+class _Client(WireClient):
+    """A frame client whose requests are calls of an actor."""
+
+    def __init__(self, channel: ActorChannel):
+        super().__init__(Address(unix=channel.name))
+        self._actor = channel
+
+    async def channel(self, own: bool = False) -> Any:
+        return self._actor
 
 
 class RayRuntime(RemoteRuntime):
@@ -37,35 +39,9 @@ class RayRuntime(RemoteRuntime):
     not raise it. No command runs twice.
     """
 
-    def __init__(self, link: ActorConnection, staging: str | None, **kwargs: Any):
-        """Create the runtime; further keyword arguments are those of `RemoteRuntime`.
-
-        Args:
-            staging: directory on the node for files on their way to or from an environment with another file system;
-                None if the environment uses the node's.
-        """
-        super().__init__(**kwargs)
-        self._link = link
-        self._staging = staging
-
-    async def _guarded(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Await `work()`, and raise the environment's loss as soon as Ray reports it."""
-        async with self._link.guard():
-            try:
-                return await work()
-            except (ConnectionLostError, ServerRestartedError, ResultLostError):
-                self._link.check_ray()
-                await asyncio.sleep(_REPORT_SECONDS)  # the guard ends it, with the reason of the loss
-                raise
-
-    async def _by(self, call: Callable[[WireClient | JsonClient], Awaitable[T]]) -> T:
-        return await self._guarded(lambda: super(RayRuntime, self)._by(call))
-
-    async def stream_in_session(self, action: models.Action) -> AsyncIterator[str | models.BashObservation]:
-        items = super().stream_in_session(action)
-        async with contextlib.aclosing(items):  # type: ignore[type-var]
-            while (item := await self._guarded(lambda: anext(items, None))) is not None:
-                yield item
+    def __init__(self, channel: ActorChannel, *, logger: logging.Logger | None = None):
+        super().__init__(auth_token="", wire="msgpack", timeout=_ALIVE_SECONDS, logger=logger)
+        self._wire_client = _Client(channel)
 
     async def is_alive(self, *, timeout: float | None = None) -> models.IsAliveResponse:
         """Check whether the environment exists and responds.
@@ -76,7 +52,7 @@ class RayRuntime(RemoteRuntime):
         from swerex_c.models import IsAliveResponse
 
         try:
-            return await super().is_alive(timeout=_ALIVE_SECONDS if timeout is None else timeout)
+            return await super().is_alive(timeout=timeout)
         except SandboxLostError as error:
             return IsAliveResponse(is_alive=False, message=str(error))
 
@@ -91,35 +67,3 @@ class RayRuntime(RemoteRuntime):
             return await super().close()
         except (SandboxLostError, ConnectionLostError):
             return CloseResponse()
-
-    # Files of an environment with another file system than its node
-
-    async def upload(self, request: models.UploadRequest) -> models.UploadResponse:
-        """Copy a file or a tree to the environment, with modes and symbolic links.
-
-        A tree is merged into a directory that exists.
-        """
-        if self._staging is None:
-            return await super().upload(request)
-        async with self._staged(os.path.basename(os.path.abspath(request.source_path))) as path:
-            answer = await super().upload(request.model_copy(update={"target_path": path}))
-            await self._guarded(lambda: self._link.ask("copy", "upload", path, request.target_path))
-            return answer
-
-    async def download(self, source_path: str, target_path: str) -> None:
-        """Copy a file or a tree from the environment, by the rules of `upload`."""
-        if self._staging is None:
-            return await super().download(source_path, target_path)
-        async with self._staged(os.path.basename(os.path.normpath(source_path))) as path:
-            await self._guarded(lambda: self._link.ask("copy", "download", source_path, path))
-            await super().download(path, target_path)
-
-    @contextlib.asynccontextmanager
-    async def _staged(self, name: str) -> AsyncIterator[str]:
-        """Yield a new path on the node that ends with `name`; remove it at the end."""
-        directory = f"{self._staging}/{uuid.uuid4().hex}"
-        try:
-            yield f"{directory}/{name or 'root'}"
-        finally:
-            with contextlib.suppress(SandboxLostError):
-                self._link.send("remove", directory)

@@ -1,8 +1,7 @@
 """Server process of an environment.
 
-It runs the environment's deployment and is the parent of its commands. The driver connects to the node's address with
-the environment's key. A socket in a directory that only this user may enter takes the actor's requests to copy files
-between this node and the environment.
+It runs the environment's deployment and is the parent of its commands. It listens on a socket in a directory that only
+this user may enter, for the actor.
 """
 
 from __future__ import annotations
@@ -13,21 +12,25 @@ import json
 import os
 import signal
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, TypeAdapter
 
 from swerex_c.interfaces import AbstractRuntime
-from swerex_c.models import UploadRequest
+from swerex_c.models import UploadRequest, UploadResponse
 from swerex_c.providers.docker.config import DockerDeploymentConfig
 from swerex_c.providers.local.config import LocalDeploymentConfig
 from swerex_c.remote.server.serve import ListenAddresses, ServeOptions, serve
-from swerex_c.remote.server.service import Service
+from swerex_c.remote.server.service import METHODS, Service
 from swerex_c.remote.wire.exceptions import to_wire
 
-__all__ = ["COPY_SOCKET", "run"]
+__all__ = ["COPY", "SOCKET", "run"]
 
-COPY_SOCKET = "copy"
+SOCKET = "socket"
+"""Name of the server's socket in the environment's directory."""
+
+COPY = "copy"
+"""Method of the server that copies a file or tree between the node and the environment."""
 
 _GRACEFUL = 4.0
 """Seconds to complete pending requests when the environment ends."""
@@ -37,6 +40,15 @@ _CONFIG: TypeAdapter[LocalDeploymentConfig | DockerDeploymentConfig] = TypeAdapt
 )
 
 
+class _Copy(BaseModel):
+    how: Literal["upload", "download"]
+    source: str
+    target: str
+
+
+METHODS[COPY] = TypeAdapter(_Copy)
+
+
 @dataclass
 class _Holder:
     runtime: AbstractRuntime
@@ -44,10 +56,18 @@ class _Holder:
 
 
 class _Service(Service):
-    """A service whose `close` does not replace the runtime, because the environment ends with the runtime."""
+    """A service that copies files too, and whose `close` does not replace the runtime, which ends the environment."""
+
+    async def call(self, method: str, request: BaseModel | None) -> BaseModel:
+        if not isinstance(request, _Copy):
+            return await super().call(method, request)
+        if request.how == "upload":
+            return await self.runtime.upload(UploadRequest(source_path=request.source, target_path=request.target))
+        await self.runtime.download(request.source, request.target)
+        return UploadResponse()
 
     async def close(self) -> BaseModel:
-        return await self.holder.runtime.close()
+        return await self.runtime.close()
 
 
 async def _no_app(scope: Any, receive: Any, send: Any) -> None:
@@ -78,11 +98,11 @@ async def _main(spec: dict[str, Any], directory: str, report_fd: int) -> int:
     serving = asyncio.ensure_future(_serve(spec, directory, report_fd))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, serving.cancel)
     with contextlib.suppress(asyncio.CancelledError):
-        return await serving
+        await serving
     return 0
 
 
-async def _serve(spec: dict[str, Any], directory: str, report_fd: int) -> int:
+async def _serve(spec: dict[str, Any], directory: str, report_fd: int) -> None:
     deployment = _CONFIG.validate_python(spec["environment"]).get_deployment()
     try:
         await deployment.start()
@@ -91,37 +111,12 @@ async def _serve(spec: dict[str, Any], directory: str, report_fd: int) -> int:
         raise
     try:
         service = _Service(_Holder(deployment.runtime, spec["key"]))
-        options = ServeOptions(host=spec["host"], port=0, graceful=_GRACEFUL)
-        copies = await asyncio.start_unix_server(
-            lambda reader, writer: _serve_copy(deployment.runtime, reader, writer), os.path.join(directory, COPY_SOCKET)
-        )
+        options = ServeOptions(host=None, unix=os.path.join(directory, SOCKET), graceful=_GRACEFUL)
 
-        def ready(places: ListenAddresses) -> None:
+        def ready(_: ListenAddresses) -> None:
             pids = {"supervisor": os.getppid(), "server": os.getpid()}
-            _report(report_fd, {"ready": {"port": places.port, "directory": directory, **pids}})
+            _report(report_fd, {"ready": {"directory": directory, **pids}})
 
-        async with copies:
-            await serve(service, _no_app, options, ready=ready)
-        return 0
+        await serve(service, _no_app, options, ready=ready)
     finally:
         await deployment.stop()
-
-
-async def _serve_copy(runtime: AbstractRuntime, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Serve one request to copy a file or tree between this node and the environment."""
-    try:
-        said: dict[str, Any] = {"done": True}
-        try:
-            how, source, target = json.loads(await reader.readline())
-            if how == "upload":
-                await runtime.upload(UploadRequest(source_path=source, target_path=target))
-            else:
-                await runtime.download(source, target)
-        except Exception as error:
-            said = {"failed": to_wire(error)}
-        writer.write(json.dumps(said).encode() + b"\n")
-        await writer.drain()
-    except (OSError, asyncio.CancelledError):
-        pass
-    finally:
-        writer.close()

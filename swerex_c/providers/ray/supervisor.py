@@ -33,13 +33,10 @@ import signal
 import sys
 import time
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from swerex_c.providers.ray.memory import descendants, new_limit
+from swerex_c.providers.ray.processes import MemoryLimit, descendants
 from swerex_c.utils.temporary import make_temporary
-
-if TYPE_CHECKING:
-    from swerex_c.providers.ray.memory import CgroupLimit, PolledLimit
 
 __all__ = ["PROGRAM", "main", "stop_seconds"]
 
@@ -93,7 +90,9 @@ class _Supervisor:
     def __init__(self, spec: dict[str, Any]):
         self.spec = spec
         self.directory = make_temporary("swerex-ray-")
-        self.limit: CgroupLimit | PolledLimit | None = None
+        # A container has a limit of its own.
+        bytes_limit = None if spec["environment"]["type"] == "docker" else spec["memory_limit"]
+        self.limit = None if bytes_limit is None else MemoryLimit(bytes_limit)
         self.server = 0
         self.status: int | None = None
 
@@ -107,18 +106,12 @@ class _Supervisor:
             signal.signal(number, signal.SIG_IGN)  # the supervisor ends with its environment
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        container = self.spec["environment"]["type"] == "docker"
-        if self.spec["memory_limit"] is not None and not container:
-            name = os.path.basename(self.directory)
-            self.limit = new_limit(self.spec["memory_limit"], name, groups=self.spec.get("groups", True))
         try:
             self._start()
             why = self._wait(wake_read)
             self._end(why)
         finally:
             shutil.rmtree(self.directory, ignore_errors=True)
-            if self.limit is not None:
-                self.limit.close()
 
     def _start(self) -> None:
         supervisor = os.getpid()
@@ -137,8 +130,6 @@ class _Supervisor:
             null = os.open(os.devnull, os.O_RDWR)
             os.dup2(null, 0)
             os.dup2(2, 1)
-            if self.limit is not None:
-                self.limit.enter()
             from swerex_c.providers.ray.server import run
 
             code = run(self.spec, self.directory, told)
@@ -165,8 +156,8 @@ class _Supervisor:
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake, 4096)
             self._reap()
-            if (reason := self._memory_reason()) is not None:
-                return reason
+            if self.limit is not None and self.limit.exceeded(os.getpid()):
+                return "memory", f"it took more than its memory limit of {self.limit.bytes} bytes"
             if self.status is not None:
                 killed = f"was killed by signal {-self.status}"
                 how = killed if self.status < 0 else f"ended with exit code {self.status}"
@@ -179,12 +170,6 @@ class _Supervisor:
                 # If the actor lives to report it, it has closed the pipe because of its node.
                 return "actor", "Ray's process on the node has ended, so the node has"
 
-    def _memory_reason(self) -> tuple[str, str] | None:
-        """Return the reason if the memory limit was exceeded, else None."""
-        if self.limit is None or not self.limit.exceeded(os.getpid()):
-            return None
-        return "memory", f"it took more than its memory limit of {self.limit.limit} bytes"
-
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
@@ -194,12 +179,9 @@ class _Supervisor:
     # Ending
 
     def _end(self, reason: tuple[str, str]) -> None:
-        kind, _ = reason
-        if kind == "stopped":
+        if reason[0] == "stopped":
             self._ask_server(stop_seconds(self.spec))
         self._sweep()
-        if kind == "server":  # it may itself have been killed because of the memory limit
-            reason = self._memory_reason() or reason
         if self.spec["environment"]["type"] == "docker" and self.status != 0:
             self._end_container()
         with contextlib.suppress(OSError):  # the actor is gone

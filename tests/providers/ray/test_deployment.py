@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from swerex_c.deployment import ray as ray_deployment
 from swerex_c.deployment.config import (
@@ -39,56 +40,53 @@ from tests.support.wait import until_async
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("connection", ["direct", "ray"])
-async def test_how_it_is_reached(made: Made, connection: str) -> None:
-    deployment = made(connection=connection)
+async def test_a_broken_pipe_does_not_end_the_server(made: Made) -> None:
+    deployment = made()
     await deployment.start()
-    assert (deployment._forward is None) == (connection == "direct")
     os.kill(deployment._facts["server"], signal.SIGPIPE)  # as a write does to a connection that its peer has closed
     assert await deployment.is_alive()
 
 
 async def test_what_is_cancelled_leaves_the_rest_as_it_is(made: Made, mark: str) -> None:
-    for connection in ("direct", "ray"):
-        deployment = made(connection=connection)
-        await deployment.start()
-        runtime = deployment.runtime
-        call = asyncio.ensure_future(runtime.execute(Command(command=["sleep", mark])))
-        await until_async(lambda: running(f"sleep {mark}"))
-        call.cancel()
-        assert isinstance(await raised(call), asyncio.CancelledError)
-        assert (await runtime.execute(Command(command=["echo", "on"]))).stdout == "on\n"
+    deployment = made()
+    await deployment.start()
+    runtime = deployment.runtime
+    call = asyncio.ensure_future(runtime.execute(Command(command=["sleep", mark])))
+    await until_async(lambda: running(f"sleep {mark}"))
+    call.cancel()
+    assert isinstance(await raised(call), asyncio.CancelledError)
+    assert (await runtime.execute(Command(command=["echo", "on"]))).stdout == "on\n"
 
 
 # Where it is
 
 
 async def test_it_is_where_its_resources_are(nodes: Nodes, made: Made) -> None:
-    far, near = made(resources={"far": 1}), made(node_id=nodes.cluster.head_node.node_id)
+    head = NodeAffinitySchedulingStrategy(nodes.cluster.head_node.node_id, soft=False)
+    far, near = made(resources={"far": 1}), made(actor_options={"scheduling_strategy": head})
     await far.start()
     await near.start()
     ids = []
     for deployment in (far, near):
         done = await deployment.runtime.execute(Command(command="echo $RAY_NODE_ID; echo $RAY_RAYLET_PID", shell=True))
         ids.append(done.stdout)
-        assert nodes.cluster.head_node.node_id in deployment._link.name or deployment is far
+        assert nodes.cluster.head_node.node_id in deployment._channel.name or deployment is far
     assert ids[0] != ids[1]
 
 
 async def test_in_a_placement_group(made: Made) -> None:
-    group = ray.util.placement_group([{"CPU": 0.1, "far": 1}], name="theirs")
+    group = ray.util.placement_group([{"CPU": 0.1, "far": 1}])
     try:
         assert group.wait(30)
-        inside, none = made(placement_group="theirs", bundle=0), made(placement_group="nobodys")
+        inside = made(actor_options={"scheduling_strategy": PlacementGroupSchedulingStrategy(group, 0)})
         await inside.start()
         assert (await inside.runtime.execute(Command(command=["echo", "in"]))).stdout == "in\n"
-        assert "nobodys" in str(await raised(none.start()))
     finally:
         ray.util.remove_placement_group(group)
 
 
-def test_one_rule_for_where_it_is_to_be() -> None:
-    for fields in ({"node_id": "a", "placement_group": "b"}, {"bundle": 1}, {"memory_limit": 5}, {"nothing": 1}):
+def test_its_configuration() -> None:
+    for fields in ({"memory_limit": 5}, {"time_limit": 0}, {"nothing": 1}):
         with pytest.raises(ValueError):
             RayDeploymentConfig(**fields)  # type: ignore[arg-type]
     config = RayDeploymentConfig(environment={"type": "docker", "image": "x"})  # type: ignore[arg-type]
@@ -97,16 +95,10 @@ def test_one_rule_for_where_it_is_to_be() -> None:
     assert isinstance(get_deployment(config), ray_deployment.RayDeployment)
 
 
-async def test_what_no_node_can_have_is_told_at_once(made: Made) -> None:
-    for fields, words in (
-        ({"num_cpus": 64}, "64 CPU"),
-        ({"resources": {"moon": 1}}, "1 moon"),
-        ({"node_id": "ab" * 28}, "ab" * 28),
-        ({"node_labels": {"zone": "moon"}}, "zone"),
-    ):
-        error = await raised(made(**fields).start())
-        assert type(error) is DeploymentStartupError and words in str(error), error
-        assert "far" in str(error) and "2 CPU" in str(error)  # what there is
+async def test_what_no_node_can_have_is_told(made: Made) -> None:
+    error = await raised(made(num_cpus=64, startup_timeout=1.5).start())
+    assert type(error) is StartupTimeoutError and "asks for 64 CPU" in str(error), error
+    assert "far" in str(error) and "2 CPU" in str(error)  # what there is
 
 
 async def test_a_full_cluster_is_waited_for(made: Made) -> None:
@@ -215,18 +207,6 @@ for address in ("ray://127.0.0.1:1", "127.0.0.1:1"):
     assert nobody.split()[0] in ("DeploymentStartupError", "StartupTimeoutError") and nobody.split()[1] == "True"
 
 
-async def test_commands_go_through_ray_where_the_node_lets_nobody_in(
-    made: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ray_deployment, "_connection_problem", lambda address, seconds: "no way in")
-    deployment, strict = made(connection="auto"), made(connection="direct")
-    await deployment.start()
-    assert deployment._forward is not None
-    assert (await deployment.runtime.execute(Command(command=["echo", "through"]))).stdout == "through\n"
-    error = await raised(strict.start())
-    assert type(error) is DeploymentStartupError and "no way in" in str(error)
-
-
 # What is on the node
 
 
@@ -250,7 +230,7 @@ async def test_an_isolated_view(made: Made, tmp_path: Path, mark: str) -> None:
     assert (tmp_path / "back" / "file").read_text() == "there and back"
     await runtime.run_in_session(BashAction(command=f"setsid sleep {mark} &"))
     await until_async(lambda: running(mark))
-    ray.kill(deployment._link._handle)
+    ray.kill(deployment._channel._handle)
     await until_async(lambda: not running(mark))
 
 

@@ -43,10 +43,10 @@ async def is_lost(
     kind: type[SandboxLostError] = SandboxLostError,
 ) -> str:  # fmt: skip
     """What it must be like afterwards; the error's words."""
-    link = deployment._link
+    channel = deployment._channel
     error = await raised(asyncio.wait_for(call, 60))
     assert type(error) is kind, repr(error)
-    assert link._handle._actor_id.hex() in str(error) and " on node " in str(error)
+    assert channel._handle._actor_id.hex() in str(error) and " on node " in str(error)
     for again in (deployment.runtime.run_in_session(BashAction(command="echo 2")), raised(_executed(deployment))):
         with pytest.raises(SandboxLostError):
             result = await again
@@ -63,16 +63,15 @@ async def _executed(deployment: RayDeployment) -> object:
     return await deployment.runtime.execute(Command(command=["true"]))
 
 
-@pytest.mark.parametrize("connection", ["direct", "ray"])
 @pytest.mark.parametrize("what", ["ray.kill", "actor killed", "actor crashed", "server", "supervisor"])
-async def test_a_process_dies(made: Made, tmp_path: Path, mark: str, what: str, connection: str) -> None:
-    deployment = made(connection=connection)
+async def test_a_process_dies(made: Made, tmp_path: Path, mark: str, what: str) -> None:
+    deployment = made()
     call = await begin(deployment, mark, tmp_path / "ran")
     facts = deployment._facts
     pids = {"actor": facts["pid"], "supervisor": facts["supervisor"], "server": facts["server"]}
     assert len(set(pids.values())) == 3
     if what == "ray.kill":
-        ray.kill(deployment._link._handle)
+        ray.kill(deployment._channel._handle)
     elif what == "supervisor":
         # The one that a process may outlive: what is left is what ignores the hang-up.
         os.kill(pids["supervisor"], signal.SIGKILL)
@@ -99,11 +98,9 @@ def _state(pid: int) -> str:
         return "Z"
 
 
-@pytest.mark.parametrize("connection", ["direct", "ray"])
-async def test_a_node_dies(nodes: Nodes, made: Made, tmp_path: Path, mark: str, connection: str) -> None:
-    doomed = f"doomed-{connection}"  # Ray goes on giving a node work for a while after its death
-    node = nodes.add(**{doomed: 1})
-    deployment = made(resources={doomed: 0.1}, connection=connection)
+async def test_a_node_dies(nodes: Nodes, made: Made, tmp_path: Path, mark: str) -> None:
+    node = nodes.add(doomed=1)
+    deployment = made(resources={"doomed": 0.1})
     call = await begin(deployment, mark, tmp_path / "ran")
     other = made()
     await other.start()
@@ -117,8 +114,8 @@ async def test_a_node_dies(nodes: Nodes, made: Made, tmp_path: Path, mark: str, 
 async def test_one_that_was_lost_can_be_started_again(made: Made) -> None:
     deployment = made()
     await deployment.start()
-    ray.kill(deployment._link._handle)
-    await asyncio.to_thread(until, lambda: deployment._link.lost)
+    ray.kill(deployment._channel._handle)
+    assert not await deployment.is_alive()
     await deployment.start()
     assert (await deployment.runtime.execute(Command(command=["echo", "new"]))).stdout == "new\n"
 
@@ -132,7 +129,7 @@ async def test_calls_of_several_threads_are_all_told(made: Made, mark: str) -> N
 
     calls = [asyncio.ensure_future(asyncio.to_thread(wait)) for _ in range(3)]
     await asyncio.to_thread(until, lambda: len(running(f"sleep {mark}")) == 3)
-    ray.kill(deployment._link._handle)
+    ray.kill(deployment._channel._handle)
     assert {type(error) for error in await asyncio.wait_for(asyncio.gather(*calls), SOON)} == {SandboxLostError}
 
 
@@ -189,7 +186,7 @@ import asyncio, os, ray, sys
 from swerex_c.deployment.config import RayDeploymentConfig
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest, UploadRequest
 def deployment(**more):
-    return RayDeploymentConfig(num_cpus=0.1, address=sys.argv[1], connection="ray", **more).get_deployment()
+    return RayDeploymentConfig(num_cpus=0.1, address=sys.argv[1], **more).get_deployment()
 async def told(name, work):
     try:
         print(name, "gave", await asyncio.wait_for(work, 60), flush=True)
@@ -202,14 +199,14 @@ async def stream(runtime):
 async def main():
     one = deployment()
     await one.start()
-    runtime, link = one.runtime, one._link
+    runtime, channel = one.runtime, one._channel
     await runtime.create_session(CreateBashSessionRequest(startup_timeout=30))
     if sys.argv[2] == "start":
         two = deployment(resources={"far": 4}, startup_timeout=60)
         first = deployment(resources={"far": 4}, startup_timeout=60)
         await first.start()
         starting = asyncio.ensure_future(two.start())
-        while two._link is None:  # until Ray has been asked for the actor
+        while two._channel is None:  # until Ray has been asked for the actor
             await asyncio.sleep(0.01)
         await asyncio.sleep(1)
         ray.shutdown()
@@ -222,19 +219,18 @@ async def main():
             ray.init(address=sys.argv[1], log_to_driver=False)
             job = ray.get_runtime_context().get_job_id()
         await told("pending", pending)
-        link.lost = None  # as if nobody had noticed yet
+        channel._error = None  # as if nobody had noticed yet
         await told("execute", runtime.execute(Command(command=["true"])))
-        link.lost = None
+        channel._error = None
         await told("stream", stream(runtime))
-        link.lost = None
+        channel._error = None
         await told("upload", runtime.upload(UploadRequest(source_path="/etc/hostname", target_path="/tmp/x")))
-        link.lost = None
+        channel._error = None
         await told("alive", runtime.is_alive())
         if sys.argv[2] == "again":
             assert job == ray.get_runtime_context().get_job_id()
             ray.shutdown()
-        link.lost = None
-    link._cancel(None)
+        channel._error = None
     await one.stop()
     print("initialized", ray.is_initialized(), flush=True)
     os._exit(0)
@@ -285,20 +281,15 @@ async def test_ray_that_is_shut_down_meanwhile_does_not_end_the_program(
 # Limits
 
 
-@pytest.mark.parametrize("connection", ["direct", "ray"])
-async def test_the_time_limit(made: Made, tmp_path: Path, mark: str, connection: str) -> None:
-    deployment = made(time_limit=6, connection=connection)
+async def test_the_time_limit(made: Made, tmp_path: Path, mark: str) -> None:
+    deployment = made(time_limit=6)
     call = await begin(deployment, mark, tmp_path / "ran")
     words = await is_lost(deployment, call, mark, tmp_path / "ran", TimeLimitError)
     assert "time limit of 6 seconds" in words
 
 
-@pytest.mark.parametrize("way", ["group", "watch"])
-async def test_the_memory_limit(made: Made, tmp_path: Path, mark: str, way: str) -> None:
-    """In a control group where one can be made, and where none can be."""
+async def test_the_memory_limit(made: Made, tmp_path: Path, mark: str) -> None:
     deployment = made(memory_limit=200 << 20)
-    make = deployment._spec
-    deployment._spec = lambda: {**make(), "groups": way == "group"}  # type: ignore[method-assign]
     call = await begin(deployment, mark, tmp_path / "ran")
     await deployment.runtime.create_session(new_session(session="other"))
     fits = "python3 -c 'x = bytearray(60 << 20); print(len(x))'"
@@ -342,7 +333,7 @@ async def test_a_container_ends_with_its_actor(made: Made, docker: Engine, bash_
         call = asyncio.ensure_future(runtime.run_in_session(BashAction(command="read -t 100 </dev/tty; sleep 100")))
         await asyncio.sleep(0.2)
         if how == "actor":
-            ray.kill(deployment._link._handle)
+            ray.kill(deployment._channel._handle)
         elif how == "server":
             os.kill(deployment._facts["server"], signal.SIGKILL)
         error = await raised(asyncio.wait_for(call, 40))

@@ -1,4 +1,4 @@
-"""Files and trees cross whole or not at all, in pieces, by a direct connection as well as by calls of the actor."""
+"""Files and trees cross whole or not at all, in pieces."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.support.ray_cluster import Made, raised
 from tests.support.wait import until
 
 
-@pytest_asyncio.fixture(params=["direct", "ray"])
-async def runtime(made: Made, request: pytest.FixtureRequest) -> RayRuntime:
-    deployment = made(resources={"far": 0.1}, connection=request.param)
+@pytest_asyncio.fixture
+async def runtime(made: Made) -> RayRuntime:
+    deployment = made(resources={"far": 0.1})
     await deployment.start()
     assert isinstance(deployment.runtime, RayRuntime)
     return deployment.runtime
@@ -40,7 +40,7 @@ async def test_a_transfer_that_is_cancelled_or_whose_place_dies(runtime: RayRunt
         if how == "cancel":
             upload.cancel()
         else:
-            ray.kill(runtime._link._handle)
+            ray.kill(runtime._wire_client._actor._handle)
         error = await raised(asyncio.wait_for(upload, 20))
         assert isinstance(error, asyncio.CancelledError if how == "cancel" else SandboxLostError), repr(error)
         assert not (tmp_path / "target").exists()
