@@ -21,18 +21,16 @@ class DaytonaDeploymentConfig(ProviderConfig):
 
     api_key: str = Field(default="", description="Key of the Daytona account; if empty, the variable DAYTONA_API_KEY")
     target: str = Field(default="us", description="Region of the sandbox, such as us or eu")
-    port: int = Field(default=8000, description="Port of the server in the sandbox")
+    port: int = Field(default=8000, description="Not used; in SWE-ReX, the port of the server")
     container_timeout: float = Field(default=60 * 15, description="Lifetime of the sandbox in seconds")
-    runtime_timeout: float = Field(default=60, description="Default timeout of a request in seconds")
+    runtime_timeout: float = Field(default=60, description="Not used; in SWE-ReX, the timeout of a request")
     image: str = Field(default="python:3.11", description="Image of the sandbox")
 
     startup_timeout: float = 600.0
     """Seconds to wait until a command can run, which includes building the image if Daytona has to."""
 
     server: bool | None = None
-    """True starts a server in the sandbox, which needs Python there, and reaches it over a preview link. False reaches
-    the sandbox over terminals of Daytona, for which it needs bash and coreutils. None is False, except for a subclass
-    that overrides `_get_command`, the command that starts the server."""
+    """True is not supported: no server runs in the sandbox."""
 
 
 class DaytonaKeywords(TypedDict, total=False):

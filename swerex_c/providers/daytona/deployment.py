@@ -8,29 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import math
-import shlex
 import time
-import uuid
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
-from swerex_c._version import PACKAGE_NAME, REMOTE_EXECUTABLE_NAME
-from swerex_c.exceptions import DeploymentStartupError, SwerexException
+from swerex_c.exceptions import DeploymentStartupError, NotSupportedError, SandboxLostError, SwerexException
+from swerex_c.models import IsAliveResponse
 from swerex_c.providers.daytona import labels as _labels
 from swerex_c.providers.daytona.backend import DaytonaBackend, sentence, why_lost
 from swerex_c.providers.daytona.config import DaytonaDeploymentConfig, DaytonaKeywords
 from swerex_c.providers.daytona.labels import prune
-from swerex_c.providers.server_deployment import ServerDeployment
-from swerex_c.remote.server.auth import VARIABLE
+from swerex_c.providers.sandbox_deployment import SandboxDeployment
 from swerex_c.utils import background
 from swerex_c.utils.load import ConfigSignature
-
-if TYPE_CHECKING:
-    from swerex_c.runtime.config import RemoteRuntimeConfig
-    from swerex_c.runtime.remote import RemoteRuntime
 
 __all__ = ["DaytonaDeployment", "DaytonaDeploymentConfig", "prune"]
 
@@ -41,6 +33,9 @@ _CONNECT_SECONDS = 30.0
 
 _REQUEST_SECONDS = 60.0
 """Seconds to wait for a short request to Daytona."""
+
+_LOOK_SECONDS = 10.0
+"""Seconds to wait for Daytona to report the state of a sandbox."""
 
 _SETTLE_SECONDS = 20.0
 """Seconds to wait for Daytona's answer whether an abandoned sandbox was created."""
@@ -55,16 +50,13 @@ _CLOSE_SECONDS = 5.0
 """Seconds to wait for the connections to close."""
 
 
-class DaytonaDeployment(ServerDeployment):
+class DaytonaDeployment(SandboxDeployment):
     """A deployment that starts a Daytona sandbox.
 
-    Commands run over Daytona's terminals, for which the image needs bash and coreutils.
-
-    With `server=True`, or if `_get_command` is overridden, the sandbox runs a server instead, and the runtime is its
-    client through a preview link of Daytona.
+    Commands run over Daytona's terminals, for which the image needs bash and coreutils. There is no server in the
+    sandbox.
     """
 
-    _start_command = "_get_command"
     _ends_sandbox = True
 
     __signature__ = ConfigSignature("swerex_c.providers.daytona.config:DaytonaDeploymentConfig")
@@ -85,12 +77,8 @@ class DaytonaDeployment(ServerDeployment):
         self._sandbox: Any = None
         self._sandbox_id: str | None = None
         self._daytona: Any = None
-        self._auth_token: str | None = None
         self._creating: asyncio.Future[Any] | None = None
         self._name = ""
-        self._preview_token = ""
-        self._session_id = self._command_id = ""
-        self._has_ended = False
 
     def _init_daytona(self) -> None:
         """Create the client, an `AsyncDaytona` in the event loop of `swerex_c.utils.background`. Blocks.
@@ -102,49 +90,21 @@ class DaytonaDeployment(ServerDeployment):
         client = _labels.client(self._config.api_key, self._config.target)
         self._daytona = background.run_blocking(client, _CONNECT_SECONDS)
 
-    def _get_command(self, *, token: str) -> str:
-        """Return the shell command that runs the server of the image, or one from the network. Can be overridden."""
-        return self._server_command(shlex.quote(token))
-
-    def _server_command(self, key: str) -> str:
-        arguments = f"--port {self._config.port} --auth-token {key}"
-        # Not `server || install`: no other server may follow a server that has run and failed.
-        inner = (
-            f"if command -v {REMOTE_EXECUTABLE_NAME} >/dev/null; then {REMOTE_EXECUTABLE_NAME} {arguments}; "
-            "else (command -v pipx >/dev/null || (apt-get update -y && apt-get install pipx -y)) && "
-            f"pipx ensurepath && pipx run {PACKAGE_NAME} {arguments}; fi"
-        )
-        return f"timeout {max(1, math.ceil(self._config.container_timeout))}s bash -c {shlex.quote(inner)}"
-
     # Starting
+
+    async def start(self, *args: Any, **kwargs: Any) -> None:
+        """Start the sandbox, and wait until it can run a command; see `ProviderDeployment.start`.
+
+        Raises:
+            NotSupportedError: if the sandbox is to run a server: `server` is True, or a subclass of SWE-ReX's class has
+                a `_get_command`.
+        """
+        if self._config.server or hasattr(self, "_get_command"):
+            raise NotSupportedError("A Daytona sandbox runs no server: its commands run over Daytona's terminals")
+        await super().start(*args, **kwargs)
 
     async def _start_sandbox(self) -> DaytonaBackend:
         return DaytonaBackend(await self._create())
-
-    async def _start_server(self) -> RemoteRuntimeConfig:
-        from swerex_c.runtime.config import RemoteRuntimeConfig
-
-        sandbox = await self._create()
-        self._auth_token = token = self._get_token()
-        if self._overrides("_get_command"):
-            command = await self._in_thread(functools.partial(self._get_command, token=token))
-        else:  # a variable keeps the key out of the sandbox's process list
-            command = f"export {VARIABLE}={shlex.quote(token)}; " + self._server_command(f'"${VARIABLE}"')
-        self.logger.info("Starting SWE Rex server in Daytona sandbox...")
-        await self._step("Starting server")
-        self._session_id = f"swerex-server-{uuid.uuid4().hex[:8]}"
-        await self._asked(sandbox.process.create_session(self._session_id))
-        request = _labels.sdk().SessionExecuteRequest(command=command, run_async=True)
-        response = await self._asked(sandbox.process.execute_session_command(self._session_id, request))
-        self._command_id = response.cmd_id
-        link = await self._asked(sandbox.get_preview_link(self._config.port))
-        self._preview_token = link.token or ""
-        return RemoteRuntimeConfig(host=link.url, auth_token=token, timeout=self._config.runtime_timeout)
-
-    def _new_client(self, config: RemoteRuntimeConfig) -> RemoteRuntime:
-        from swerex_c.providers.daytona.preview import PreviewRuntime
-
-        return PreviewRuntime.behind(self._preview_token, config)
 
     async def _create(self) -> Any:
         """Create a sandbox."""
@@ -181,45 +141,26 @@ class DaytonaDeployment(ServerDeployment):
 
     # Running and ending
 
-    def _why_ended(self, timeout: float) -> str | None:
-        sandbox = self._sandbox
-        if sandbox is None:
-            return None
-        why = background.run_blocking(self._why(sandbox), timeout)
-        self._has_ended = why is not None
-        return why
+    async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
+        """Check whether the sandbox can run commands, within `timeout` seconds.
 
-    def _close_seconds(self) -> float:
-        return _CLOSE_SECONDS / 5 if self._has_ended else super()._close_seconds()
-
-    async def _why(self, sandbox: Any) -> str | None:
-        why = await why_lost(sandbox)
-        if why is not None or not self._command_id:
-            return why
-        try:
-            command = await sandbox.process.get_session_command(self._session_id, self._command_id)
-            if command.exit_code is None:
-                return None
-            return f"The server ended with exit code {command.exit_code}. It printed:\n{await self._printed(sandbox)}"
-        except Exception as error:
-            raise TimeoutError(sentence(error)) from error
-
-    def _server_output(self, timeout: float) -> str:
-        if self._sandbox is None or not self._command_id:
-            return ""
-        return background.run_blocking(self._printed(self._sandbox), timeout)
-
-    async def _printed(self, sandbox: Any) -> str:
-        logs = await sandbox.process.get_session_command_logs(self._session_id, self._command_id)
-        return logs.output or ""
+        Raises:
+            DeploymentNotStartedError: if the deployment was not started, or was stopped.
+            SandboxLostError: if the sandbox has ended, with the reason.
+        """
+        answer = await self.runtime.is_alive(timeout=timeout)
+        if not answer and self._sandbox is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    if why := await background.run(why_lost(self._sandbox)):
+                        raise SandboxLostError(f"Container process terminated. {why}")
+        return answer
 
     async def _end_sandbox(self) -> None:
         daytona, self._daytona = self._daytona, None
         sandbox, self._sandbox = self._sandbox, None
         name = self._sandbox_id or self._name
-        self._sandbox_id = self._auth_token = None
-        self._session_id = self._command_id = self._preview_token = ""
-        self._has_ended = False
+        self._sandbox_id = None
         if daytona is None:
             return
         try:

@@ -26,24 +26,17 @@ _AGAIN_SECONDS = 0.5
 
 
 def sdk() -> Any:
-    """Import and return the module `daytona`, or `daytona_sdk`, its former name.
+    """Import and return the module `daytona`.
 
     Raises:
-        DeploymentStartupError: if neither is installed. The ImportError is its cause.
+        DeploymentStartupError: if it is not installed. The ImportError is its cause.
     """
     try:
         import daytona
-
-        return daytona
     except ImportError as error:
-        try:
-            import daytona_sdk
-
-            return daytona_sdk
-        except ImportError:
-            pass
         msg = f"DaytonaDeployment cannot import the package daytona ({error}): pip install 'swerex-c[daytona]'"
         raise DeploymentStartupError(msg) from error
+    return daytona
 
 
 async def client(api_key: str = "", target: str | None = None) -> Any:
