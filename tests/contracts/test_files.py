@@ -18,9 +18,9 @@ import pytest
 from swerex_c.exceptions import InvalidInputError, UploadError
 from swerex_c.models import ReadFileRequest, UploadRequest, WriteFileRequest
 from tests.support.results import WrongAnswer
-from tests.support.targets import Target, token, uses
+from tests.support.targets import ALL, Target, token, uses
 
-wrong = pytest.mark.wrong_in_original
+TARGETS = [*(name for name in ALL if name != "original"), "no-tar"]
 
 
 async def write(target: Target, path: str, content: str) -> None:
@@ -355,12 +355,12 @@ async def test_a_source_that_is_a_link_is_downloaded_as_what_it_leads_to(target:
 async def test_what_does_not_fit_is_refused_before_anything_is_uploaded(target: Target, here: Path) -> None:
     there = target.new()
     await target.says(f"mkdir -p {there}/1/b {there}/2; cd {there}; echo old >2/a; echo old >3")
-    for source, to in (("1", "1"), ("2", "2"), ("1", "3")):
+    for source, to, wrong in (("1", "1", "1/b"), ("2", "2", "2/a"), ("1", "3", "3")):
         (here / source / ("a" if source == "2" else "x")).mkdir(parents=True, exist_ok=True)
         (here / source / "0").write_text("new")
         (here / source / "b").write_text("new")
         before = await look(target, there)
-        with pytest.raises(UploadError):
+        with pytest.raises(UploadError, match=f"{there}/{wrong}'"):
             await upload(target, here / source, f"{there}/{to}")
         assert await look(target, there) == before
 

@@ -482,6 +482,8 @@ LEFT = (
     "env -i setsid $(type -P sleep) {} & disown -a",
     "bash -c 'trap \"\" HUP TERM INT; sleep {} & wait' &",
     "coproc sleep {}",
+    "(exec -a 'a ) R 1 1 (' bash -c 'sleep {}; :' &)",
+    "(while :; do sleep {}; done &)",
 )
 
 

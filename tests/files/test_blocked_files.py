@@ -27,7 +27,7 @@ from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox.sandbox import Sandbox
-from tests.support.sandboxes import Local
+from tests.support.local_backend import Here
 from tests.support.server_process import KEY, serving
 from tests.support.wait import DEADLINE, until_async
 
@@ -149,7 +149,7 @@ async def limited(request: pytest.FixtureRequest) -> AsyncIterator[AbstractRunti
     """A runtime that reads files of a mebibyte at most."""
     runtime: AbstractRuntime = LocalRuntime(read_limit=LIMIT)
     if request.param != "local":
-        runtime = SandboxRuntime(Sandbox(Local(dict(os.environ))), read_limit=LIMIT)
+        runtime = SandboxRuntime(Sandbox(Here()), read_limit=LIMIT)
     yield runtime
     await runtime.close()
 
@@ -180,7 +180,7 @@ async def test_the_limit_holds_at_the_server(tmp_path: Path, wire: str) -> None:
 async def test_reading_stops_when_it_is_cancelled(place: str) -> None:
     runtime: AbstractRuntime = LocalRuntime(read_limit=1 << 40)
     if place != "local":
-        runtime = SandboxRuntime(Sandbox(Local(dict(os.environ))), read_limit=1 << 40)
+        runtime = SandboxRuntime(Sandbox(Here()), read_limit=1 << 40)
         await runtime.read_file(ReadFileRequest(path="/dev/null"))
     path = "/dev/urandom"  # slower than /dev/zero, and as endless
     with pytest.raises(TimeoutError):

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sandboxes import docker_place, place
+from tests.support.sandboxes import docker_place
 
-__all__ = ["docker_place", "place"]
+__all__ = ["docker_place"]
 
 _CLOUDS = ("daytona", "fargate", "kubernetes", "modal", "ray")
 

@@ -20,7 +20,7 @@ from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.commands import execute
 from swerex_c.sandbox.sandbox import Sandbox
 from tests.support.docker_engine import Engine
-from tests.support.sandboxes import Blocking, docker_place, place  # noqa: F401 - fixtures
+from tests.support.sandboxes import Blocking
 from tests.support.wait import DEADLINE, until
 
 LIMIT = 1 << 28
@@ -40,7 +40,7 @@ class Box:
         return self.run(command, shell=True, **fields)
 
 
-def test_a_place_with_bash_alone(docker_place: Callable[..., Backend], bash_only: str) -> None:  # noqa: F811
+def test_a_place_with_bash_alone(docker_place: Callable[..., Backend], bash_only: str) -> None:
     box = Box(docker_place(bash_only))
     for count in range(3):
         answer = box.sh(f"echo {count} $0; echo err >&2; exit {count}")
@@ -55,12 +55,12 @@ def test_a_place_with_bash_alone(docker_place: Callable[..., Backend], bash_only
     box.place.close()
 
 
-def test_a_place_without_bash(docker_place: Callable[..., Backend], ash_min: str) -> None:  # noqa: F811
+def test_a_place_without_bash(docker_place: Callable[..., Backend], ash_min: str) -> None:
     with pytest.raises(NotSupportedError, match="(?s)no bash in container.*executable file not found"):
         Box(docker_place(ash_min))
 
 
-def test_a_place_that_ends(docker: Engine, docker_place: Callable[..., Any], bash_min: str) -> None:  # noqa: F811
+def test_a_place_that_ends(docker: Engine, docker_place: Callable[..., Any], bash_min: str) -> None:
     backend = docker_place(bash_min)
     box = Box(backend)
     threading.Timer(0.3, lambda: docker.docker("kill", backend.container)).start()
@@ -71,7 +71,7 @@ def test_a_place_that_ends(docker: Engine, docker_place: Callable[..., Any], bas
     box.place.close()
 
 
-def test_a_frozen_place(docker: Engine, docker_place: Callable[..., Any], bash_min: str) -> None:  # noqa: F811
+def test_a_frozen_place(docker: Engine, docker_place: Callable[..., Any], bash_min: str) -> None:
     backend = docker_place(bash_min)
     box = Box(backend)
     shells = box.place._shells

@@ -1,8 +1,9 @@
-"""Files of places: read, written and copied as on this machine, with the programs that a place has."""
+"""Files of sandboxes, beside what the contracts ask: existing files, lacking programs, cut and hostile streams."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import io
 import os
@@ -14,7 +15,6 @@ import subprocess
 import tarfile
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,66 +37,12 @@ from swerex_c.sandbox.sandbox import Sandbox
 from swerex_c.utils import background
 from tests.support import needs
 from tests.support.docker_engine import Engine
-from tests.support.sandboxes import Blocking, Local
+from tests.support.local_backend import Here
+from tests.support.sandboxes import Blocking
 from tests.support.trees import assert_no_leftovers, everything, make_tree
-from tests.support.wait import until_async
-
-OPEN_SECONDS = 60.0
+from tests.support.wait import DEADLINE, until_async
 
 files: Any = Blocking(_files)
-
-
-class There:
-    """A place, and a directory of its that nobody else uses."""
-
-    def __init__(self, backend: Backend, root: str, *, local: bool) -> None:
-        self.backend = backend
-        self.place = Blocking(Sandbox(backend))
-        self.place.open(OPEN_SECONDS)
-        self.root = root
-        self.local = local
-
-    def close(self) -> None:
-        self.place.close()
-
-    def new(self) -> str:
-        """A path where nothing is, in a directory that is not there."""
-        return f"{self.root}/{uuid.uuid4().hex}/it"
-
-    def run(self, script: str, *words: str) -> str:
-        answer = self.place.run(script, *words, timeout=30)
-        assert answer.code == 0, answer
-        return answer.stdout.decode()
-
-    def look(self, path: str, to: Path) -> dict[str, object]:
-        """What is in a directory of the place, by a way that is not the tested one."""
-        if self.local:
-            return everything(path)
-        assert isinstance(self.backend, DockerBackend)
-        argv = [*self.backend._command, "cp", f"{self.backend.container}:{path}", "-"]
-        done = subprocess.run(argv, env=self.backend.environment(), capture_output=True, check=True, timeout=60)
-        to.mkdir()
-        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tar:
-            tar.extractall(to, filter="fully_trusted")
-        return everything(to / os.path.basename(path))
-
-
-CONTAINERS = ("bash_min", "busybox_tar", "debian_py")
-
-
-@pytest.fixture(
-    scope="module", params=[pytest.param(kind, marks=pytest.mark.xdist_group("engine")) for kind in CONTAINERS]
-)
-def there(request: pytest.FixtureRequest, docker: Engine) -> Iterator[There]:
-    """A container with more or fewer programs in it."""
-    image = request.getfixturevalue("bash_min" if request.param == "busybox_tar" else request.param)
-    name = docker.docker("run", "-di", "--pull", "never", "--network", "none", image)
-    there = There(DockerBackend(name, environment=docker.environment), "/root", local=False)
-    if request.param == "busybox_tar":
-        there.run("ln -s busybox /bin/tar")
-    yield there
-    there.close()
-    docker.docker("rm", "-f", "-v", name, check=False)
 
 
 @pytest.fixture
@@ -107,26 +53,36 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
+Machine = Callable[..., Blocking]
+
+
 @pytest.fixture
-def machine(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., There]]:
-    """`machine()` is this machine as a place; `machine(programs=...)` with only those in it."""
-    opened: list[There] = []
+def machine(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    """`machine()` is this machine as a sandbox; `machine(programs=...)` with only those in it."""
+    with contextlib.ExitStack() as opened:
 
-    def make(*, programs: tuple[str, ...] | None = None) -> There:
-        environment = dict(os.environ)
-        if programs is not None:
-            environment["PATH"] = str(here.parent / "programs")
-            os.mkdir(environment["PATH"])
-            for name in ("bash", *programs):
-                os.symlink(str(shutil.which(name)), f"{environment['PATH']}/{name}")
-            monkeypatch.setattr(file_scripts, "_PATH", environment["PATH"])
-        there = There(Local(environment), ".", local=True)
-        opened.append(there)
-        return there
+        def make(*, programs: tuple[str, ...] | None = None) -> Blocking:
+            variables = {}
+            if programs is not None:
+                variables["PATH"] = str(here.parent / "programs")
+                os.mkdir(variables["PATH"])
+                for name in ("bash", *programs):
+                    os.symlink(str(shutil.which(name)), f"{variables['PATH']}/{name}")
+                monkeypatch.setattr(file_scripts, "_PATH", variables["PATH"])
+            return opened.enter_context(sandbox(Here(**variables)))
 
-    yield make
-    for there in opened:
-        there.close()
+        yield make
+
+
+@contextlib.contextmanager
+def sandbox(backend: Backend) -> Iterator[Blocking]:
+    """An open sandbox."""
+    place = Blocking(Sandbox(backend))
+    place.open(DEADLINE)
+    try:
+        yield place
+    finally:
+        place.close()
 
 
 def raises(kind: type[OSError], number: int, path: str) -> Any:
@@ -134,150 +90,32 @@ def raises(kind: type[OSError], number: int, path: str) -> Any:
     return pytest.raises(kind, check=lambda error: (error.errno, error.filename) == (number, path))
 
 
-# In every kind of place
+@pytest.mark.xdist_group("engine")
+def test_relative_paths_begin_where_programs_do(docker_place: Callable[..., Backend], bash_min: str) -> None:
+    with sandbox(docker_place(bash_min)) as place:
+        where = place.run('printf %s "$PWD"').stdout.decode()
+        files.write_text(place, "relative", "x")
+        assert files.read_text(place, f"{where}/relative") == "x"
 
 
-def test_text_is_read_and_written(there: There, here: Path) -> None:
-    place, path = there.place, there.new()
-    files.write_text(place, path, "a\r\nb\rc\nä\0\\\1\x7f\\0101%s")
-    assert files.read_text(place, path) == "a\nb\nc\nä\0\\\1\x7f\\0101%s"
-    assert files.read_text(place, path, "latin-1") == "a\nb\nc\nÃ¤\0\\\1\x7f\\0101%s"
-    every = bytes(range(256)) * 3 + b"\0\0\0"
-    (here / "bytes").write_bytes(every + b"end")
-    os.chmod(here / "bytes", 0o644)
-    files.upload(place, "bytes", path)
-    text = files.read_text(place, path, "utf-8", "surrogateescape")
-    assert text == Path("bytes").read_text("utf-8", "surrogateescape")
-    with pytest.raises(UnicodeDecodeError) as caught:
-        files.read_text(place, path)
-    with pytest.raises(UnicodeDecodeError) as expected:
-        Path("bytes").read_text()
-    assert caught.value.args == expected.value.args
-    with pytest.raises(LookupError):
-        files.read_text(place, path, "no-such-encoding")
-    long = "".join(f"{i} ä\n" for i in range(200_000))
-    for content in (long, ""):
-        files.write_text(place, path, content)
-        assert files.read_text(place, path) == content
-    for name in ("-n*", " ä\n$x", "\udcff"):
-        odd = os.path.join(os.path.dirname(path), name)
-        files.write_text(place, odd, name if name.isprintable() else "odd")
-        assert files.read_text(place, odd) == (name if name.isprintable() else "odd")
-    with pytest.raises(UnicodeEncodeError):
-        files.write_text(place, path, "\ud800")
-
-
-def test_relative_paths_begin_where_programs_do(there: There) -> None:
-    name = f"swx-{uuid.uuid4().hex}"
-    where = there.run('printf %s "$PWD"')
-    files.write_text(there.place, name, "x")
-    assert files.read_text(there.place, os.path.join(where, name)) == "x"
-
-
-def test_what_cannot_be_done_says_which_file_and_why(there: There, here: Path) -> None:
-    place, path = there.place, there.new()
-    files.write_text(place, path, "x")
-    above = os.path.dirname(path)
-    for wrong, kind, number in (
-        (above + "/none/f", FileNotFoundError, errno.ENOENT),
-        (above, IsADirectoryError, errno.EISDIR),
-        (path + "/f", NotADirectoryError, errno.ENOTDIR),
-        ("x" * 300, OSError, errno.ENAMETOOLONG),
-        ("", FileNotFoundError, errno.ENOENT),
-    ):
-        with raises(kind, number, wrong):
-            files.read_text(place, wrong)
-    with raises(IsADirectoryError, errno.EISDIR, above):
-        files.write_text(place, above, "x")
-    with pytest.raises((NotADirectoryError, FileExistsError)):
-        files.write_text(place, path + "/f", "x")
-    with raises(FileNotFoundError, errno.ENOENT, above + "/none"):
-        files.download(place, above + "/none", "t")
-    with raises(FileNotFoundError, errno.ENOENT, "none"):
-        files.upload(place, "none", path)
-    (here / "s").mkdir()
-    (here / "f").write_text("")
-    with pytest.raises(UploadError, match="a file is there"):
-        files.upload(place, "s", path)
-    with raises(NotADirectoryError, errno.ENOTDIR, path + "none/"):
-        files.upload(place, "f", path + "none/")
-    os.mkfifo(here / "s/special")
-    with pytest.raises(UploadError, match=r"s/special'.*a named pipe"):
-        files.upload(place, "s/special", path + "2")
-    assert set(there.look(above, here / "look")) == {"it"}
-    assert not os.path.lexists("t")
-
-
-def test_a_tree_goes_there_and_back(there: There, here: Path) -> None:
-    place, path = there.place, there.new()
+def test_progress_is_told(machine: Machine, here: Path) -> None:
+    place = machine()
     make_tree("s")
-    (here / "s/-n").write_text("")
-    (here / "s/bin/big").write_bytes(os.urandom(1 << 20) + bytes(3000))
-    (here / "s/closed/in").mkdir(parents=True)
-    (here / "s/closed/in/f").write_text("x")
-    os.chmod("s/closed", 0o555)
-    os.chmod("s/-n", 0o4711)
-    expected = everything("s") | {"-n": (b"", 0o711)}
+    (here / "s/big").write_bytes(bytes(1 << 20))
     told: list[tuple[int, int | None]] = []
-    files.upload(place, "s", path, lambda *how: told.append(how))
-    assert there.look(path, here / "look") == expected
+    files.upload(place, "s", "t", lambda *how: told.append(how))
     assert told == sorted(told) and told[-1][0] == told[-1][1] > 1 << 20
     told.clear()
-    files.download(place, path, "back", lambda *how: told.append(how))
-    assert everything("back") == expected
-    assert told[-1][0] > 1 << 20
-    # Merging, both ways.
-    for root in ("s", "back"):
-        (here / root / "bin/run").write_text("new")
-        os.unlink(here / root / "link")
-        (here / root / "link").write_text("a file where a link was")
-        os.unlink(here / root / "bytes")
-        os.symlink("/no", here / root / "bytes")
-    (here / "back/kept").write_text("kept")
-    os.chmod("s", 0o700)
-    files.upload(place, "back", path)
-    files.upload(place, "s", path)
-    found = there.look(path, here / "look2")
-    assert found.pop("kept") == (b"kept", 0o644)
-    assert found == everything("s") | {"-n": (b"", 0o711)}
-    os.unlink("back/bin/run")
-    files.download(place, path, "back/")
-    assert everything("back") == found | {"kept": (b"kept", 0o644)}
-    assert_no_leftovers(here)
-
-
-def test_what_does_not_fit_is_refused_before_anything_is_copied(there: There, here: Path) -> None:
-    place, path = there.place, there.new()
-    for name, wrong, says in (("1", "a", "a directory is there"), ("2", "d/b", "a file is there")):
-        source, target = here / f"s{name}", here / f"t{name}"
-        (source / "d/b").mkdir(parents=True)
-        (source / "a").write_text("new")
-        (source / "0").write_text("new")
-        (target / wrong).parent.mkdir(parents=True)
-        if name == "1":
-            (target / wrong).mkdir()
-        else:
-            (target / wrong).write_text("")
-        files.upload(place, str(target), path + name)
-        with pytest.raises(UploadError, match=f"{path + name}/{wrong}'.*{says}"):
-            files.upload(place, str(source), path + name)
-        assert there.look(path + name, here / f"look{name}") == everything(target)
-        before = everything(source)
-        with pytest.raises(UploadError):
-            files.download(place, path + name, str(source))
-        assert everything(source) == before
-    with pytest.raises(UploadError, match=f"{path}1/a'.*a directory is there"):
-        files.upload(place, "s1/a", path + "1")
+    files.download(place, "t", "back", lambda *how: told.append(how))
+    assert told[-1][0] > 1 << 20 and everything("back") == everything("s")
 
 
 # The fine print, where this machine is the place
 
 
 @pytest.mark.parametrize("programs", [None, (), ("cat",)], ids=["all", "bash", "cat"])
-def test_an_existing_file_stays_what_it_is(
-    machine: Callable[..., There], here: Path, programs: tuple[str, ...] | None
-) -> None:
-    place = machine(programs=programs).place
+def test_an_existing_file_stays_what_it_is(machine: Machine, here: Path, programs: tuple[str, ...] | None) -> None:
+    place = machine(programs=programs)
     (here / "f").write_text("old and long")
     os.chmod("f", 0o751)
     os.symlink("f", "one")
@@ -305,10 +143,8 @@ def test_an_existing_file_stays_what_it_is(
 
 
 @pytest.mark.parametrize("programs", [None, ("cat", "chmod", "ln", "mkdir", "mv", "rm", "stat")], ids=["tar", "no tar"])
-def test_a_link_in_a_tree_is_not_followed(
-    machine: Callable[..., There], here: Path, programs: tuple[str, ...] | None
-) -> None:
-    place = machine(programs=programs).place
+def test_a_link_in_a_tree_is_not_followed(machine: Machine, here: Path, programs: tuple[str, ...] | None) -> None:
+    place = machine(programs=programs)
     make_tree("s")
     for target in ("t", "u"):
         (here / "outside" / target).mkdir(parents=True)
@@ -323,8 +159,8 @@ def test_a_link_in_a_tree_is_not_followed(
     assert os.listdir("t") == ["bin"]
 
 
-def test_what_lacks_programs_says_so(machine: Callable[..., There], here: Path) -> None:
-    place = machine(programs=("cat",)).place
+def test_what_lacks_programs_says_so(machine: Machine, here: Path) -> None:
+    place = machine(programs=("cat",))
     make_tree("s")
     for call in (
         lambda: files.write_text(place, "none/f", "x"),
@@ -337,27 +173,25 @@ def test_what_lacks_programs_says_so(machine: Callable[..., There], here: Path) 
     assert sorted(os.listdir()) == ["s"]
 
 
-def test_bytes_that_are_cut_off_change_nothing(machine: Callable[..., There], here: Path) -> None:
-    there = machine()
+def test_bytes_that_are_cut_off_change_nothing(machine: Machine, here: Path) -> None:
+    place = machine()
     (here / "f").write_text("old")
     for words, given in ((("9", "", "", "1"), b"new"), (("", "", "", "2"), b"8\nnew"), (("", "", "", "3"), b"3\nnew")):
-        answer = there.place.run(file_scripts.text("put_file"), "./f", *words, input=given)
-        failure = file_scripts.failure(there.place.it, answer.code, answer.stderr, "f", "Writing")
+        answer = place.run(file_scripts.text("put_file"), "./f", *words, input=given)
+        failure = file_scripts.failure(place.it, answer.code, answer.stderr, "f", "Writing")
         assert isinstance(failure, UploadError)
     (here / "d").mkdir()
     begin = io.BytesIO()
     with tarfile.open(fileobj=begin, mode="w") as tar:
         tar.add("d", "it")
         tar.add("f", "it/f")
-    answer = there.place.run(file_scripts.text("put_tree"), "./t", "4", input=begin.getvalue())
-    assert isinstance(file_scripts.failure(there.place.it, answer.code, answer.stderr, "t", "Copying"), UploadError)
+    answer = place.run(file_scripts.text("put_tree"), "./t", "4", input=begin.getvalue())
+    assert isinstance(file_scripts.failure(place.it, answer.code, answer.stderr, "t", "Copying"), UploadError)
     assert sorted(os.listdir()) == ["d", "f"] and Path("f").read_text() == "old"
 
 
 @pytest.mark.parametrize("tree", [False, True])
-def test_what_a_killed_script_left_goes_with_the_next_write(
-    machine: Callable[..., There], here: Path, tree: bool
-) -> None:
+def test_what_a_killed_script_left_goes_with_the_next_write(machine: Machine, here: Path, tree: bool) -> None:
     """But not what another one may be writing: one that lives, or that shares the directory and not the processes."""
     with subprocess.Popen(["true"]) as ended:
         pass
@@ -369,16 +203,14 @@ def test_what_a_killed_script_left_goes_with_the_next_write(
             os.utime(here / name, (old, old))
     if tree:
         make_tree("s")
-        files.upload(machine().place, "s", "t")
+        files.upload(machine(), "s", "t")
     else:
-        files.write_text(machine().place, "t", "x")
+        files.write_text(machine(), "t", "x")
     assert set(os.listdir()) == {*names, "t", *(["s"] if tree else [])} - {f".swerex-{ended.pid}-old.tmp"}
 
 
-def test_a_source_that_fails_leaves_nothing(
-    machine: Callable[..., There], here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = machine().place
+def test_a_source_that_fails_leaves_nothing(machine: Machine, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = machine()
     make_tree("s")
     (here / "s/closed").write_text("x" * 3_000_000)
 
@@ -392,9 +224,9 @@ def test_a_source_that_fails_leaves_nothing(
 
 
 @pytest.mark.parametrize("what", ["upload a file", "upload a tree", "download"])
-async def test_a_cancelled_copy_leaves_nothing(machine: Callable[..., There], here: Path, what: str) -> None:
+async def test_a_cancelled_copy_leaves_nothing(machine: Machine, here: Path, what: str) -> None:
     """Neither there nor here, as soon as the cancellation is raised."""
-    place = machine().place.it
+    place = machine().it
     (here / "s").mkdir()
     with (here / "s/big").open("wb") as file:
         file.truncate(1 << 30)
@@ -417,12 +249,12 @@ async def test_a_cancelled_copy_leaves_nothing(machine: Callable[..., There], he
     assert over_early == [False] and os.listdir() == ["s"]
 
 
-def test_several_names_become_several_files(machine: Callable[..., There], here: Path) -> None:
+def test_several_names_become_several_files(machine: Machine, here: Path) -> None:
     (here / "s/b").mkdir(parents=True)
     (here / "s/b/one").write_text("x")
     os.link("s/b/one", "s/a")
     os.link("s/b/one", "s/b/c")
-    files.download(machine().place, "s", "t")
+    files.download(machine(), "s", "t")
     assert everything("t") == everything("s")
     assert os.stat("t/a").st_nlink == 1
 
@@ -430,9 +262,9 @@ def test_several_names_become_several_files(machine: Callable[..., There], here:
 @pytest.mark.parametrize("tar", [True, False])
 @pytest.mark.parametrize("kind", ["pipe", "socket"])
 def test_special_files_are_not_fetched(
-    machine: Callable[..., There], here: Path, kind: str, tar: bool, caplog: pytest.LogCaptureFixture
+    machine: Machine, here: Path, kind: str, tar: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    place = machine(programs=None if tar else ("stat", "readlink")).place
+    place = machine(programs=None if tar else ("stat", "readlink"))
     make_tree("s")
     expected = everything("s")
     with socket.socket(socket.AF_UNIX) as listening:
@@ -448,8 +280,8 @@ def test_special_files_are_not_fetched(
     assert message.startswith(("'s/special' is not copied", "'t/special' is not copied"))
 
 
-def test_a_reader_sees_the_old_text_or_the_new_one(machine: Callable[..., There], here: Path) -> None:
-    place = machine().place
+def test_a_reader_sees_the_old_text_or_the_new_one(machine: Machine, here: Path) -> None:
+    place = machine()
     texts = ["a" * 200_000, "b" * 100_000, "c"]
     files.write_text(place, "f", "c")
     stop = threading.Event()
@@ -514,7 +346,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_archive_writes_nothing_outside(machine: Callable[..., There], here: Path, what: str) -> None:
+def test_a_hostile_archive_writes_nothing_outside(machine: Machine, here: Path, what: str) -> None:
     outside = here / "outside"
     outside.mkdir()
     (outside / "kept").write_text("secret")
@@ -531,14 +363,14 @@ def test_a_hostile_archive_writes_nothing_outside(machine: Callable[..., There],
             parts.append(block)
         archive = b"".join(parts)
     (here / "archive").write_bytes(archive)
-    there = machine(programs=("cat",))
+    place = machine(programs=("cat",))
     false_tar = here.parent / "programs/tar"
     false_tar.write_text(f"#!/bin/sh\nexec cat {shlex.quote(str(here / 'archive'))}\n")
     false_tar.chmod(0o755)
     (here / "s").mkdir()
     (here / "in").mkdir()
     with pytest.raises((SwerexException, OSError)) as caught:
-        files.download(there.place, "s", "in/t")
+        files.download(place, "s", "in/t")
     assert isinstance(caught.value, UploadError | ProtocolError | FileExistsError)
     assert everything(outside) == {"kept": (b"secret", 0o644)}
     assert os.listdir(here / "in") == []
@@ -580,10 +412,8 @@ def test_a_place_that_is_gone(
 
 
 @pytest.mark.xdist_group("engine")
-def test_an_image_with_bash_and_nothing_else(
-    docker: Engine, container: Callable[..., str], here: Path, bash_only: str
-) -> None:
-    place = Blocking(Sandbox(DockerBackend(container(bash_only), environment=docker.environment)))
+def test_an_image_with_bash_and_nothing_else(docker_place: Callable[..., Backend], here: Path, bash_only: str) -> None:
+    place = Blocking(Sandbox(docker_place(bash_only)))
     for content in ("a\0\\b\n", "x\0" * 100_000, ""):
         files.write_text(place, "/f", content)
         assert files.read_text(place, "/f") == content
@@ -605,11 +435,10 @@ def test_an_image_with_bash_and_nothing_else(
 @pytest.mark.xdist_group("engine")
 @pytest.mark.parametrize("image", ["bash_only", "bash_min"])
 def test_mounted_full_and_closed_places(
-    docker: Engine, container: Callable[..., str], here: Path, image: str, request: pytest.FixtureRequest
+    docker_place: Callable[..., Backend], here: Path, image: str, request: pytest.FixtureRequest
 ) -> None:
-    name = container(request.getfixturevalue(image), "--tmpfs", "/small:size=1m", "--tmpfs", "/shut:ro")
-    there = There(DockerBackend(name, environment=docker.environment), "/root", local=False)
-    place = there.place
+    small = ("--tmpfs", "/small:size=1m", "--tmpfs", "/shut:ro")
+    place = Blocking(Sandbox(docker_place(request.getfixturevalue(image), *small)))
     files.write_text(place, "/etc/hosts", "127.0.0.1 here\n")
     assert files.read_text(place, "/etc/hosts") == "127.0.0.1 here\n"
     files.write_text(place, "/small/f", "old")
@@ -629,18 +458,18 @@ def test_mounted_full_and_closed_places(
         with pytest.raises(OSError) as caught:
             call()
         assert caught.value.errno == errno.ENOSPC
-        there.run("for f in /small/new /small/g; do [[ ! -e $f ]] || : >$f; done")
+        place.run("for f in /small/new /small/g; do [[ ! -e $f ]] || : >$f; done")
     if image == "bash_min":
         with pytest.raises(OSError) as caught:
             files.write_text(place, "/small/f", "x" * 3_000_000)
         assert caught.value.errno == errno.ENOSPC
         assert files.read_text(place, "/small/f") == "old"
-        assert there.run("shopt -s dotglob; cd /small; echo *").split() == ["f"]
+        assert place.run("shopt -s dotglob; cd /small; echo *").stdout.split() == [b"f"]
     with raises(OSError, errno.EROFS, "/shut/f"):
         files.write_text(place, "/shut/f", "x")
     with raises(OSError, errno.EROFS, "/shut/f"):
         files.upload(place, "f", "/shut/f")
-    there.close()
+    place.close()
 
 
 @pytest.mark.xdist_group("engine")

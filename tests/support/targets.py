@@ -205,7 +205,7 @@ Get = Callable[[str], Any]
 
 _KINDS: dict[str, tuple[Callable[[Get], Iterator[Target]], list[pytest.MarkDecorator]]] = {}
 ALL: list[str] = []
-"""All targets, SWE-ReX among them, which is asked only where a case says so."""
+"""All targets that any case may be asked of, SWE-ReX among them, which is asked only where a case says so."""
 
 DEPLOYMENTS: list[str] = []
 """The targets that a deployment leads to."""
@@ -215,10 +215,11 @@ LOST: list[str] = []
 
 
 def _kind(
-    name: str, *marks: pytest.MarkDecorator, deployment: bool = True, lost: bool = False
+    name: str, *marks: pytest.MarkDecorator, deployment: bool = True, lost: bool = False, named: bool = False
 ) -> Callable[[Any], None]:
     def register(begin: Callable[[Get], Iterator[Target]]) -> None:
-        ALL.append(name)
+        if not named:  # else only the cases that name it are asked of it
+            ALL.append(name)
         _KINDS[name] = begin, [pytest.mark.xdist_group(f"target-{name}"), *marks]
         if deployment:
             DEPLOYMENTS.append(name)
@@ -277,6 +278,22 @@ def _isolated(get: Get) -> Iterator[Target]:
     root = str(_directory(get))
     view = IsolationConfig(writable=[root], directory=root)
     yield from _started("isolated", lambda: LocalDeployment(isolation=view, startup_timeout=DEADLINE), root)
+
+
+@_kind("no-tar", SERVER, deployment=False, named=True)
+def _no_tar(get: Get) -> Iterator[Target]:
+    """This machine as a sandbox that has no tar, which only files are asked of."""
+    from swerex_c.runtime.sandbox import SandboxRuntime
+    from swerex_c.sandbox.file_scripts import find_programs
+    from swerex_c.utils import background
+    from tests.support.local_backend import Here
+
+    runtime = SandboxRuntime(Here())
+    asyncio.run(runtime.open())
+    known = background.run_blocking(find_programs(runtime.sandbox))
+    runtime.sandbox.programs = {name: command for name, command in known.items() if name != "tar"}
+    yield Target("no-tar", runtime, str(_directory(get)))
+    asyncio.run(runtime.close())
 
 
 # Our server
@@ -524,7 +541,7 @@ def _ray(get: Get) -> Iterator[Target]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each case on every target, or on those that its attribute `targets` or its module's `TARGETS` names."""
     if "target" in metafunc.fixturenames:
-        ours = [name for name in _KINDS if name != "original"]
+        ours = [name for name in ALL if name != "original"]
         names = getattr(metafunc.function, "targets", getattr(metafunc.module, "TARGETS", ours))
         kinds = [pytest.param(name, marks=_KINDS[name][1]) for name in names]
         metafunc.parametrize("target", kinds, indirect=True, scope="module")
