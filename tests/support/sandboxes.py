@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from swerex_c.exceptions import SandboxLostError, SwerexException
+from swerex_c.models import BashAction, Command, CreateBashSessionRequest
 from swerex_c.providers.docker.backend import DockerBackend
 from swerex_c.providers.kubernetes.kubectl import KubectlBackend
 from swerex_c.providers.ssh.backend import SSHBackend
+from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.sandbox import RunningScript
 from swerex_c.utils import background
 from tests.support import hosts
 from tests.support.docker_engine import Engine
 from tests.support.kubernetes_server import ApiServer, kubectl
+from tests.support.wait import DEADLINE, until_async
 
-__all__ = ["Blocking", "docker_place", "kubectl_backend", "ssh_backend"]
+__all__ = ["Blocking", "docker_place", "kubectl_backend", "lost", "ssh_backend", "working"]
 
 
 class Blocking:
@@ -61,6 +67,26 @@ def ssh_backend(sshd: hosts.Sshd, **more: Any) -> SSHBackend:
 def kubectl_backend(cluster: ApiServer, pod: str, **more: Any) -> KubectlBackend:
     arguments = {"command": [kubectl()], "kubeconfig": cluster.kubeconfig, "environment": cluster.environment}
     return KubectlBackend(pod, **{**arguments, **more})
+
+
+async def working(backend: Backend, begun: Path) -> tuple[SandboxRuntime, list[asyncio.Future[Any]]]:
+    """A runtime with a command that runs beside sessions and one in a session; each has added a line to the file."""
+    runtime = SandboxRuntime(backend)
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
+    script = f"echo >>{begun}; sleep 1000"
+    waiting: list[asyncio.Future[Any]] = [
+        asyncio.ensure_future(runtime.execute(Command(command=script, shell=True))),
+        asyncio.ensure_future(runtime.run_in_session(BashAction(command=script, timeout=1000, check="silent"))),
+    ]
+    await until_async(lambda: begun.exists() and begun.read_text() == "\n\n")
+    return runtime, waiting
+
+
+async def lost(waiting: list[asyncio.Future[Any]], words: str = "", kind: type[Exception] = SandboxLostError) -> None:
+    """Wait until both commands have ended with errors, the first with one of a kind that has words."""
+    beside, inside = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), DEADLINE)
+    assert isinstance(beside, kind) and words in str(beside), beside
+    assert isinstance(inside, SwerexException) or inside.failure_reason, inside
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import secrets
@@ -17,13 +16,14 @@ import pytest
 
 from swerex_c.deployment.config import IsolationConfig, LocalDeploymentConfig, get_deployment
 from swerex_c.deployment.local import LocalDeployment
-from swerex_c.exceptions import DeploymentNotStartedError, InvalidInputError, SandboxLostError, SwerexException
+from swerex_c.exceptions import DeploymentNotStartedError, InvalidInputError, SandboxLostError
 from swerex_c.providers.local.bubblewrap import BwrapBackend
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest, ReadFileRequest, WriteFileRequest
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.utils.background import run_blocking
 from tests.support import needs
 from tests.support.harness import no_signals
+from tests.support.sandboxes import lost, working
 from tests.support.wait import until
 
 ROOT = needs.ROOT
@@ -301,23 +301,10 @@ async def test_an_isolated_local_deployment(bwrap: str, here: Path) -> None:
 
 async def test_a_view_that_ends(bwrap: str, here: Path) -> None:
     backend = BwrapBackend(writable=[here])
-    runtime = SandboxRuntime(backend)
-    await runtime.open(60)
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-    script = f"echo >>{here}/begun; sleep 300"
-    waiting = [
-        asyncio.ensure_future(runtime.execute(Command(command=script, shell=True))),
-        asyncio.ensure_future(runtime.run_in_session(BashAction(command=script, timeout=300))),
-    ]
-    for _ in range(3000):
-        if (here / "begun").exists() and (here / "begun").read_text() == "\n\n":
-            break
-        await asyncio.sleep(0.02)
+    runtime, waiting = await working(backend, here / "begun")
     assert backend._process is not None and backend._process.stdin is not None
     backend._process.stdin.close()  # as when this process ends
-    lost = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
-    assert isinstance(lost[0], SandboxLostError) and "has ended" in str(lost[0])
-    assert isinstance(lost[1], SwerexException) or getattr(lost[1], "failure_reason", "")
+    await lost(waiting, "has ended")
     assert not await runtime.is_alive(timeout=60)
     await runtime.close()
 

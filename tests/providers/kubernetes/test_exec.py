@@ -37,6 +37,7 @@ from tests.support.direct_programs import collect, run, started
 from tests.support.harness import needs
 from tests.support.kubernetes_fixtures import server
 from tests.support.kubernetes_server import ApiServer, status
+from tests.support.sandboxes import lost, working
 from tests.support.wait import DEADLINE, until, until_async
 
 __all__ = ["server"]
@@ -52,20 +53,6 @@ def backend(server: ApiServer, pod: str) -> Iterator[KubernetesBackend]:
     backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
     yield backend
     run_blocking(backend.close())
-
-
-async def working(server: ApiServer, pod: str) -> tuple[SandboxRuntime, list[asyncio.Future[Any]], Path]:
-    """A runtime with a command that runs in a session and one beside it; each has added a line to the file."""
-    runtime = SandboxRuntime(KubernetesBackend(pod, kubeconfig=server.kubeconfig))
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-    begun = server.directory / "begun"
-    script = f"echo >>{begun}; sleep 1000"
-    waiting: list[asyncio.Future[Any]] = [
-        asyncio.ensure_future(runtime.execute(Command(command=script, shell=True))),
-        asyncio.ensure_future(runtime.run_in_session(BashAction(command=script, timeout=100))),
-    ]
-    await asyncio.to_thread(until, lambda: begun.exists() and begun.read_text() == "\n\n")
-    return runtime, waiting, begun
 
 
 def test_an_input_that_ends_late_is_not_ended_before(backend: KubernetesBackend) -> None:
@@ -192,16 +179,15 @@ def test_a_server_that_says_nothing_any_more_is_given_up(
 
 @pytest.mark.parametrize("how", ["cut", "restart"])
 async def test_a_connection_that_breaks_is_told_and_the_pod_goes_on(server: ApiServer, pod: str, how: str) -> None:
-    runtime, waiting, begun = await working(server, pod)
+    begun = server.directory / "begun"
+    runtime, waiting = await working(KubernetesBackend(pod, kubeconfig=server.kubeconfig), begun)
     if how == "cut":
         server.drop()
     else:
         await asyncio.to_thread(server.stop_serving)
         await asyncio.to_thread(server.refuse_one)
         await asyncio.to_thread(server.start_serving)
-    lost = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
-    assert isinstance(lost[0], SwerexException)
-    assert isinstance(lost[1], SwerexException) or lost[1].failure_reason
+    await lost(waiting, kind=SwerexException)
     assert (await runtime.execute(Command(command="echo again", shell=True))).stdout == "again\n"
     assert begun.read_text() == "\n\n"  # nothing was run again
     await runtime.create_session(CreateBashSessionRequest(session="new", startup_timeout=60))
@@ -227,7 +213,8 @@ OOM = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
     ],
 )
 async def test_a_pod_that_is_lost(server: ApiServer, pod: str, how: str, words: str) -> None:
-    runtime, waiting, _ = await working(server, pod)
+    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
+    runtime, waiting = await working(backend, server.directory / "begun")
 
     def lose() -> None:
         if how == "deleted":
@@ -260,9 +247,7 @@ async def test_a_pod_that_is_lost(server: ApiServer, pod: str, how: str, words: 
             server.stop_serving()
 
     await asyncio.to_thread(lose)
-    lost = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
-    assert isinstance(lost[0], SandboxLostError)
-    assert isinstance(lost[1], SwerexException) or lost[1].failure_reason
+    await lost(waiting)
     alive = await runtime.is_alive(timeout=30)
     assert not alive
     with pytest.raises(SandboxLostError, match=words):

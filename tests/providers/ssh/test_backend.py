@@ -23,7 +23,6 @@ from swerex_c.exceptions import (
     ResourceError,
     SandboxLostError,
     SessionDiedError,
-    SwerexException,
 )
 from swerex_c.providers.ssh.backend import SSHBackend
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest, ReadFileRequest, WriteFileRequest
@@ -31,7 +30,7 @@ from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.utils.background import run_blocking
 from tests.support import hosts, needs
 from tests.support.processes import descendants
-from tests.support.sandboxes import ssh_backend
+from tests.support.sandboxes import lost, ssh_backend, working
 from tests.support.wait import until
 
 ODD = "a'b\"c\\d&e\\&f!g!h@40%n$x`ls` ;|*?[a]{b,c}~#<>ü\n\t\n"
@@ -156,23 +155,9 @@ async def test_many_sessions_share_few_connections(own: hosts.Sshd, monkeypatch:
 
 
 async def test_a_server_that_crashes(own: hosts.Sshd) -> None:
-    runtime = SandboxRuntime(ssh_backend(own))
-    await runtime.open(60)
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-    begun = own.directory / "begun"
-    waiting = [
-        asyncio.ensure_future(runtime.execute(Command(command=f"echo >>{begun}; sleep 300", shell=True))),
-        asyncio.ensure_future(runtime.run_in_session(BashAction(command=f"echo >>{begun}; sleep 300", timeout=300))),
-    ]
-    for _ in range(3000):
-        if begun.exists() and begun.read_text() == "\n\n":
-            break
-        await asyncio.sleep(0.02)
-    assert begun.read_text() == "\n\n"
+    runtime, waiting = await working(ssh_backend(own), own.directory / "begun")
     own.crash()
-    lost = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
-    assert isinstance(lost[0], SandboxLostError) and "Connection refused" in str(lost[0])
-    assert isinstance(lost[1], SwerexException) or getattr(lost[1], "failure_reason", "")
+    await lost(waiting, "Connection refused")
     alive = await runtime.is_alive(timeout=60)
     assert not alive and "out of reach" in alive.message
     with pytest.raises(SandboxLostError):
@@ -187,22 +172,13 @@ async def test_a_server_that_crashes(own: hosts.Sshd) -> None:
 async def test_a_connection_that_is_killed(sshd: hosts.Sshd, shared: bool) -> None:
     """Nobody gets an exit code that is ssh's, and what comes next gets a new connection."""
     backend = ssh_backend(sshd, share_connections=shared)
-    runtime = SandboxRuntime(backend)
-    await runtime.open(60)
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-    begun = sshd.directory / f"begun-killed-{shared}"
-    command = f"echo >>{begun}; sleep 300"
-    waiting = [
-        asyncio.ensure_future(runtime.execute(Command(command=command, shell=True))),
-        asyncio.ensure_future(runtime.run_in_session(BashAction(command=command, timeout=300, check="silent"))),
-    ]
-    await asyncio.to_thread(until, lambda: begun.exists() and begun.read_text() == "\n\n")
+    runtime, waiting = await working(backend, sshd.directory / f"begun-killed-{shared}")
     for pid in needs.mentioning(f"sshd: {getpass.getuser()}"):  # what serves connections here
         if sshd.daemon and pid in descendants(sshd.daemon.pid):
             os.kill(pid, signal.SIGKILL)
-    lost = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
-    assert isinstance(lost[0], ConnectionLostError), lost
-    assert isinstance(lost[1], SessionDiedError) and "connection" in str(lost[1]), lost
+    await lost(waiting, kind=ConnectionLostError)
+    with pytest.raises(SessionDiedError, match="connection"):
+        await waiting[1]
     assert await runtime.is_alive(timeout=60)
     assert (await runtime.execute(Command(command=["echo", "on"], timeout=60))).stdout == "on\n"
     await runtime.create_session(CreateBashSessionRequest(session="another", startup_timeout=60))
