@@ -16,17 +16,17 @@ pytestmark = pytest.mark.slow
 _ROOMS = [
     ("state", 90),
     ("prompts", 65),
-    ("lifecycle", 30),
-    ("concurrency", 12),
+    ("lifecycle", 25),
+    ("concurrency", 10),
     ("hidden_prompts", 20),
-    ("text_out", 50),
-    ("programs", 20),
+    ("text_out", 45),
+    ("programs", 15),
     ("interrupts", 25),
     ("redefinitions", 7),
     ("attacks", 15),
     ("spoofing", 5),
-    ("time", 70),
-    ("text_in", 120),
+    ("time", 65),
+    ("text_in", 100),
 ]
 
 
