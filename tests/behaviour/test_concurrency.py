@@ -19,9 +19,8 @@ import pytest
 from swerex_c.exceptions import SessionExistsError
 from swerex_c.runtime.abstract import CloseBashSessionRequest, CreateBashSessionRequest
 from tests.support.harness import python_environment
-from tests.support.processes import Family
 from tests.support.session import Gate, Shell
-from tests.support.wait import DEADLINE, quicker_than, until
+from tests.support.wait import DEADLINE, quicker_than
 
 
 def test_the_loop_turns_while_a_command_runs(sh: Shell, gate: Gate) -> None:
@@ -95,25 +94,6 @@ def test_a_loop_that_goes_away_in_the_middle(sh: Shell, gate: Gate) -> None:
     sh.gives("echo new", "new\n")
 
 
-def test_create_and_close_in_a_storm(shells: type[Shell], family: Family) -> None:
-    sh = shells()
-
-    async def storm() -> None:
-
-        async def one(i: int) -> None:
-            for j in range(3):
-                name = f"{i}.{j}"
-                await sh.aio.create_session(sh.creation(session=name))
-                if (i + j) % 3:
-                    assert (await sh.go(f"echo {name}", session=name)).output == f"{name}\n"
-                await sh.aio.close_session(CloseBashSessionRequest(session=name))
-
-        await asyncio.gather(*(one(i) for i in range(8)))
-
-    sh.wait(storm())
-    until(lambda: len(family.shells()) <= 1)
-
-
 def test_one_name_created_twice_at_once(shells: type[Shell], tmp_path: Path) -> None:
     sh = shells()
 
@@ -143,26 +123,6 @@ def test_fork_while_a_command_runs(sh: Shell, gate: Gate) -> None:
         return await call
 
     assert sh.wait(run()).output == "parent\n"
-
-
-def test_a_child_process_may_use_sessions_of_its_own(sh: Shell) -> None:
-    """Started after sessions ran here, as multiprocessing's spawn does."""
-    program = (
-        "import asyncio\n"
-        "from swerex_c.runtime.local import LocalRuntime\n"
-        "from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest\n"
-        "async def main():\n"
-        "    r = LocalRuntime()\n"
-        "    await r.create_session(CreateBashSessionRequest(startup_timeout=60))\n"
-        "    print((await r.run_in_session(BashAction(command='echo child'))).output, end='')\n"
-        "    await r.close()\n"
-        "asyncio.run(main())\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE, env=python_environment()
-    )
-    assert done.stdout == "child\n", done.stderr
-    sh.gives("echo parent", "parent\n")
 
 
 def test_parents_fds_are_not_the_childrens(shells: type[Shell], tmp_path: Path) -> None:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from swerex_c.exceptions import SessionDiedError, SwerexException
-from swerex_c.runtime.abstract import CloseBashSessionRequest
 from tests.support.harness import needs
 from tests.support.needs import Lacking, skip
-from tests.support.processes import running
 from tests.support.session import Gate, Shell
 from tests.support.wait import until, until_async
 
@@ -148,26 +145,6 @@ def test_su_as_a_nested_shell(sh: Shell) -> None:
 def test_a_program_that_execs_itself(sh: Shell) -> None:
     sh.gives("(exec echo replaced)", "replaced\n")
     sh.gives("bash -c 'exec sh -c \"echo twice\"'", "twice\n")
-
-
-@pytest.mark.parametrize(
-    "start",
-    [
-        "nohup {sleep} >/dev/null 2>&1 &",
-        "python3 -c 'import os, sys; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); "
-        '[os.close(i) for i in range(3)]; os.execvp("sleep", sys.argv[1:])\' {sleep}',
-        "{sleep} | {sleep} &",
-        "cat <({sleep}) >/dev/null &",
-        "script -qc '{sleep}' /dev/null >/dev/null 2>&1 &",
-    ],
-)
-def test_close_leaves_no_process(shells: type[Shell], start: str) -> None:
-    seconds = f"86{uuid.uuid4().int % 10**6:06d}"
-    sh = shells()
-    sh.run(start.format(sleep=f"sleep {seconds}"))
-    until(lambda: running(f"sleep {seconds}"))
-    sh.wait(sh.aio.close_session(CloseBashSessionRequest(session=sh.session)))
-    until(lambda: not running(f"sleep {seconds}"))
 
 
 def test_close_in_an_exit_trap_that_hangs(shells: type[Shell]) -> None:

@@ -222,23 +222,6 @@ def test_the_shells_own_state_may_be_printed(sh: Shell, command: str) -> None:
     sh.gives("echo next", "next\n")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "SHELLPS1PREFIX",
-        "UNIQUESTRING29234",
-        "EXITCODESTART",
-        "EXITCODEEND",
-        "EXITCODESTART0EXITCODEEND",
-        "a SHELLPS1PREFIX b",
-    ],
-)
-def test_other_engines_constants_are_text(sh: Shell, text: str) -> None:
-    sh.gives(f"echo {text}; (exit 3)", f"{text}\n", 3)
-    sh.gives("echo next", "next\n")
-    sh.gives(f"printf '{text}'", text)
-
-
 def test_debug_trap_that_prints_commands(sh: Shell) -> None:
     sh.run('trap \'printf "%s\\n" "<$BASH_COMMAND>"\' DEBUG')
     for i in range(3):

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from swerex_c.exceptions import CommandTimeoutError, SessionBusyError
-from tests.support.session import DEADLINE, Gate, Shell
-from tests.support.wait import quicker_than, settle, until, until_async
+from tests.support.session import Gate, Shell
+from tests.support.wait import quicker_than, settle
 
 
 @pytest.mark.parametrize("timeout", [0.05, 0.1, 0.5])
@@ -45,26 +45,6 @@ def test_no_timeout(sh: Shell, gate: Gate) -> None:
     thread.join()
 
 
-@pytest.mark.parametrize(
-    ("command", "output"),
-    [
-        ("echo one; printf two; sleep 1000", "one\ntwo"),
-        ("echo x\necho y\nsleep 1000\necho z", "x\ny\n"),
-        ("printf 'a\\xff\\033[31mb'; sleep 1000", "a\\xffb"),
-    ],
-)
-def test_partial_output_is_on_the_error(sh: Shell, command: str, output: str) -> None:
-    """All of it, if there was time for it; else what has come so far."""
-    timeout = 0.5
-    while (seen := sh.times_out(command, timeout).output) != output:
-        assert output.startswith(seen) and timeout < DEADLINE
-        timeout *= 2
-        sh.interrupt()
-    sh.interrupt()
-    assert sh.times_out("sleep 1000", timeout=0.1).output == ""
-    sh.interrupt()
-
-
 def test_the_next_command_waits_for_the_old_one(sh: Shell, gate: Gate) -> None:
     async def next_one() -> Any:
         following = asyncio.ensure_future(sh.go("echo next; (exit 3)"))
@@ -91,6 +71,8 @@ def test_the_next_command_waits_for_the_old_one(sh: Shell, gate: Gate) -> None:
         'while read -r x; do echo "got $x"; done',
         "select x in a b; do echo $x; done",
         "bc -q",
+        "python3 -q",
+        "bash --norc",
     ],
 )
 def test_the_next_command_is_not_eaten(sh: Shell, waiting: str) -> None:
@@ -115,12 +97,6 @@ def test_the_status_of_a_command_that_timed_out(sh: Shell, gate: Gate) -> None:
     sh.times_out(f"{gate.pass_}; (exit 9)", timeout=0.1)
     gate.open()
     sh.gives("echo $?", "9\n")
-
-
-def test_commands_that_time_out_run_on(sh: Shell, gate: Gate, tmp_path: Path) -> None:
-    sh.times_out(f"{gate.pass_}; touch {tmp_path}/ran", timeout=0.1)
-    gate.open()
-    until((tmp_path / "ran").exists)
 
 
 @pytest.mark.parametrize(
@@ -199,26 +175,6 @@ def test_interrupt_from_another_thread(sh: Shell, gate: Gate) -> None:
     assert seen.exit_code == 130
 
 
-def test_interrupt_while_another_session_works(sh: Shell, shells: type[Shell], gate: Gate, tmp_path: Path) -> None:
-    other = shells("other", aio=sh.aio)
-    other.runner.close()
-    other.runner = sh.runner
-    other.close = lambda: None  # type: ignore[method-assign]
-
-    async def both() -> Any:
-        working = asyncio.ensure_future(other.go(gate.pass_))
-        running = asyncio.ensure_future(sh.go(f"touch {tmp_path}/begun; sleep 1000"))
-        await gate.is_reached()
-        await until_async((tmp_path / "begun").exists)
-        await sh.aio.run_in_session(sh.interruption())
-        assert not working.done()
-        gate.open()
-        await working
-        return await running
-
-    assert sh.wait(both()).exit_code == 130
-
-
 @pytest.mark.idle
 def test_interrupt_of_an_idle_shell_is_quick(sh: Shell) -> None:
     with quicker_than(0.3):
@@ -260,14 +216,6 @@ def test_interrupt_of_a_raw_terminal(sh: Shell, tmp_path: Path) -> None:
     sh.interrupt(timeout=1, n_retry=60)
     for i in range(2):
         sh.gives(f"echo next{i}", f"next{i}\n")
-
-
-@pytest.mark.parametrize("repl", ["python3 -q", "bc -q", "cat -u", "bash --norc"])
-def test_a_repl_left_open(sh: Shell, repl: str) -> None:
-    sh.begin(f"echo begun; {repl}", "begun")
-    sh.times_out("1 + 1", timeout=0.2)
-    sh.interrupt()
-    sh.gives("echo next", "next\n")
 
 
 def test_cancelled_caller(sh: Shell, gate: Gate) -> None:

@@ -139,25 +139,6 @@ def test_it_is_quick(run: Any) -> None:
         run("head -c 100000000 /dev/zero | tr '\\0' x", shell=True)
 
 
-@pytest.mark.parametrize(
-    ("command", "output", "fields"),
-    [
-        ("echo one; echo err >&2; sleep 1000", "one\nerr\n", {"merge_output_streams": True}),
-        ("sleep 1000", "", {}),
-    ],
-)
-def test_partial_output_is_on_the_error(run: Any, command: str, output: str, fields: dict[str, bool]) -> None:
-    """All of it, if there was time for it; else what has come so far."""
-    timeout, seen = 0.5, None
-    while seen is None or not seen.startswith(output):
-        assert timeout < DEADLINE
-        with pytest.raises(CommandTimeoutError) as caught:
-            run(command, shell=True, timeout=timeout, **fields)
-        seen = caught.value.output
-        assert seen.startswith(output) or output.startswith(seen)
-        timeout *= 2
-
-
 ESCAPES = {
     "double fork": "python3 -c 'import os, sys, time; p = os.fork(); p and time.sleep(60); os.setsid(); "
     "os.fork() and os._exit(0); "

@@ -16,31 +16,6 @@ from tests.support.patterns import COSTLY
 from tests.support.session import Shell
 from tests.support.wait import DEADLINE, quicker_than
 
-
-@pytest.mark.parametrize(
-    ("pattern", "output", "before"),
-    [
-        (r"\bready\b", "already ready.", "already "),
-        (r"^>>> ", ">>> ", ""),
-        (r"(?m)^>>> ", "a\n>>> ", "a\n"),
-        (r"(?m)^ready$", "not ready\nready\n", "not ready\n"),
-        (r"done\Z", "not done", "not "),
-        (r"a.*?b", "xab", "x"),
-        (r"a{2,3}?b", "aaaab", "a"),
-        (r"(?i)pass(?:word)?: ?", "Give PASSWORD: ", "Give "),
-        (r"(?P<größe>\d+) %", "at 10 %", "at "),
-        (r"[\w.-]+@[\w-]+", "mail a.b@c", "mail "),
-        (r"(?x) a \s b # words", "- a b", "- "),
-        (r"\$ $", "user$ ", "user"),
-    ],
-)
-def test_regular_ones_are_searched_for(pattern: str, output: str, before: str) -> None:
-    matcher = make_matcher(["never", pattern])
-    found = [matcher.feed(bytes([byte])) for byte in output.encode()]
-    index, start, _ = next(hit for hit in found if hit is not None)
-    assert (index, output.encode()[:start].decode()) == (1, before)
-
-
 # ---- refused
 
 

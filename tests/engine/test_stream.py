@@ -10,7 +10,7 @@ import pytest
 
 from swerex_c.exceptions import CommandTimeoutError
 from tests.support.session import Gate, Shell
-from tests.support.wait import DEADLINE, quicker_than, settle
+from tests.support.wait import DEADLINE
 
 
 def collect(
@@ -45,24 +45,6 @@ def test_characters_and_sequences_are_whole(sh: Shell) -> None:
     assert last.exit_code == 0
 
 
-@pytest.mark.idle
-def test_large_output_is_quick(sh: Shell) -> None:
-    with quicker_than(8):
-        collect(sh, "seq 500000")
-
-
-def test_a_slow_reader_loses_nothing(sh: Shell) -> None:
-    async def read() -> str:
-        text = ""
-        async for item in sh.aio.stream_in_session(sh.action("seq 200000")):
-            if isinstance(item, str):
-                text += item
-                await settle(200)
-        return text
-
-    assert sh.wait(read()) == "".join(f"{i}\n" for i in range(1, 200_001))
-
-
 def test_timeout_comes_after_the_chunks(sh: Shell) -> None:
     timeout, chunks = 0.3, [""]
     while "".join(chunks) != "one\n":
@@ -90,36 +72,6 @@ def test_left_in_the_middle(sh: Shell, gate: Gate) -> None:
         return await following
 
     assert sh.wait(leave()).output == "next\n"
-
-
-def test_interrupt_while_streaming(sh: Shell) -> None:
-    async def both() -> list[Any]:
-        items = []
-        async for item in sh.aio.stream_in_session(sh.action("echo one; sleep 1000")):
-            items.append(item)
-            if item == "one\n":
-                await sh.aio.run_in_session(sh.interruption())
-        return items
-
-    *chunks, last = sh.wait(both())
-    assert "".join(chunks).startswith("one\n")
-    assert last.exit_code == 130
-
-
-def test_two_streams_stand_in_line(sh: Shell) -> None:
-    async def read(i: int) -> tuple[str, int]:
-        text, code = "", -1
-        async for item in sh.aio.stream_in_session(sh.action(f"echo a{i}; sleep 0.05; echo b{i}; (exit {i})")):
-            if isinstance(item, str):
-                text += item
-            else:
-                code = item.exit_code
-        return text, code
-
-    async def all_of_them() -> list[tuple[str, int]]:
-        return await asyncio.gather(*(read(i) for i in range(5)))
-
-    assert sh.wait(all_of_them()) == [(f"a{i}\nb{i}\n", i) for i in range(5)]
 
 
 def test_the_end_of_the_shell(sh: Shell) -> None:
