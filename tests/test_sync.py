@@ -165,9 +165,3 @@ async def test_the_short_forms_of_the_asynchronous_one() -> None:
     async with LocalDeployment() as deployment:
         await asyncio.gather(deployment.runtime.create_session(), deployment.is_alive())
     assert not await deployment.is_alive()
-
-
-def test_every_name_of_the_package_is_there() -> None:
-    for name in swerex_c.__all__:
-        assert getattr(swerex_c, name) is not None
-    assert set(swerex_c.__all__) <= set(dir(swerex_c))

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from swerex_c.bench import report, rows
 from swerex_c.bench.command import contenders
-from swerex_c.bench.engines import Answer, BareTerminal, Engine, Ours, Subprocess
+from swerex_c.bench.engines import Answer, Engine, Subprocess
 from swerex_c.bench.machine import _remove_abandoned
 from swerex_c.bench.measure import BOOT, NO_TIME, PACKAGE, Contender, Found, Setting, measure
 from swerex_c.bench.worker import Operations
@@ -46,20 +46,6 @@ def with_engine(engine: Engine, use: Callable[[Operations], Awaitable[Any]]) -> 
             await engine.end()
 
     return asyncio.run(work())
-
-
-@pytest.mark.parametrize("kind", [Ours, BareTerminal, Subprocess])
-def test_wrong_answers_are_counted_and_have_no_time(kind: type[Engine], monkeypatch: pytest.MonkeyPatch) -> None:
-    # Every bash finds this function in its environment.
-    monkeypatch.setenv("BASH_FUNC_true%%", "() { builtin echo surprise; }")
-
-    async def work(operations: Operations) -> None:
-        found: dict[str, Any] = await operations.command("true", 3, 0.01)
-        assert found["wrong"] == found["count"] > 0 and found["samples_us"] == []
-        found = await operations.sessions(2, 1, 0)
-        assert found["wrong"] == found["count"] == 2 and found["samples_us"] == []
-
-    with_engine(kind(), work)
 
 
 def test_output_has_to_be_the_file(tmp_path: Path) -> None:

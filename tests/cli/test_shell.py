@@ -48,14 +48,6 @@ def test_it_is_the_bash_of_a_session(family: Family, tmp_path: Path) -> None:
     assert not family.left()
 
 
-def test_an_interrupt_ends_what_runs(person: Person) -> None:
-    person.begin("sleep 1000")
-    person.keys(b"\x03")
-    person.until(PROMPT)
-    person.keys(b"echo code-$?\r")
-    person.until(rb"code-130\r\n")
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [(["-C", "/no/such"], rb"'/no/such'"), (["--startup-source", "/no/file"], rb"'/no/file' does not exist")],

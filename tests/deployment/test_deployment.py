@@ -199,13 +199,13 @@ def test_a_dropped_deployment_is_stopped_without_a_loop(counting: type[Counting]
 
 def test_a_deployment_dropped_at_the_end_of_its_loop_is_stopped_to_the_end(counting: type[Counting]) -> None:
     """The loop cancels its tasks when it ends; what was stopped halfway would stay."""
-    halfway = threading.Event()
+    halfway, over = threading.Event(), threading.Event()
 
     class Slow(counting):  # type: ignore[misc, valid-type]
         async def stop(self, *args: Any, **kwargs: Any) -> None:
             self._runtime = None
             halfway.set()
-            await asyncio.sleep(0.05)
+            await asyncio.to_thread(over.wait, DEADLINE)
             self.stopped.append(threading.current_thread().name)
 
     async def use() -> None:
@@ -214,6 +214,7 @@ def test_a_deployment_dropped_at_the_end_of_its_loop_is_stopped_to_the_end(count
         await asyncio.to_thread(halfway.wait, DEADLINE)
 
     asyncio.run(use())
+    over.set()
     until(lambda: counting.stopped == ["finalizer"])
 
 

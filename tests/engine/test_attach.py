@@ -37,8 +37,6 @@ try:
     run(f"cd {sys.argv[1]}; export x='a  b'; echo here >&2; (exit 3)")
     before = run("echo $?; pwd; stty -a; stty size; echo $x")
     code = runtime.sessions["default"].interact(0, 1)
-    if code == 129:  # there is no terminal to print to
-        sys.exit()
     run("(exit 3)")
     print("the same", run("echo $?; pwd; stty -a; stty size; echo $x") == before, "code", code, flush=True)
 finally:
@@ -163,13 +161,6 @@ def test_modes_are_restored_when_the_program_ends(person: Person) -> None:
     person.process.send_signal(signal.SIGTERM)
     assert person.exit_code() == 9
     assert readable_modes(person.slave) == person.modes
-
-
-@pytest.mark.parametrize("running", [False, True])
-def test_it_ends_when_the_terminal_goes_away(person: Person, running: bool) -> None:
-    if running:
-        person.begin("sleep 1000")
-    person.hang_up()
 
 
 def test_what_cannot_be_attached() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from swerex_c.exceptions import BashIncorrectSyntaxError, CommandTimeoutError, NonZeroExitCodeError, SwerexException
-from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
+from swerex_c.runtime.abstract import Command, CreateBashSessionRequest
 from tests.support.harness import few_descriptors
 from tests.support.processes import Family
 from tests.support.session import Shell
@@ -88,15 +88,6 @@ def test_bash_is_understood_in_every_language(sh: Shell, monkeypatch: pytest.Mon
     assert answer.output.endswith("\na\n") and answer.exit_code == 0
 
 
-def test_missing_startup_file(sh: Shell, typed: Any, tmp_path: Path, family: Family) -> None:
-    before = len(family.living())
-    missing = str(tmp_path / "nothing here.sh")
-    with typed(match=re.escape(missing)):
-        sh.wait(sh.aio.create_session(CreateBashSessionRequest(session="m", startup_source=[missing])))
-    until(lambda: len(family.living()) == before)
-    sh.wait(sh.aio.create_session(CreateBashSessionRequest(session="m")))
-
-
 @pytest.mark.parametrize("text", ["sleep 1000", "read x", "while :; do :; done", "cat"])
 def test_startup_that_does_not_end(sh: Shell, typed: Any, tmp_path: Path, family: Family, text: str) -> None:
     """Told in time, and nothing of it is left."""
@@ -134,16 +125,6 @@ def test_no_bash_on_the_machine(sh: Shell, typed: Any, monkeypatch: pytest.Monke
         sh.wait(sh.aio.create_session(CreateBashSessionRequest(session="n")))
 
 
-def test_no_fds_left(sh: Shell, typed: Any) -> None:
-    with few_descriptors():
-        with typed(match="fd|file|descriptor|emfile"):
-            sh.wait(sh.aio.create_session(CreateBashSessionRequest(session="n")))
-        with typed():
-            sh.wait(sh.aio.execute(Command(command=["true"])))
-    sh.wait(sh.aio.create_session(CreateBashSessionRequest(session="n")))
-    assert sh.run("echo x", session="n").output == "x\n"
-
-
 @pytest.mark.parametrize("left", [1, 3, 5, 7, 9, 11])
 def test_few_fds_left(sh: Shell, typed: Any, left: int) -> None:
     """Wherever in the start the fds run out, it is a typed error and nothing leaks, or it works."""
@@ -154,19 +135,6 @@ def test_few_fds_left(sh: Shell, typed: Any, left: int) -> None:
         except SwerexException as error:
             assert str(error)
             assert len(os.listdir("/proc/self/fd")) <= before, "fewer where the other session went to rest meanwhile"
-
-
-def test_wrong_kinds_of_values(sh: Shell) -> None:
-    """The models refuse what is not of their type; nothing reaches the shell."""
-    for bad in (
-        {"command": 5},
-        {"command": None},
-        {"command": "x", "timeout": "soon"},
-        {"command": "x", "check": "maybe"},
-    ):
-        with pytest.raises(ValueError):
-            BashAction(**bad)
-    BashAction(command="x", set_last_action=True)
 
 
 def test_requests_of_unknown_kind(sh: Shell) -> None:

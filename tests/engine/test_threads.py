@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,8 @@ from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequ
 from swerex_c.runtime.local import LocalRuntime
 from tests.support.harness import few_descriptors
 from tests.support.original import our_environment
-from tests.support.wait import DEADLINE, until, until_async
+from tests.support.session import Gate
+from tests.support.wait import DEADLINE, until
 
 SMALL_STACK = """if True:
     import asyncio, threading
@@ -129,15 +129,6 @@ def terminals() -> set[str]:
     return {fd for fd, link in links.items() if link.endswith("/ptmx")}
 
 
-@pytest.mark.idle
-async def test_a_stuck_shell_that_is_dropped_holds_nobody_up(tmp_path: Path) -> None:
-    """Another session answers while the kill sweep of the dropped one, which takes a second, is under way."""
-    attempts = 5  # a machine that stands still for that second proves nothing
-    while not await answers_during_a_kill_sweep(tmp_path / str(attempts)):
-        attempts -= 1
-        assert attempts, "the other session answered only after each kill sweep"
-
-
 async def test_a_shell_that_is_dropped_ends_even_if_its_tree_cannot_be_seen() -> None:
     """Without a free descriptor the kill sweep sees no process: at its end the shell itself is killed and reaped."""
     runtime = LocalRuntime()
@@ -152,31 +143,25 @@ async def test_a_shell_that_is_dropped_ends_even_if_its_tree_cannot_be_seen() ->
         assert not os.path.exists(f"/proc/{pid}")
 
 
-async def answers_during_a_kill_sweep(directory: Path) -> bool:
-    """Drop a session without a free descriptor, and return whether another one answers before its terminal closes."""
-    directory.mkdir()
+@pytest.mark.idle
+async def test_a_stuck_shell_that_is_dropped_holds_nobody_up(gate: Gate) -> None:
+    """Another session answers while the kill sweep of the dropped one, which takes a second, is under way."""
     stuck, other = LocalRuntime(), LocalRuntime()
     await other.create_session(CreateBashSessionRequest(startup_timeout=60))
     before = terminals()
     await stuck.create_session(CreateBashSessionRequest(startup_timeout=60))
     (terminal,) = terminals() - before
     pid = int((await stuck.run_in_session(BashAction(command="echo $$"))).output)
-    os.mkfifo(directory / "line")
-    line = os.open(directory / "line", os.O_RDWR | os.O_CLOEXEC)
-    begun = directory / "begun"
-    command = BashAction(command=f"echo > {begun}; read -r line < {directory}/line; echo $line")
+    command = BashAction(command=f"{gate.pass_}; echo here")
     running = asyncio.ensure_future(other.run_in_session(command))  # an idle session would need a descriptor
-    await until_async(begun.exists)
+    await gate.is_reached()
     with few_descriptors():
         nodes = _core.node_count()
         del stuck
         gc.collect()
         until(lambda: _core.node_count() < nodes)  # a thread drops it
-        await asyncio.sleep(0.03)
-        os.write(line, b"here\n")
+        gate.open()
         assert (await running).output == "here\n"
-        is_open = os.path.exists(f"/proc/self/fd/{terminal}")
-    os.close(line)
+        assert os.path.exists(f"/proc/self/fd/{terminal}"), "it answered only after the kill sweep"
     await other.close()
     until(lambda: not os.path.exists(f"/proc/{pid}") and terminals() <= before)
-    return is_open

@@ -106,20 +106,6 @@ async def test_a_cancelled_call_begins_no_further_step() -> None:
     assert ended.is_set()
 
 
-async def test_a_cancelled_call_cancels_its_coroutine() -> None:
-    begun, ended = threading.Event(), threading.Event()
-
-    async def wait() -> None:
-        try:
-            begun.set()
-            await asyncio.sleep(100)
-        finally:
-            ended.set()
-
-    await cancelled(lambda: background.run_blocking(wait()), begun.is_set)
-    assert ended.wait(30)
-
-
 async def test_a_second_cancellation_does_not_leave_the_thread_behind() -> None:
     begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
 
