@@ -34,6 +34,7 @@ def test_metrics_count_what_was_done(tmp_path: Path) -> None:
         server.post("/read_file", path="/no/such/file")
         answer = server.get("/metrics")
         assert answer.status_code == 200 and answer.headers["Content-Type"].startswith("text/plain")
+        assert server.get("/metrics", headers={"X-API-Key": "wrong"}).status_code == 401
         found = samples(answer.text)
         assert found["swerex_calls_total", "execute"] == 4
         assert found["swerex_call_errors_total", "execute"] == 1
@@ -155,7 +156,8 @@ def test_a_download_counts_while_it_runs(tmp_path: Path) -> None:
             wire = socket.create_connection(("127.0.0.1", server.port))
             wire.sendall(
                 f"POST /download HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY}\r\nContent-Type: application/json\r\n"
-                f"Content-Length: {len(body)}\r\n\r\n".encode() + body
+                f"Content-Length: {len(body)}\r\n\r\n".encode()
+                + body
             )
             assert wire.recv(1000).startswith(b"HTTP/1.1 200 ")
             return wire

@@ -127,11 +127,6 @@ def test_a_key_file_loses_its_newline_and_must_be_private(tmp_path: Path) -> Non
         keys.from_file(tmp_path)
 
 
-def test_keys_cannot_be_guessed() -> None:
-    made = {keys.new() for _ in range(100)}
-    assert len(made) == 100 and all(len(key) >= 32 and keys.checked(key, "here") == key for key in made)
-
-
 def test_the_key_comes_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_text(KEY + "\n")
@@ -494,7 +489,8 @@ def test_frames_over_standard_input_and_output(tmp_path: Path, family: Family) -
         assert places == {"0": "/dev/null", "1": str(tmp_path / "log"), "2": str(tmp_path / "log")}
 
 
-def test_the_end_of_standard_input_is_the_end(tmp_path: Path, family: Family) -> None:
+@pytest.mark.parametrize("how", ["end of input", "signal"])
+def test_the_end_of_standard_input_or_a_signal_is_the_end(tmp_path: Path, family: Family, how: str) -> None:
     with over_stdio(tmp_path / "log") as process:
         client = Frames(process)
         client.request(1, "create_session", session_type="bash")
@@ -505,19 +501,14 @@ def test_the_end_of_standard_input_is_the_end(tmp_path: Path, family: Family) ->
         client.request(3, "execute", command="sleep 1003", shell=True)
         until(lambda: len([c for c in family.living().values() if "sleep 100" in c]) >= 3)
         assert process.stdin is not None
-        process.stdin.close()
+        if how == "signal":
+            process.terminate()
+            assert {client.receive(ERROR)[2]["class_path"].rpartition(".")[2] for _ in range(2)} == {
+                "RuntimeClosedError"
+            }
+            client.receive(GOODBYE)
+        else:
+            process.stdin.close()
         assert process.wait(DEADLINE) == 0
         assert not family.left()
         assert "Traceback" not in (tmp_path / "log").read_text()
-
-
-def test_a_signal_ends_standard_input_and_output_too(tmp_path: Path, family: Family) -> None:
-    with over_stdio(tmp_path / "log") as process:
-        client = Frames(process)
-        client.request(1, "execute", command="sleep 1001", shell=True)
-        until(lambda: any("sleep 1001" in c for c in family.living().values()))
-        process.terminate()
-        assert client.receive(ERROR)[2]["class_path"].endswith("RuntimeClosedError")
-        client.receive(GOODBYE)
-        assert process.wait(DEADLINE) == 0
-        assert not family.left()
