@@ -2,20 +2,37 @@
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.frames_tools import hasty
+from tests.support import frames_tools
+from tests.support.frames_tools import Served
 from tests.support.http_servers import original_server, our_server
+from tests.support.processes import Family
+from tests.support.server_process import Server, serving
 
 __all__ = ["original_server", "our_server"]
 
 
+@pytest.fixture(scope="session")
+def swerex_remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Ours as users start it: it speaks frames too, which `our_server`, run by another ASGI server, does not."""
+    with serving(tmp_path_factory.mktemp("remote") / "log") as server:
+        yield server
+
+
+@pytest.fixture
+async def served(family: Family) -> AsyncIterator[Served]:
+    """A server in this loop with a session."""
+    async with frames_tools.serving(session=True) as server:
+        yield server
+
+
 @pytest.fixture
 def reconnects_at_once() -> Iterator[None]:
-    with hasty():
+    with frames_tools.hasty():
         yield
 
 

@@ -5,83 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import random
+import shutil
 import socket
 import ssl
-from collections.abc import AsyncIterator
+import stat
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from swerex_c.remote.server.gate import Gate
+from swerex_c.exceptions import InvalidInputError, ResourceError
 from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.server.listeners import Listeners, ServeOptions
-from swerex_c.remote.server.serve import serve
-from swerex_c.remote.server.service import Service
-from swerex_c.runtime.local import LocalRuntime
+from swerex_c.remote.wire.protocol import GOODBYE, PING, PONG, new_decoder
+from tests.support.frames_tools import Served, encode, serving
 from tests.support.server_process import KEY, upgrade
 from tests.support.wait import DEADLINE, settle, until_async
 
-
-class Echo(asyncio.BufferedProtocol):
-    """A connection of frames that sends back in capitals what it gets."""
-
-    def __init__(self, peers: Echoes):
-        self.peers = peers
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-        self.peers.echoes.add(self)
-        self.peers.service.connections += 1
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.peers.echoes.discard(self)
-        self.peers.service.connections -= 1
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        self.buffer = bytearray(5)
-        return memoryview(self.buffer)
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(self.buffer[:nbytes])
-
-    def data_received(self, data: bytes | bytearray) -> None:
-        self.transport.write(bytes(data).upper())
-
-
-class Echoes:
-    """What speaks to upgraded connections, in the place of a `Registry`."""
-
-    def __init__(self, service: Service):
-        self.service = service
-        self.echoes: set[Echo] = set()
-
-    def new_connection(self) -> Echo:
-        return Echo(self)
-
-    def open(self, name: str, connection: Echo) -> bool:
-        return False
-
-    async def shutdown(self, seconds: float = 2.0) -> None:
-        for echo in list(self.echoes):
-            echo.transport.write(b"BYE")
-            echo.transport.close()
-
-
-async def app(scope: Any, receive: Any, send: Any) -> None:
-    """Answer with the path and the size of the body."""
-    if scope["type"] != "http":
-        raise NotImplementedError  # as apps do that have no lifespan
-    size, more = 0, True
-    while more:
-        message = await receive()
-        size += len(message.get("body", b""))
-        more = message.get("more_body", False)
-    body = json.dumps({"path": scope["path"], "size": size}).encode()
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
-    await send({"type": "http.response.body", "body": body})
+PONGS = encode([PONG])
 
 
 class Clock:
@@ -134,48 +77,17 @@ class Connection:
         self.writer.close()
 
 
-class Served:
-    """A server in this event loop."""
-
-    def __init__(self, service: Service, port: int, stop: asyncio.Event):
-        self.service = service
-        self.port = port
-        self.stop = stop
-
-    async def connect(self, first: bytes = b"", **tls: Any) -> Connection:
-        connection = Connection(*await asyncio.open_connection("127.0.0.1", self.port, **tls))
-        await connection.send(first)
-        return connection
-
-    async def answers(self, **tls: Any) -> bool:
-        connection = await self.connect(head("/fine"), **tls)
-        answer = await connection.answer()
-        connection.close()
-        return answer == (200, {"path": "/fine", "size": 0})
+async def connect(server: Served, first: bytes = b"", **tls: Any) -> Connection:
+    connection = Connection(*await asyncio.open_connection("127.0.0.1", server.port, **tls))
+    await connection.send(first)
+    return connection
 
 
-@contextlib.asynccontextmanager
-async def serving(tls: tuple[Path, Path] | None = None, **limits: Any) -> AsyncIterator[Served]:
-    service = Service(SimpleNamespace(runtime=LocalRuntime(), AUTH_TOKEN=KEY), Limits(**limits))
-    stop, ready = asyncio.Event(), asyncio.Event()
-    cert, key = map(str, tls) if tls else (None, None)
-    options = ServeOptions(port=0, limits=service.limits, graceful=2, tls_cert=cert, tls_key=key)
-    listeners = Listeners(options)
-    echoes: Any = Echoes(service)
-    served = asyncio.create_task(
-        serve(
-            service, Gate(app, service, own_process=False), options, registry=echoes, listeners=listeners,
-            ready=lambda places: ready.set(), stop=stop,
-        )
-    )  # fmt: skip
-    await asyncio.wait_for(ready.wait(), DEADLINE)
-    try:
-        assert listeners.addresses.port is not None
-        yield Served(service, listeners.addresses.port, stop)
-    finally:
-        stop.set()
-        await asyncio.wait_for(served, DEADLINE)
-        assert service.connections == 0
+async def answers(server: Served, **tls: Any) -> bool:
+    connection = await connect(server, head("/fine"), **tls)
+    answer = await connection.answer()
+    connection.close()
+    return answer == (200, {"path": "/fine", "size": 0})
 
 
 @pytest.fixture(params=["httptools", "h11"])
@@ -200,14 +112,14 @@ def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 async def test_a_connection_is_handed_over_with_what_came_after_the_head(path: str) -> None:
     async with serving() as server:
         for _ in range(2):
-            connection = await server.connect(upgrade(path) + b"already here ")
+            connection = await connect(server, upgrade(path) + encode([PING, 0]))
             status, headers = await connection.head()
             assert status == 101
             assert (headers["upgrade"], headers["connection"]) == ("swerex-frames/1", "Upgrade")
             assert headers["x-swerex-server"] == server.service.instance_id
-            assert await connection.reader.readexactly(13) == b"ALREADY HERE "
-            await connection.send(b"GET / HTTP/1.1\r\n\r\n")
-            assert await connection.reader.readexactly(18) == b"GET / HTTP/1.1\r\n\r\n"
+            assert await connection.reader.readexactly(len(PONGS)) == PONGS
+            await connection.send(encode([PING, 0]))
+            assert await connection.reader.readexactly(len(PONGS)) == PONGS
             assert server.service.connections == 1
             connection.close()
             await until_async(lambda: not server.service.connections)
@@ -216,14 +128,14 @@ async def test_a_connection_is_handed_over_with_what_came_after_the_head(path: s
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 async def test_an_upgrade_may_come_in_pieces(size: int) -> None:
     async with serving() as server:
-        connection = await server.connect()
+        connection = await connect(server)
         connection.writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        data = upgrade() + b"x"
+        data = upgrade() + encode([PING, 0])
         for start in range(0, len(data), size):
             await connection.send(data[start : start + size])
             await settle()
         assert (await connection.head())[0] == 101
-        assert await connection.reader.readexactly(1) == b"X"
+        assert await connection.reader.readexactly(len(PONGS)) == PONGS
         connection.close()
 
 
@@ -255,17 +167,17 @@ async def test_an_upgrade_may_come_in_pieces(size: int) -> None:
 )
 async def test_a_head_decides_on_the_protocol(first: bytes, status: int) -> None:
     async with serving() as server:
-        connection = await server.connect(first)
+        connection = await connect(server, first)
         assert (await connection.head())[0] == status
         if status in (401, 403):
             await connection.ended()
         connection.close()
-        assert await server.answers()
+        assert await answers(server)
 
 
 async def test_a_later_request_is_not_upgraded() -> None:
     async with serving() as server:
-        connection = await server.connect(head("/first"))
+        connection = await connect(server, head("/first"))
         assert (await connection.answer())[1]["path"] == "/first"
         await connection.send(upgrade())
         assert (await connection.head())[0] == 426
@@ -275,14 +187,14 @@ async def test_a_later_request_is_not_upgraded() -> None:
 @pytest.mark.usefixtures("parser")
 async def test_http_passes_unchanged() -> None:
     async with serving() as server:
-        connection = await server.connect(head("/one") + head("/two", 5) + b"12345")
+        connection = await connect(server, head("/one") + head("/two", 5) + b"12345")
         assert await connection.answer() == (200, {"path": "/one", "size": 0})
         assert await connection.answer() == (200, {"path": "/two", "size": 5})
         size = 3_000_000
         await connection.send(head("/three", size) + bytes(size))
         assert await connection.answer() == (200, {"path": "/three", "size": size})
         connection.close()
-        connection = await server.connect(head("/four", size) + bytes(size))
+        connection = await connect(server, head("/four", size) + bytes(size))
         assert await connection.answer() == (200, {"path": "/four", "size": size})
         connection.close()
 
@@ -297,8 +209,8 @@ async def test_http_passes_unchanged() -> None:
 )
 async def test_who_does_not_send_the_key_in_time_is_cut(monkeypatch: pytest.MonkeyPatch, start: bytes) -> None:
     clock = Clock(monkeypatch)
-    async with serving(head_seconds=2.0) as server:
-        connection = await server.connect(start)
+    async with serving(Limits(head_seconds=2.0)) as server:
+        connection = await connect(server, start)
         await settle()
         if start[:1] in (b"", b"G"):
             clock.advance(1.5)
@@ -308,14 +220,14 @@ async def test_who_does_not_send_the_key_in_time_is_cut(monkeypatch: pytest.Monk
         clock.advance(1.0 if start[:1] in (b"", b"G") else 2.5)
         await connection.ended()
         connection.close()
-        assert await server.answers()
+        assert await answers(server)
 
 
 @pytest.mark.usefixtures("parser")
 async def test_a_body_may_take_longer_than_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    async with serving(head_seconds=2.0) as server:
-        connection = await server.connect(head("/slow", 8))
+    async with serving(Limits(head_seconds=2.0)) as server:
+        connection = await connect(server, head("/slow", 8))
         for _ in range(8):
             await settle()
             clock.advance(1.0)
@@ -332,28 +244,28 @@ async def test_a_body_may_take_longer_than_a_head(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("whole", [False, True])
 async def test_a_first_head_that_is_too_long_is_refused(method: bytes, whole: bool) -> None:
     async with serving() as server:
-        connection = await server.connect(
-            method + b" /x HTTP/1.1\r\nHost: x\r\nA: " + b"x" * 70_000 + (b"\r\n\r\n" if whole else b"")
+        connection = await connect(
+            server, method + b" /x HTTP/1.1\r\nHost: x\r\nA: " + b"x" * 70_000 + (b"\r\n\r\n" if whole else b"")
         )
         with contextlib.suppress(ConnectionError):
             assert (await connection.head())[0] == 431
         await connection.ended()
         connection.close()
-        assert await server.answers()
+        assert await answers(server)
 
 
 async def test_random_bytes_harm_nothing() -> None:
     dice = random.Random(4)
     starts = [b"", b"GET ", b"GET /wire HTTP/1.1\r\n", b"\x16\x03\x01", upgrade()[:-2], b"POST / HTTP/1.1\r\n"]
-    async with serving(head_seconds=1.0) as server:
+    async with serving(Limits(head_seconds=1.0)) as server:
         for number in range(120):
             data = starts[number % len(starts)] + dice.randbytes(dice.choice([1, 10, 1000, 100_000]))
-            connection = await server.connect(data)
+            connection = await connect(server, data)
             if number % 3 == 0:
                 connection.writer.transport.abort()
             elif number % 3 == 1:
                 connection.close()
-        assert await server.answers()
+        assert await answers(server)
         await until_async(lambda: not server.service.connections)
 
 
@@ -361,12 +273,12 @@ async def test_random_bytes_harm_nothing() -> None:
 
 
 async def test_more_connections_than_allowed_are_told_so() -> None:
-    async with serving(connections=3) as server:
-        inside = [await server.connect(upgrade()) for _ in range(3)]
+    async with serving(Limits(connections=3)) as server:
+        inside = [await connect(server, upgrade()) for _ in range(3)]
         for connection in inside:
             assert (await connection.head())[0] == 101
         for first in (upgrade(), head("/x")):
-            connection = await server.connect(first)
+            connection = await connect(server, first)
             status, content = await connection.answer()
             assert status == 511
             assert content["swerexception"]["class_path"] == "swerex.exceptions.ServerLimitError"
@@ -375,16 +287,16 @@ async def test_more_connections_than_allowed_are_told_so() -> None:
             connection.close()
         inside.pop().close()
         await until_async(lambda: server.service.connections < 3)
-        assert await server.answers()
+        assert await answers(server)
         for connection in inside:
             connection.close()
 
 
 @pytest.mark.parametrize("first", [b"", b"GET /", head("/x", 1000, None)], ids=["nothing", "part of a head", "no key"])
 async def test_who_shows_no_key_gives_way(first: bytes) -> None:
-    async with serving(unauthenticated=2) as server:
-        strangers = [await server.connect(first) for _ in range(6)]
-        inside = await server.connect(upgrade())
+    async with serving(Limits(unauthenticated=2)) as server:
+        strangers = [await connect(server, first) for _ in range(6)]
+        inside = await connect(server, upgrade())
         assert (await inside.head())[0] == 101
         assert server.service.connections <= 3
         await strangers[0].ended()
@@ -392,21 +304,21 @@ async def test_who_shows_no_key_gives_way(first: bytes) -> None:
             connection.close()
         inside.close()
         await until_async(lambda: not server.service.connections)
-        assert await server.answers()
+        assert await answers(server)
 
 
 async def test_a_crowd_with_the_key_is_not_cut() -> None:
     """More at once than may be without the key."""
-    async with serving(unauthenticated=8) as server:
-        assert all(await asyncio.gather(*(server.answers() for _ in range(200))))
+    async with serving(Limits(unauthenticated=8)) as server:
+        assert all(await asyncio.gather(*(answers(server) for _ in range(200))))
 
 
 async def test_who_begins_no_handshake_is_cut(monkeypatch: pytest.MonkeyPatch, certificate: tuple[Path, Path]) -> None:
     clock = Clock(monkeypatch)
     tls = {"ssl": ssl.create_default_context(cafile=certificate[0]), "server_hostname": "localhost"}
-    async with serving(certificate, unauthenticated=2, head_seconds=2.0) as server:
-        strangers = [await server.connect() for _ in range(6)]
-        assert await server.answers(**tls), "others give way"
+    async with serving(Limits(unauthenticated=2, head_seconds=2.0), tls=certificate) as server:
+        strangers = [await connect(server) for _ in range(6)]
+        assert await answers(server, **tls), "others give way"
         await strangers[0].ended()
         clock.advance(2.5)
         for connection in strangers:
@@ -416,11 +328,11 @@ async def test_who_begins_no_handshake_is_cut(monkeypatch: pytest.MonkeyPatch, c
 
 async def test_peers_are_told_when_the_server_ends() -> None:
     async with serving() as server:
-        connection = await server.connect(upgrade())
+        connection = await connect(server, upgrade())
         await connection.head()
-        idle = await server.connect(head("/x"))
+        idle = await connect(server, head("/x"))
         await idle.answer()
-    assert await connection.ended() == b"BYE"
+    assert new_decoder().feed(await connection.ended())[0][0] == GOODBYE
     assert await idle.ended() == b""
     connection.close()
     idle.close()
@@ -429,7 +341,7 @@ async def test_peers_are_told_when_the_server_ends() -> None:
 @pytest.mark.usefixtures("parser")
 async def test_who_asks_while_the_server_ends_is_answered_and_goes() -> None:
     async with serving() as server:
-        connection = await server.connect(head("/late")[:-2])
+        connection = await connect(server, head("/late")[:-2])
         await settle()
         with server.service.counted("execute"):  # the server waits for it
             server.stop.set()
@@ -438,3 +350,78 @@ async def test_who_asks_while_the_server_ends_is_answered_and_goes() -> None:
             assert await connection.answer() == (200, {"path": "/late", "size": 0})
             assert await connection.ended() == b""
     connection.close()
+
+
+# Where a server listens, and what it says if it cannot
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"host": None}, InvalidInputError, "neither on a port nor on a unix socket"),
+        ({"host": "192.0.2.1"}, ResourceError, "Cannot listen on port 0 of 192.0.2.1: Cannot assign requested address"),
+        ({"host": "no.such.host.invalid"}, ResourceError, "Cannot listen on no.such.host.invalid: "),
+        ({"tls_key": "key.pem"}, InvalidInputError, "A TLS key was given without a certificate"),
+        ({"tls_cert": "none"}, ResourceError, "is in none: No such file or directory"),
+        ({"tls_cert": "cert.pem", "tls_key": "none"}, ResourceError, "is in cert.pem and none: No such file"),
+        ({"tls_cert": "cert.pem"}, ResourceError, "No TLS certificate with its key (without a passphrase) is in cert"),
+        ({"tls_cert": "key.pem", "tls_key": "key.pem"}, ResourceError, "No TLS certificate with its key"),
+        ({"host": None, "unix": "cert.pem"}, ResourceError, "something else is there already"),
+        ({"host": None, "unix": "none/socket"}, ResourceError, "No such file"),
+        ({"host": None, "unix": "x" * 200}, ResourceError, "the path is too long"),
+    ],
+)
+def test_what_cannot_be_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    certificate: tuple[Path, Path],
+    options: dict[str, Any],
+    error: type[Exception],
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in certificate:
+        shutil.copy(path, tmp_path)
+    with pytest.raises(error) as caught:
+        Listeners(ServeOptions(port=0, **options))
+    assert says in str(caught.value)
+    assert sorted(os.listdir()) == ["cert.pem", "key.pem"]
+    assert (tmp_path / "cert.pem").read_text() == certificate[0].read_text()
+
+
+def test_all_addresses_of_a_host_have_one_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = [("127.0.0.1", 0), ("127.0.0.2", 0), ("192.0.2.1", 0)]
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    with contextlib.closing(Listeners(ServeOptions(host="all.of.them", port=0))) as listeners:
+        port = listeners.addresses.port
+        assert [one.getsockname() for one in listeners.all] == [("127.0.0.1", port), ("127.0.0.2", port)]
+        assert str(listeners.addresses) == f"http://all.of.them:{port}"
+
+
+def test_a_client_that_vanishes_is_noticed() -> None:
+    listeners = Listeners(ServeOptions(port=0))
+    with contextlib.closing(listeners), socket.create_connection(("127.0.0.1", listeners.addresses.port or 0)):
+        accepted, _ = listeners.all[0].accept()
+        with accepted:
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 120_000
+
+
+def test_a_unix_socket_belongs_to_one_user_and_one_server(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    options = ServeOptions(port=0, unix=str(path))
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    with contextlib.closing(Listeners(options)) as listeners:  # a dead server's is replaced
+        assert str(listeners.addresses) == f"http://127.0.0.1:{listeners.addresses.port} and unix://{path}"
+        mode = path.stat().st_mode
+        assert stat.S_ISSOCK(mode) and stat.S_IMODE(mode) == 0o600
+        with pytest.raises(ResourceError, match="another server does"):
+            Listeners(options)
+        path.unlink()
+        new = Listeners(options)
+    assert path.exists(), "another server's is not removed"
+    new.close()
+    assert not path.exists()

@@ -24,19 +24,11 @@ from tests.support.frames_tools import (
     raw_client,
     raw_server,
     request,
-    serving,
 )
-from tests.support.processes import Family
 from tests.support.trees import everything
 from tests.support.wait import until_async
 
 pytestmark = pytest.mark.usefixtures("family")
-
-
-@pytest.fixture
-async def served(family: Family) -> AsyncIterator[Served]:
-    async with serving() as server:
-        yield server
 
 
 @pytest.fixture

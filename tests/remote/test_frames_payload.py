@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +34,10 @@ from tests.support.frames_tools import (
     long_request,
     raw_client,
     request,
-    serving,
 )
-from tests.support.processes import Family
 from tests.support.wait import until_async
 
 pytestmark = pytest.mark.usefixtures("family")
-
-
-@pytest.fixture
-async def served(family: Family) -> AsyncIterator[Served]:
-    async with serving(session=True) as server:
-        yield server
 
 
 @pytest.mark.parametrize("text", ["x", "é", "\u20ac", "\U0001f600", "\udce9", "\ud83d\ude00"], ids=ascii)
@@ -147,5 +138,6 @@ async def test_given_up(served: Served, tmp_path: Path) -> None:
         (call_there,) = channel_there.calls.values()
         assert call_there.long is not None and call_there.long.held > 4 * WINDOW and not call_there.answered
         call.cancel()
+        await until_async(lambda: served.calls == 0)
     await until_async(lambda: served.service.in_flight == 0)
     assert not served.registry.channels

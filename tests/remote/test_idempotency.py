@@ -1,17 +1,411 @@
-"""A request that arrives twice is carried out once."""
+"""Each request is carried out once, however often it is sent, over whatever connections, to whichever server."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
+import time
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from swerex_c.exceptions import InvalidInputError, ResultLostError
+from swerex_c.engine import session
+from swerex_c.exceptions import (
+    ConnectionLostError,
+    InvalidInputError,
+    ResultLostError,
+    ServerLimitError,
+    ServerRestartedError,
+    SessionDoesNotExistError,
+)
+from swerex_c.remote.client.frames import Address, WireClient
+from swerex_c.remote.server import calls as server_channel
+from swerex_c.remote.server import requests as requests_module
 from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.server.requests import RequestTable
+from swerex_c.remote.wire.exceptions import from_wire
+from swerex_c.remote.wire.protocol import CANCEL, ERROR, PING, PONG, RESULT, decode_payload
+from swerex_c.runtime.abstract import IsAliveResponse, ReadFileRequest, ReadFileResponse
+from tests.support.frames_tools import SESSION, Proxy, Served, bash, channel_to, raw_client, request, serving
+from tests.support.processes import Family
+from tests.support.server_process import KEY
+from tests.support.server_process import serving as server_process
 from tests.support.wait import settle, until_async
+
+pytestmark = [pytest.mark.usefixtures("family", "reconnects_at_once")]
+
+
+def count(ran: Path, sleep: float = 0.0) -> dict[str, Any]:
+    """A command whose runs can be counted."""
+    return {"command": f"echo x >> {ran}; sleep {sleep}; echo y", "shell": True}
+
+
+def is_lost(answer: Any) -> bool:
+    return answer[0] == ERROR and isinstance(from_wire(answer[2]), ResultLostError)
+
+
+async def test_asked_again(served: Served, tmp_path: Path) -> None:
+    """While it runs, and when it has ended: over the same connection, and over others, of which the newest counts."""
+    ran, end = tmp_path / "ran", tmp_path / "end"
+    waits = request(
+        1, "execute", {"command": f"echo x >> {ran}; until [ -e {end} ]; do sleep 0.02; done", "shell": True}
+    )
+    async with raw_client(served.port) as old:
+        old.send(waits, waits, waits)
+        await until_async(ran.exists)
+        async with raw_client(served.port, known=True) as new:
+            await old.ended()  # though it may still seem to be there
+            assert len(served.registry.connections) == 1
+            new.send(waits)
+            new.writer.write_eof()  # whoever ends half of a connection ends all of it
+            await new.ended()
+    async with raw_client(served.port, known=True) as peer:
+        peer.send(waits)
+        end.touch()
+        assert (await peer.answer(1))[2]["exit_code"] == 0
+    for _ in range(2):
+        async with raw_client(served.port, known=True) as peer:
+            for _ in range(2):
+                peer.send(waits)
+                assert (await peer.answer(1))[2]["exit_code"] == 0
+    assert ran.read_text() == "x\n"
+
+
+async def test_done_while_nobody_was_there(served: Served, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    async with raw_client(served.port) as peer:
+        peer.send(request(1, "execute", count(ran)))
+        await until_async(lambda: ran.exists() and served.running == 0)
+    async with raw_client(served.port, known=True) as peer:
+        peer.send(request(1, "execute", count(ran)))
+        assert (await peer.answer(1))[2]["stdout"] == "y\n"
+    assert ran.read_text() == "x\n"
+
+
+async def test_answers_wait_for_the_question(served: Served, tmp_path: Path) -> None:
+    """Over a new connection comes nothing of an exchange before the client has asked again."""
+    payload = {"command": "sleep 0.2; head -c 500000 /dev/zero | tr '\\0' x", "shell": True}
+    async with raw_client(served.port) as peer:
+        peer.send(request(1, "execute", payload))
+        await until_async(lambda: served.running == 1)
+    async with raw_client(served.port, known=True) as peer:
+        await until_async(lambda: served.running == 0)
+        peer.send([PING, 0])
+        assert await peer.frame() == [PONG]
+        peer.send(request(1, "execute", payload))
+        data = b""
+        while (frame := await peer.frame())[0] != RESULT:
+            assert frame[3] == len(data)
+            data += frame[4]
+        assert frame == [RESULT, 1, len(data)] and decode_payload(data)["stdout"] == "x" * 500_000
+
+
+async def test_forgotten(served: Served, tmp_path: Path) -> None:
+    """What the client said it had, by a request or a ping, is not kept, and not carried out again."""
+    ran = tmp_path / "ran"
+    async with raw_client(served.port) as peer:
+        peer.send(request(1, "execute", count(ran)))
+        await peer.answer(1)
+        peer.send(request(2, "execute", count(ran), 2))
+        await peer.answer(2)
+        assert served.calls == 1
+        peer.send([PING, 3])
+        assert await peer.frame() == [PONG]
+        assert served.calls == 0
+        for number in (1, 2):
+            peer.send(request(number, "execute", count(ran), 3))
+            assert is_lost(await peer.answer(number))
+    assert ran.read_text() == "x\nx\n"
+
+
+async def test_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results are kept for a time; so is a channel that nobody has connected to."""
+    monkeypatch.setattr(server_channel, "_SWEEP", 0.02)
+    ran = tmp_path / "ran"
+    async with serving(Limits(result_seconds=0.2)) as served:
+        async with raw_client(served.port) as peer:
+            peer.send(request(1, "execute", count(ran)))
+            assert (await peer.answer(1))[0] == RESULT
+            assert served.calls == 1
+            await until_async(lambda: served.calls == 0)
+            peer.send(request(1, "execute", count(ran)))
+            assert is_lost(await peer.answer(1))
+        assert len(served.registry.channels) == 1
+        await until_async(lambda: not served.registry.channels)
+        await until_async(lambda: served.registry._timer is None)
+    assert ran.read_text() == "x\n"
+
+
+async def test_slow_reader_keeps_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that the client is still taking is not dropped because it is old."""
+    monkeypatch.setattr(server_channel, "_SWEEP", 0.02)
+    async with serving(Limits(result_seconds=0.1, result_bytes=1000)) as served, Proxy(served.port) as proxy:
+        async with channel_to(proxy.port) as channel:
+            proxy.rate = 20e6
+            payload = {"command": "head -c 9000000 /dev/zero | tr '\\0' x", "shell": True}
+            answers = await asyncio.gather(*[channel.call("execute", payload, 20) for _ in range(2)])
+            assert all(answer["stdout"] == "x" * 9_000_000 for answer in answers)
+
+
+async def test_numbers_are_not_used_again(served: Served, tmp_path: Path) -> None:
+    """A number below the highest one that came is one that came before, whatever the client says."""
+    async with raw_client(served.port) as peer:
+        peer.send(request(50))
+        assert (await peer.answer(50))[0] == RESULT
+        peer.send(request(7, "execute", {"command": f"touch {tmp_path / 'ran'}", "shell": True}))
+        assert is_lost(await peer.answer(7))
+        peer.send(request(1 << 63))
+        assert (await peer.answer(1 << 63))[0] == RESULT
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_alive_may_be_asked_twice(served: Served) -> None:
+    """Whether a server is alive has no number that is used up: after a lost connection the question comes again."""
+    async with raw_client(served.port) as peer:
+        for number in (5, 5, 3):
+            peer.send(request(number))
+            assert (await peer.answer(number))[2]["is_alive"] is True
+        assert served.calls == 0
+
+
+async def test_cancelled_at_once(served: Served, tmp_path: Path) -> None:
+    """A request that is cancelled in the same breath leaves nothing behind."""
+    async with raw_client(served.port) as peer:
+        for number in range(1, 20):
+            peer.send(request(number, "execute", {"command": "sleep 60", "shell": True}), [CANCEL, number])
+        for number in range(1, 20):
+            assert (await peer.answer(number))[0] == ERROR
+        peer.send([CANCEL, 1], [CANCEL, 99], [CANCEL, -1])
+        peer.send(request(20, floor=20))
+        assert (await peer.answer(20))[0] == RESULT
+    assert served.running == 0 and served.calls == 0
+    assert served.service.in_flight == 0
+
+
+async def test_unknown_channel(served: Served, tmp_path: Path) -> None:
+    """A server that has forgotten the channel has forgotten what ran on it, and says so."""
+    async with Proxy(served.port) as proxy, channel_to(proxy.port) as channel:
+        call = asyncio.create_task(channel.call("execute", {"command": "sleep 0.2", "shell": True}))
+        await until_async(lambda: served.running == 1)
+        served.registry.channels.clear()
+        proxy.cut()
+        with pytest.raises(ResultLostError):
+            await call
+        assert (await channel.call("run_in_session", bash("echo y")))["output"].strip() == "y"
+        await until_async(lambda: not served.service.in_flight)
+
+
+async def test_clients_that_went_make_room(family: Family) -> None:
+    """Channels of clients that went are forgotten, the one that went first first; those with clients are not."""
+    async with serving(Limits(connections=2)) as served:
+        async with raw_client(served.port, name=bytes(16)) as stays:
+            for i in range(1, 20):
+                async with raw_client(served.port, name=i.to_bytes(16, "big")) as peer:
+                    peer.send(request(1))
+                    await peer.answer(1)
+                await until_async(lambda: len(served.registry.connections) == 1)
+            assert len(served.registry.channels) == 4
+            stays.send(request(1))
+            assert (await stays.answer(1))[0] == RESULT
+
+
+@pytest.mark.parametrize("limits", [Limits(results=6), Limits(result_bytes=60_000)], ids=["number", "bytes"])
+async def test_results_have_a_limit_for_all_clients_together(limits: Limits) -> None:
+    """A result that was dropped is lost, and its request is not carried out again."""
+    echo = {"command": ["printf", "%010000d", "1"]}
+    async with serving(limits) as served:
+        table = served.registry.service.requests
+        for name in (bytes([i]) * 16 for i in range(4)):
+            async with raw_client(served.port, name=name) as peer:
+                for number in range(1, 5):
+                    peer.send(request(number, "execute", echo))
+                    assert (await peer.answer(number))[0] == RESULT
+            await until_async(lambda: not served.registry.connections)
+        assert 0 < len(table) <= 6 and table.kept_bytes < 70_000
+        async with raw_client(served.port, name=bytes(16), known=True) as peer:
+            peer.send(request(1, "execute", echo))
+            assert (await peer.answer(1))[2]["class_path"].endswith("ResultLostError")
+        async with raw_client(served.port, name=bytes([3]) * 16, known=True) as peer:
+            peer.send(request(4, "execute", echo))
+            assert len((await peer.answer(4))[2]["stdout"]) == 10_000
+
+
+async def test_busy_clients_make_no_room(tmp_path: Path) -> None:
+    """Where all channels are in use there is no other one, and the reason is given."""
+    gone = tmp_path / "gone"
+    wait = {"command": f"until [ -e {gone} ]; do sleep 0.02; done", "shell": True}
+    async with serving(Limits(connections=2)) as served:
+        for i in range(4):
+            async with raw_client(served.port, name=i.to_bytes(16, "big")) as peer:
+                peer.send(request(1, "execute", wait))
+                await until_async(lambda i=i: served.running == i + 1)  # type: ignore[misc]
+        async with channel_to(served.port, seconds=0.1) as channel:
+            with pytest.raises(ConnectionLostError, match="too many clients"):
+                await channel.call("is_alive", {})
+        gone.touch()
+        await until_async(lambda: served.running == 0)
+        async with channel_to(served.port) as channel:
+            await channel.call("is_alive", {})
+
+
+async def test_limits_are_told(tmp_path: Path) -> None:
+    """Requests beyond a limit are refused by a typed error, and not carried out; the others are."""
+    ran = tmp_path / "ran"
+    async with serving(Limits(requests=3, body=200_000)) as served, channel_to(served.port) as channel:
+        calls = [channel.call("execute", count(ran, 0.2)) for _ in range(8)]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert sum(isinstance(answer, ServerLimitError) for answer in answers) == 5
+        with pytest.raises(ServerLimitError):
+            await channel.call("write_file", {"path": str(tmp_path / "f"), "content": "x" * 300_000})
+        assert not (tmp_path / "f").exists()
+    assert ran.read_text() == "x\n" * 3
+
+
+class Foreign:
+    """A runtime of another package."""
+
+    async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
+        return IsAliveResponse(is_alive=True, message="foreign")
+
+    async def read_file(self, request: ReadFileRequest) -> ReadFileResponse:
+        return ReadFileResponse(content=request.path)
+
+
+async def test_a_runtime_that_is_none_of_ours(served: Served) -> None:
+    runtime, served.place.runtime = served.place.runtime, Foreign()
+    try:
+        async with channel_to(served.port) as channel:
+            assert (await channel.call("is_alive", {}))["message"] == "foreign"
+            assert (await channel.call("read_file", {"path": "x"}))["content"] == "x"
+    finally:
+        served.place.runtime = runtime
+
+
+# Restarts
+
+
+async def test_killed(family: Family, tmp_path: Path) -> None:
+    """A server that was killed, and started again on its port: each call that was under way names the restart."""
+    ran = tmp_path / "ran"
+    with server_process(tmp_path / "log1") as first:
+        port = first.port
+        wire = WireClient(Address(port=port, headers={"X-API-Key": KEY}), 20)
+        channel = await wire.channel(own=True)
+        await channel.call("create_session", SESSION)
+        await channel.call("run_in_session", bash("x=1"))
+
+        async def stream() -> list[Any]:
+            return [item async for item in channel.stream("stream_in_session", bash("while sleep 0.05; do date; done"))]
+
+        calls = [asyncio.create_task(channel.call("execute", count(ran, 30))) for _ in range(10)]
+        calls.append(asyncio.create_task(channel.call("write_file", {"path": "/dev/full", "content": "x" * 9_000_000})))
+        calls.append(asyncio.create_task(stream()))
+        await until_async(lambda: ran.exists() and len(ran.read_text()) == 20)
+        first.process.send_signal(signal.SIGKILL)
+        first.process.wait(5)
+        await until_async(lambda: channel._connection is None)
+        late = asyncio.create_task(channel.call("is_alive", {}))
+        with server_process(tmp_path / "log2", "--host", "127.0.0.1", "--port", str(port)):
+            answers = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 30)
+            kinds = {type(answer) for answer in answers[:10]}
+            assert kinds == {ServerRestartedError}, answers
+            assert isinstance(answers[10], (ServerRestartedError, OSError))
+            assert isinstance(answers[11], ServerRestartedError)
+            await asyncio.wait_for(late, 30)
+            with pytest.raises(SessionDoesNotExistError):
+                await channel.call("run_in_session", bash("echo $x"))
+            await channel.call("create_session", SESSION)
+            assert (await channel.call("run_in_session", bash("echo y")))["output"].strip() == "y"
+        await wire.close()
+    assert len(ran.read_text()) == 20
+
+
+async def test_shut_down_while_a_client_comes_back(family: Family) -> None:
+    """It is not told that what it asked for was cancelled: whether the request was carried out is not known."""
+    async with serving(session=True) as served:
+        async with channel_to(served.port, seconds=0.3) as channel:
+            call = asyncio.create_task(channel.call("execute", {"command": "sleep 20", "shell": True}))
+            await until_async(lambda: served.running == 1)
+            channel.address = Address(port=1)
+            await served.registry.shutdown()
+            await until_async(lambda: served.running == 0)
+            channel.address = Address(port=served.port, headers={"X-API-Key": KEY})
+            with pytest.raises(ConnectionLostError, match="shuts down"):
+                await asyncio.wait_for(call, 30)
+
+
+@pytest.mark.parametrize("method", ["run_in_session", "stream_in_session"])
+@pytest.mark.parametrize("waits", [False, True])
+async def test_what_was_given_up_before_an_interrupt_never_begins(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, waits: bool
+) -> None:
+    """Neither if it comes with the same packet as its cancellation, nor if it waited in the session's queue."""
+    ran = tmp_path / "ran"
+    finish = session.finish
+
+    async def finish_late(*operation: Any) -> None:
+        time.sleep(0.05)  # the loop is busy while the interrupt works
+        await finish(*operation)
+
+    interrupt = {"action_type": "bash_interrupt", "session": "default", "timeout": 10.0}
+    async with raw_client(served.port) as peer:
+        for first in range(1, 21, 4):
+            peer.send(request(first, "run_in_session", bash(f"echo x >> {ran}; sleep 60")))
+            await until_async(ran.exists)
+            ran.unlink()
+            given_up = request(first + 1, method, bash(f"echo x >> {ran}; sleep 60; echo a"))
+            if waits:
+                peer.send(given_up)
+                await until_async(lambda: served.running == 2)
+                given_up = [PING, 0, 0]
+            monkeypatch.setattr(session, "finish", finish_late)
+            peer.send([CANCEL, first], given_up, [CANCEL, first + 1], request(first + 2, "run_in_session", interrupt))
+            assert (await peer.answer(first + 2))[0] == RESULT
+            monkeypatch.undo()
+            peer.send(request(first + 3, "run_in_session", bash("echo hi", timeout=10.0)))
+            assert (await peer.answer(first + 3))[2]["output"] == "hi\n"
+            assert not ran.exists()
+            await until_async(lambda: served.running == 0)
+
+
+async def test_what_was_given_up_while_there_was_no_connection_ends() -> None:
+    async with serving() as served:
+        async with channel_to(served.port) as channel:
+            running = asyncio.create_task(channel.call("execute", {"command": ["sleep", "30"]}))
+            await until_async(lambda: served.running == 1)
+            assert channel._connection is not None
+            channel._connection.abort()
+            running.cancel()
+            await asyncio.wait([running])
+            assert running.cancelled()
+            await channel.call("is_alive", {})
+            await until_async(lambda: served.running == 0)
+
+
+async def test_requests_that_never_become_whole_are_limited() -> None:
+    async with serving(Limits(requests=8)) as served, raw_client(served.port) as peer:
+        for number in range(1, 21):
+            peer.send(request(number, "execute", 100))
+        assert (await peer.answer(20))[2]["class_path"].endswith(ServerLimitError.__name__)
+        assert served.running <= 9
+
+
+async def test_who_takes_no_answers_gets_no_more(tmp_path: Path) -> None:
+    (tmp_path / "long").write_text("x" * (1 << 20))
+    async with serving(Limits(result_bytes=4 << 20)) as served, raw_client(served.port) as peer:
+        kinds = []
+        for number in range(1, 21):  # it reads what comes, and never gives credit
+            peer.send(request(number, "read_file", {"path": str(tmp_path / "long")}))
+            kinds.append((await peer.answer(number))[0])
+        assert kinds[0] == RESULT and kinds[-1] == ERROR
+        assert served.registry.service.requests.kept_bytes < 6 << 20
+        peer.send(request(21))
+        assert (await peer.answer(21))[0] == RESULT
+
+
+# The table of requests
 
 
 def counted(
@@ -128,3 +522,39 @@ async def test_closing_ends_what_runs() -> None:
     with pytest.raises(ResultLostError):
         await waiting
     assert len(once) == 0
+
+
+async def test_cancellations_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests_module, "_MOST_LOST", 100)
+    once: RequestTable = RequestTable(Limits())
+    for i in range(1000):
+        await once.cancel(str(i))
+    assert len(once) == 0 and len(once._lost) <= 101
+    late: RequestTable = RequestTable(Limits(result_seconds=0.0))
+    for i in range(1000):
+        await late.cancel(str(i))
+    assert len(late._lost) <= 1
+
+
+async def test_the_end_of_what_is_cancelled_is_not_cancelled() -> None:
+    """A second cancellation comes when the first one was asked for again, and waits for the same end."""
+    once: RequestTable = RequestTable(Limits())
+    ends, ended = asyncio.Event(), []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await ends.wait()
+            ended.append(1)
+
+    waiting = asyncio.create_task(once.run("a", "x", work))
+    await settle()
+    both = [asyncio.create_task(once.cancel("a")) for _ in range(2)]
+    await settle()
+    assert not any(each.done() for each in both)
+    ends.set()
+    await asyncio.gather(*both)
+    assert ended == [1]
+    with pytest.raises(ResultLostError, match="cancelled"):
+        await waiting

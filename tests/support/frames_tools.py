@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import math
 import os
 import subprocess
@@ -17,6 +18,7 @@ from swerex_c.remote.client import calls
 from swerex_c.remote.client.calls import ClientChannel
 from swerex_c.remote.client.frames import Address, WireClient
 from swerex_c.remote.server.calls import Registry
+from swerex_c.remote.server.gate import Gate
 from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.server.serve import ServeOptions, serve
 from swerex_c.remote.server.service import Service
@@ -33,10 +35,9 @@ from swerex_c.remote.wire.protocol import (
     new_decoder,
 )
 from swerex_c.runtime.local import LocalRuntime
-from tests.support.server_process import upgrade
+from tests.support.server_process import KEY, upgrade
 from tests.support.wait import DEADLINE, until_async
 
-KEY = "the key of the frames"
 NAME = b"0123456789abcdef"
 SWITCHING = (
     f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {UPGRADE}\r\n"
@@ -55,15 +56,18 @@ def bash(command: str, timeout: float | None = 20, **more: Any) -> dict[str, Any
 # Servers
 
 
-async def _no_app(scope: Any, receive: Any, send: Any) -> None:
-    if scope["type"] == "lifespan":
-        while True:
-            message = await receive()
-            await send({"type": message["type"] + ".complete"})
-            if message["type"] == "lifespan.shutdown":
-                return
-    await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
-    await send({"type": "http.response.body", "body": b""})
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    """Answer with the path and the size of the body."""
+    if scope["type"] != "http":
+        raise NotImplementedError  # as apps do that have no lifespan
+    size, more = 0, True
+    while more:
+        message = await receive()
+        size += len(message.get("body", b""))
+        more = message.get("more_body", False)
+    body = json.dumps({"path": scope["path"], "size": size}).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
 
 
 class Served:
@@ -74,6 +78,7 @@ class Served:
         self.service = Service(self.place, limits)
         self.registry: Registry
         self.port = port
+        self.stop = asyncio.Event()
         self.errors: list[dict[str, Any]] = []
         """What the loop was told of exceptions that nobody caught."""
 
@@ -92,19 +97,21 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def serving(limits: Limits | None = None, port: int = 0, session: bool = False) -> AsyncIterator[Served]:
+async def serving(
+    limits: Limits | None = None, port: int = 0, session: bool = False, tls: tuple[Path, Path] | None = None
+) -> AsyncIterator[Served]:
     """A server in the running loop; nothing may go wrong in it without being answered for."""
     served = Served(limits, port)
-    stop = asyncio.Event()
     ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     served.registry = Registry(served.service)
 
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: served.errors.append(context))
-    options = ServeOptions(port=port, limits=served.service.limits, graceful=2.0)
+    cert, key = map(str, tls) if tls else (None, None)
+    options = ServeOptions(port=port, limits=served.service.limits, graceful=2.0, tls_cert=cert, tls_key=key)
     server = asyncio.create_task(
         serve(
-            served.service, _no_app, options, registry=served.registry,
-            ready=lambda places: ready.set_result(places.port), stop=stop,
+            served.service, Gate(app, served.service, own_process=False), options, registry=served.registry,
+            ready=lambda places: ready.set_result(places.port), stop=served.stop,
         )
     )  # fmt: skip
     try:
@@ -119,9 +126,10 @@ async def serving(limits: Limits | None = None, port: int = 0, session: bool = F
             await until_async(lambda: not served.registry.connections)
         yield served
     finally:
-        stop.set()
+        served.stop.set()
         await server
     assert not served.errors, served.errors
+    assert served.service.connections == 0
 
 
 def client(port: int, seconds: float = 5.0) -> WireClient:
@@ -150,7 +158,6 @@ class Proxy:
         gently: whether it is cut by closing, not by a reset.
         stalled: whether nothing is passed on.
         stall_down: bytes to the client after which nothing more is passed on to it; for the first one only.
-        delay: seconds that everything is late.
         up, down: bytes that were passed on.
     """
 
@@ -161,11 +168,9 @@ class Proxy:
         self.gently = False
         self.stalled = False
         self.stall_down: int | None = None
-        self.delay = 0.0
         self.rate = 0.0
         self.up = self.down = 0
         self.connections = 0
-        self.cuts = 0
         self._to = port
         self._open: set[asyncio.StreamWriter] = set()
 
@@ -214,8 +219,6 @@ class Proxy:
         with contextlib.suppress(ConnectionError):
             while most is None or passed < most:
                 data = await reader.read(1 << 16)
-                if self.delay:
-                    await asyncio.sleep(self.delay)
                 if self.rate:
                     await asyncio.sleep(len(data) / self.rate)
                 while self.stalled or (stalls and passed + len(data) > (self.stall_down or math.inf)):
@@ -227,7 +230,6 @@ class Proxy:
                 setattr(self, way, getattr(self, way) + len(data))
                 writer.write(data)
                 await writer.drain()
-            self.cuts += 1
             if self.gently:
                 await asyncio.sleep(0.001)
 
@@ -347,14 +349,6 @@ async def keep_answering(peer: Peer, respond: Callable[[list[Any]], list[Any]]) 
 
 def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
-
-
-def memory_of(pid: int) -> int:
-    """Bytes that a process has in memory."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) << 10
-    raise AssertionError("it has no memory")
 
 
 @contextlib.contextmanager

@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support.original import ROOT, original_python
-
-KEY = "the key"
+from tests.support.server_process import KEY
 
 SERVE = """if True:
     import json, socket, sys

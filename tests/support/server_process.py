@@ -58,7 +58,7 @@ class Server:
     def until_listening(self) -> Server:
         def listens() -> re.Match[str] | None:
             assert self.process.poll() is None, self.said()
-            return re.search(r"Listening on ([^\s\"]+)", self.said())
+            return re.search(r"(?:Listening|Uvicorn running) on ([^\s\"]+)", self.said())
 
         found = until(listens, "it does not listen")
         self.url = found[1]
@@ -136,6 +136,12 @@ def memory_of(pid: int, what: str = "VmRSS") -> int:
 def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def connections_to(port: int) -> int:
+    """Count this machine's open connections to a port of 127.0.0.1."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    return sum(line.split()[2:4] == [f"0100007F:{port:04X}", "01"] for line in lines)
 
 
 def threads_of(pid: int) -> int:
