@@ -7,15 +7,17 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import requests
 
+from swerex_c.remote.server import auth as keys
 from tests.support import processes
 from tests.support.processes import Family
-from tests.support.server_process import KEY, REMOTE, Background, Server, environment, serving
+from tests.support.server_process import KEY, REMOTE, Background, Server, ended, serving
 from tests.support.wait import DEADLINE, until
 
 UVICORN = [sys.executable, "-m", "uvicorn", "swerex_c.server:app", "--no-access-log"]
@@ -29,34 +31,8 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
             yield server
         return
     pytest.importorskip(request.param, reason=f"{request.param} is not installed")
-    with under_uvicorn(tmp_path / "log", "--http", request.param) as server:
+    with serving(tmp_path / "log", "--http", request.param, command=UVICORN) as server:
         yield server
-
-
-class under_uvicorn:
-    """`uvicorn swerex_c.server:app` on a free port."""
-
-    def __init__(self, log: Path, *arguments: str, prefix: Sequence[str] = ()):
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        command = [*prefix, *UVICORN, "--fd", str(self._listener.fileno()), *arguments]
-        with open(log, "wb") as file:
-            process = subprocess.Popen(
-                command, pass_fds=[self._listener.fileno()], stdin=subprocess.DEVNULL, stdout=file, stderr=file,
-                env=environment(SWEREX_AUTH_TOKEN=KEY),
-            )  # fmt: skip
-        self.server = Server(process, log)
-        self.server.port = self._listener.getsockname()[1]
-        self.server.url = f"http://127.0.0.1:{self.server.port}"
-
-    def __enter__(self) -> Server:
-        self._listener.close()
-        assert self.server.get("/is_alive").status_code == 200, self.server.said()
-        return self.server
-
-    def __exit__(self, *_: object) -> None:
-        self.server.client.close()
-        self.server.process.kill()
-        self.server.process.wait()
 
 
 def answer_to(server: Server, *lines: str, body: bytes = b"") -> bytes:
@@ -90,53 +66,42 @@ def test_a_trailer_is_no_key(served: Server) -> None:
 
 
 def test_a_key_may_come_only_once(served: Server) -> None:
-    for keys in (["wrong", KEY], [KEY, "wrong"], [KEY, KEY]):
-        said = answer_to(served, "GET /is_alive HTTP/1.1", "Host: x", *(f"X-API-Key: {key}" for key in keys))
+    for given in (["wrong", KEY], [KEY, "wrong"], [KEY, KEY]):
+        said = answer_to(served, "GET /is_alive HTTP/1.1", "Host: x", *(f"X-API-Key: {key}" for key in given))
         assert said.startswith(b"HTTP/1.1 400 ")
         wire = ("Connection: upgrade", "Upgrade: swerex-frames/1")
-        said = answer_to(served, "GET /wire HTTP/1.1", "Host: x", *wire, *(f"X-API-Key: {key}" for key in keys))
+        said = answer_to(served, "GET /wire HTTP/1.1", "Host: x", *wire, *(f"X-API-Key: {key}" for key in given))
         assert said[:13] in (b"HTTP/1.1 400 ", b"HTTP/1.1 401 ")
 
 
 def test_the_key_of_an_application_is_out_of_sight(tmp_path: Path) -> None:
-    with under_uvicorn(tmp_path / "log") as server:
+    with serving(tmp_path / "log", command=UVICORN) as server:
         with contextlib.suppress(PermissionError):  # root sees it
             assert KEY.encode() not in Path(f"/proc/{server.process.pid}/environ").read_bytes()
         assert KEY not in server.post("/execute", command="env", shell=True).json()["stdout"]
 
 
-def test_an_application_without_a_key_does_not_start(tmp_path: Path) -> None:
-    env = environment()
-    env.pop("SWEREX_AUTH_TOKEN", None)
-    done = subprocess.run([*UVICORN, "--port", "0"], capture_output=True, text=True, timeout=30, env=env)
-    assert done.returncode != 0
-    assert "A key is needed: set the variable SWEREX_AUTH_TOKEN" in done.stderr and "Traceback" not in done.stderr
-
-
-def test_a_key_that_can_be_none_is_refused(tmp_path: Path) -> None:
-    env = environment(SWEREX_AUTH_TOKEN="two\nlines")
-    done = subprocess.run([*UVICORN, "--port", "0"], capture_output=True, text=True, timeout=30, env=env)
-    assert done.returncode != 0 and "must be printable ASCII" in done.stderr and "Traceback" not in done.stderr
+@pytest.mark.parametrize(
+    ("variable", "says"),
+    [
+        ({}, "A key is needed: set the variable SWEREX_AUTH_TOKEN"),
+        ({"SWEREX_AUTH_TOKEN": "two\nlines"}, "must be printable ASCII"),
+    ],
+)
+def test_an_application_without_a_key_does_not_start(variable: dict[str, str], says: str) -> None:
+    done = ended("--port", "0", command=UVICORN, **variable)
+    assert done.returncode != 0 and says in done.stderr and "Traceback" not in done.stderr
 
 
 def test_an_application_without_lifespan_and_key_lets_nobody_in(tmp_path: Path) -> None:
-    env = environment()
-    env.pop("SWEREX_AUTH_TOKEN", None)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        command = [*UVICORN, "--lifespan", "off", "--fd", str(listener.fileno())]
-        process = subprocess.Popen(command, pass_fds=[listener.fileno()], env=env, stderr=subprocess.DEVNULL)
-        try:
-            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            answer = requests.post(url + "/close", headers={"Origin": "http://example.org"}, timeout=30)
-            assert answer.status_code == 403 and "has no key" in answer.json()["detail"]
-        finally:
-            process.kill()
-            process.wait()
+    with serving(tmp_path / "log", "--lifespan", "off", command=UVICORN, key=None) as server:
+        answer = requests.post(server.url + "/close", headers={"Origin": "http://example.org"}, timeout=30)
+        assert answer.status_code == 403 and "has no key" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_what_an_application_runs(tmp_path: Path, family: Family, number: int) -> None:
-    with under_uvicorn(tmp_path / "log") as server:
+    with serving(tmp_path / "log", command=UVICORN) as server:
         running = Background(lambda: server.post("/execute", command="sleep 1001", shell=True))
         until(lambda: processes.running("sleep 1001"))
         server.terminate(number=number)
@@ -144,17 +109,12 @@ def test_a_signal_ends_what_an_application_runs(tmp_path: Path, family: Family, 
         assert running.answer.status_code == 511
 
 
-@pytest.mark.parametrize("command", ["swerex-remote", "uvicorn"])
-def test_the_users_other_processes_cannot_read_the_key(tmp_path: Path, command: str) -> None:
+@pytest.mark.parametrize("command", [REMOTE, UVICORN], ids=["swerex-remote", "uvicorn"])
+def test_the_users_other_processes_cannot_read_the_key(tmp_path: Path, command: list[str]) -> None:
     """Of root too, as far as it is without the privilege to read every process."""
     plain = "import ctypes, os, sys; ctypes.CDLL(None).prctl(24, 19, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])"
     plainly = [sys.executable, "-c", plain]  # PR_CAPBSET_DROP, CAP_SYS_PTRACE
-    served: contextlib.AbstractContextManager[Server] = (
-        serving(tmp_path / "log", command=[*plainly, *REMOTE])
-        if command == "swerex-remote"
-        else under_uvicorn(tmp_path / "log", prefix=plainly)
-    )
-    with served as server:
+    with serving(tmp_path / "log", command=[*plainly, *command]) as server:
         assert server.get("/is_alive").status_code == 200
         other = subprocess.Popen([*plainly, "sleep", "60"])
         try:
@@ -169,3 +129,71 @@ def test_the_users_other_processes_cannot_read_the_key(tmp_path: Path, command: 
         # A session is a process like any other.
         ran = server.post("/execute", command="stat -c %a /proc/self/environ; : < /proc/self/mem", shell=True)
         assert ran.json()["exit_code"] == 0
+
+
+@pytest.mark.slow
+def test_who_has_not_the_key_cannot_stay(swerex_remote: Server) -> None:
+    """However long the body is that it announces."""
+    head = b"POST /execute HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", swerex_remote.port), 10) as stranger:
+        stranger.sendall(head)
+        stranger.settimeout(0.25)
+        answer = b""
+        end = time.monotonic() + 15
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() < end:
+                stranger.sendall(b"x")
+                with contextlib.suppress(TimeoutError):
+                    if not (data := stranger.recv(1000)):
+                        break
+                    answer += data
+        assert time.monotonic() < end
+        assert answer.startswith(b"HTTP/1.1 403 ")
+
+
+_WEBSOCKET = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: eA==\r\nSec-WebSocket-Version: 13\r\n"
+
+
+_FRAMES = "Connection: Upgrade\r\nUpgrade: SWEREX-FRAMES\r\n"
+
+
+@pytest.mark.parametrize("verb", ["GET", "HEAD", "OPTIONS", "POST", "TRACE"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        "",
+        "X-API-Key: \r\n",
+        "X-API-Key: wrong\r\n",
+        f"X-API-Key : {KEY}\r\n",
+        f"{_FRAMES}X-API-Key : {KEY}\r\n",
+        f"X-API-Key: {KEY}\r\nX-API-Key: wrong\r\n",
+        f"X-API-Key: {KEY}x\r\n",
+        _WEBSOCKET,
+        _FRAMES,
+    ],
+)
+def test_no_way_leads_past_the_key(swerex_remote: Server, verb: str, more: str) -> None:
+    for path in (
+        "/",
+        "/metrics",
+        "//metrics",
+        "/%6detrics",
+        "/docs",
+        "/openapi.json",
+        "/wire",
+        "/x/wire",
+        "http://h/",
+        "*",
+    ):
+        with socket.create_connection(("127.0.0.1", swerex_remote.port), 10) as stranger:
+            stranger.sendall(f"{verb} {path} HTTP/1.1\r\nHost: x\r\n{more}Content-Length: 0\r\n\r\n".encode())
+            answer = stranger.recv(1000)
+        assert answer.split(b" ")[1] in (b"400", b"401", b"403"), (path, answer)
+
+
+def test_keys_cannot_be_guessed_and_do_not_look_like_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {keys.new() for _ in range(100)}
+    assert len(made) == 100 and all(len(key) >= 32 and keys.checked(key, "here") == key for key in made)
+    found = iter(["-abc", "-def", "ghi"])
+    monkeypatch.setattr("secrets.token_urlsafe", lambda size: next(found))
+    assert keys.new() == "ghi"

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gzip
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +19,6 @@ from swerex_c.runtime.remote import RemoteRuntime
 from tests.support.server_process import KEY, Server, serving
 
 LIMIT = 100_000
-
-
-@pytest.fixture(scope="module")
-def our_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """As users start it: it speaks frames, which the server of other tests does not."""
-    with serving(tmp_path_factory.mktemp("ours") / "log") as server:
-        yield server
 
 
 async def test_a_deployment_stops_when_its_server_is_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -46,8 +39,8 @@ async def test_a_deployment_stops_when_its_server_is_gone(tmp_path: Path, caplog
     await deployment.stop()
 
 
-async def test_a_deployment_stops_when_its_key_is_refused(our_server: Server) -> None:
-    deployment = RemoteDeployment(auth_token="another", host="http://127.0.0.1", port=our_server.port, timeout=10)
+async def test_a_deployment_stops_when_its_key_is_refused(swerex_remote: Server) -> None:
+    deployment = RemoteDeployment(auth_token="another", host="http://127.0.0.1", port=swerex_remote.port, timeout=10)
     await deployment.start()
     await deployment.stop()
 
@@ -103,8 +96,8 @@ async def front(server: Server) -> AsyncIterator[tuple[Front, RemoteRuntime]]:
         listener.close()
 
 
-async def test_frames_are_given_up_when_http_is_answered(our_server: Server) -> None:
-    async with front(our_server) as (before, runtime):
+async def test_frames_are_given_up_when_http_is_answered(swerex_remote: Server) -> None:
+    async with front(swerex_remote) as (before, runtime):
         before.has_frames = before.has_http = False
         assert not (await runtime.is_alive()).is_alive
         before.has_http = True
@@ -113,8 +106,8 @@ async def test_frames_are_given_up_when_http_is_answered(our_server: Server) -> 
             assert before.wishes == wishes, "they are not asked for with each request"
 
 
-async def test_frames_that_were_not_there_at_first_are_used(our_server: Server) -> None:
-    async with front(our_server) as (before, runtime):
+async def test_frames_that_were_not_there_at_first_are_used(swerex_remote: Server) -> None:
+    async with front(swerex_remote) as (before, runtime):
         before.has_frames = before.has_http = False
         assert not (await runtime.is_alive()).is_alive
         before.has_frames = True
@@ -123,8 +116,8 @@ async def test_frames_that_were_not_there_at_first_are_used(our_server: Server) 
         assert runtime._wire_client._shared.instance_id
 
 
-async def test_calls_at_once_that_get_no_frames_are_answered(our_server: Server) -> None:
-    async with front(our_server) as (before, runtime):
+async def test_calls_at_once_that_get_no_frames_are_answered(swerex_remote: Server) -> None:
+    async with front(swerex_remote) as (before, runtime):
         before.has_frames = False
         assert all(answer.is_alive for answer in await asyncio.gather(*(runtime.is_alive() for _ in range(20))))
         wishes = before.wishes
@@ -132,8 +125,8 @@ async def test_calls_at_once_that_get_no_frames_are_answered(our_server: Server)
         assert before.wishes == wishes
 
 
-async def test_json_that_was_asked_for_stays(our_server: Server) -> None:
-    async with front(our_server) as (before, _):
+async def test_json_that_was_asked_for_stays(swerex_remote: Server) -> None:
+    async with front(swerex_remote) as (before, _):
         runtime = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=before.own_port, timeout=10, wire="json")
         assert (await runtime.is_alive()).is_alive
         assert before.wishes == 0
@@ -141,12 +134,12 @@ async def test_json_that_was_asked_for_stays(our_server: Server) -> None:
 
 
 @pytest.mark.parametrize("wire", ["msgpack", "json"])
-async def test_an_answer_that_is_too_long(our_server: Server, tmp_path: Path, wire: str) -> None:
+async def test_an_answer_that_is_too_long(swerex_remote: Server, tmp_path: Path, wire: str) -> None:
     """Nothing of it is given, and the runtime goes on."""
     (tmp_path / "short").write_text("x" * (LIMIT * 9 // 10))
     (tmp_path / "long").write_text("x" * LIMIT * 50)
     runtime = RemoteRuntime(
-        auth_token=KEY, host="http://127.0.0.1", port=our_server.port, timeout=10, wire=wire, answer_limit=LIMIT
+        auth_token=KEY, host="http://127.0.0.1", port=swerex_remote.port, timeout=10, wire=wire, answer_limit=LIMIT
     )
     for _ in range(3):
         with pytest.raises(ResourceError, match=f"read_file is longer than the {LIMIT} bytes"):
@@ -158,10 +151,10 @@ async def test_an_answer_that_is_too_long(our_server: Server, tmp_path: Path, wi
     await client.close()
 
 
-async def test_a_stream_may_be_longer_than_an_answer(our_server: Server) -> None:
+async def test_a_stream_may_be_longer_than_an_answer(swerex_remote: Server) -> None:
     """It is only at its end that there is no answer: what came, came."""
     runtime = RemoteRuntime(
-        auth_token=KEY, host="http://127.0.0.1", port=our_server.port, timeout=10, wire="msgpack", answer_limit=LIMIT
+        auth_token=KEY, host="http://127.0.0.1", port=swerex_remote.port, timeout=10, wire="msgpack", answer_limit=LIMIT
     )
     await runtime.create_session(CreateBashSessionRequest(session="long stream"))
     action = BashAction(command=f"head -c {3 * LIMIT} /dev/zero | tr '\\0' x", session="long stream", timeout=30)

@@ -1,4 +1,4 @@
-"""What is said to somebody whose server cannot be reached, or raises what is ordinary."""
+"""What is said to somebody whose server cannot be reached, answers oddly, or raises what is ordinary."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import io
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
-from swerex_c.exceptions import AuthenticationError, ConnectionLostError
-from swerex_c.remote.server import auth as keys
-from swerex_c.runtime.abstract import ReadFileRequest
+from swerex_c.exceptions import AuthenticationError, ConnectionLostError, ProtocolError
+from swerex_c.remote.client import base
+from swerex_c.remote.wire.protocol import DATA, DOWN, RESULT
+from swerex_c.runtime.abstract import BashAction, ReadFileRequest
 from swerex_c.runtime.remote import RemoteRuntime
+from tests.support.frames_tools import keep_answering, raw_server, serving
 from tests.support.http_servers import KEY, Server
 from tests.support.server_process import REMOTE
 
@@ -110,7 +112,50 @@ async def test_an_ordinary_error_prints_no_traceback(our_server: Server, frames:
     assert "Traceback" in caught.value.remote_traceback  # type: ignore[attr-defined]
 
 
-def test_no_key_looks_like_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = iter(["-abc", "-def", "ghi"])
-    monkeypatch.setattr("secrets.token_urlsafe", lambda size: next(made))
-    assert keys.new() == "ghi"
+@contextlib.asynccontextmanager
+async def answered(respond: Callable[[list[Any]], list[Any]]) -> AsyncIterator[RemoteRuntime]:
+    """A runtime whose server answers each request with these frames."""
+    async with raw_server(lambda peer: keep_answering(peer, respond)) as port:
+        runtime = RemoteRuntime(host="127.0.0.1", port=port, auth_token="")
+        yield runtime
+        assert runtime._wire is not None
+        await runtime._wire.close()
+
+
+async def test_a_stream_waits_as_long_as_what_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "MARGIN", 0.3)
+    async with answered(lambda frame: []) as runtime:
+        with pytest.raises(ConnectionLostError):
+            async for _ in runtime.stream_in_session(BashAction(command="x", timeout=0.2)):
+                pass
+
+
+async def test_an_address_that_swallows_connections_is_not_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as served:
+        with socket.socket() as full, socket.socket() as first, socket.socket() as second:
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            for one in (first, second):
+                one.setblocking(False)
+                one.connect_ex(full.getsockname())
+            found = [
+                (socket.AF_INET, socket.SOCK_STREAM, 0, "", address)
+                for address in (full.getsockname(), ("127.0.0.1", served.port))
+            ]
+            monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **more: found)
+            wire = served.client()
+            assert (await wire.is_alive(9)).is_alive
+            await wire.close()
+
+
+async def test_is_alive_does_not_raise_because_of_an_odd_answer() -> None:
+    async with answered(lambda frame: [[RESULT, frame[1], {"x": 1}]]) as runtime:
+        answer = await runtime.is_alive(timeout=5)
+        assert not answer.is_alive and "cannot be read" in answer.message
+
+
+async def test_a_stream_that_is_no_text_is_told_as_what_it_is() -> None:
+    async with answered(lambda frame: [[DATA, frame[1], DOWN, 0, b"a\xff"]]) as runtime:
+        with pytest.raises(ProtocolError):
+            async for _ in runtime.stream_in_session(BashAction(command="x", timeout=5)):
+                pass

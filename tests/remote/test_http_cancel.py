@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from swerex_c.exceptions import ConnectionLostError, ResultLostError, RuntimeClosedError, SessionDoesNotExistError
+from swerex_c.exceptions import ConnectionLostError, RuntimeClosedError, SessionDoesNotExistError
 from swerex_c.remote.client import base
 from swerex_c.remote.client.http import _GIVE_UP_SECONDS, JsonClient
-from swerex_c.remote.server import requests as requests_module
 from swerex_c.remote.server.app import create_app
-from swerex_c.remote.server.limits import Limits
-from swerex_c.remote.server.requests import RequestTable
 from swerex_c.remote.server.serve import ServeOptions, serve
 from swerex_c.remote.server.service import Service
 from swerex_c.remote.wire import file_transfer
 from swerex_c.runtime.abstract import (
-    BashAction,
-    BashInterruptAction,
     CloseBashSessionRequest,
     CloseResponse,
     Command,
@@ -35,9 +31,10 @@ from swerex_c.runtime.abstract import (
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support import server_process
-from tests.support.http_servers import KEY, Place, Server, start_ours, stop
+from tests.support.http_servers import KEY, Place, Server
 from tests.support.processes import running
 from tests.support.raw_http import Cutter, ask, serving
+from tests.support.targets import Session
 from tests.support.wait import DEADLINE, settle, until, until_async
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -57,47 +54,29 @@ def run(request: pytest.FixtureRequest) -> Run:
     return run
 
 
-@pytest.fixture(scope="module")
-def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[server_process.Server]:
-    """A server that speaks frames too."""
-    with server_process.serving(tmp_path_factory.mktemp("remote") / "log") as server:
-        yield server
-
-
 @pytest.fixture
 def sleep() -> str:
     """A long command that nobody else runs."""
     return f"sleep 4711.{uuid.uuid4().int}"
 
 
-class Client:
-    """A runtime with a session of its own, over HTTP/JSON unless told; a local one if there is no address."""
-
-    def __init__(self, url: str, key: str = KEY, wire: Any = "json"):
-        self.runtime: Any = RemoteRuntime(host=url, auth_token=key, wire=wire) if url else LocalRuntime()
-        self.session = uuid.uuid4().hex
-
-    async def __aenter__(self) -> Client:
-        await self.runtime.create_session(CreateBashSessionRequest(session=self.session, startup_timeout=60))
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.runtime.close_session(CloseBashSessionRequest(session=self.session))
+@contextlib.asynccontextmanager
+async def session_of(url: str, wire: Any = "json") -> AsyncIterator[Session]:
+    """A session over HTTP/JSON unless told; a local one if there is no address."""
+    runtime: Any = RemoteRuntime(host=url, auth_token=KEY, wire=wire) if url else LocalRuntime()
+    session = Session(runtime)
+    await session.create()
+    try:
+        yield session
+    finally:
+        await session.close()
         for client in ("_json_client", "_wire_client"):
-            if (found := getattr(self.runtime, client, None)) is not None:
+            if (found := getattr(runtime, client, None)) is not None:
                 await found.close()
 
-    def bash(self, command: str, timeout: float | None = 60) -> BashAction:
-        return BashAction(command=command, session=self.session, timeout=timeout, check="silent")
 
-    async def output(self, command: str) -> str:
-        return (await self.runtime.run_in_session(self.bash(command))).output
-
-    async def interrupt(self) -> None:
-        await self.runtime.run_in_session(BashInterruptAction(session=self.session, timeout=10))
-
-    def execute(self, command: str) -> asyncio.Task[Any]:
-        return asyncio.create_task(self.runtime.execute(Command(command=command, shell=True)))
+def execute(session: Session, command: str) -> asyncio.Task[Any]:
+    return asyncio.create_task(session.runtime.execute(Command(command=command, shell=True)))
 
 
 async def cancelled(task: asyncio.Task[Any]) -> None:
@@ -110,31 +89,31 @@ async def cancelled(task: asyncio.Task[Any]) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("wire", ["json", "msgpack", "local"])
 def test_what_was_given_up_while_it_waited_never_begins(
-    remote: server_process.Server, tmp_path: Path, run: Run, sleep: str, wire: str, stream: bool, awaited: bool
+    swerex_remote: server_process.Server, tmp_path: Path, run: Run, sleep: str, wire: str, stream: bool, awaited: bool
 ) -> None:
     ran = tmp_path / "ran"
 
-    async def begin(client: Client, command: str) -> None:
+    async def begin(session: Session, command: str) -> None:
         if not stream:
-            await client.output(command)
+            await session.run(command)
             return
-        async for _ in client.runtime.stream_in_session(client.bash(command)):
+        async for _ in session.runtime.stream_in_session(session.action(command)):
             pass
 
     async def work() -> None:
-        async with Client("" if wire == "local" else remote.url, server_process.KEY, wire) as client:
+        async with session_of("" if wire == "local" else swerex_remote.url, wire) as session:
             for turns in (0, 1, 5, 100, 1000):
-                first = asyncio.create_task(begin(client, sleep))
+                first = asyncio.create_task(begin(session, sleep))
                 await until_async(lambda: running(sleep))
-                second = asyncio.create_task(begin(client, f"echo x >> {ran}; sleep 60; echo a"))
+                second = asyncio.create_task(begin(session, f"echo x >> {ran}; sleep 60; echo a"))
                 await settle(turns)
                 for task in (first, second):
                     if awaited:
                         await cancelled(task)
                     else:
                         task.cancel()
-                await client.interrupt()
-                assert await client.output("echo hi") == "hi\n"
+                await session.interrupt()
+                await session.gives("echo hi", "hi\n")
                 assert not ran.exists()
                 assert all(await asyncio.gather(first, second, return_exceptions=True))
 
@@ -145,15 +124,15 @@ def test_a_program_is_killed(our_server: Server, run: Run, sleep: str) -> None:
     """By a cancellation, by the caller's time limit, and with the caller's loop."""
 
     async def work() -> None:
-        async with Client(our_server.url) as client:
-            task = client.execute(sleep)
+        async with session_of(our_server.url) as session:
+            task = execute(session, sleep)
             await until_async(lambda: running(sleep))
             await cancelled(task)
             await until_async(lambda: not running(sleep))
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(client.execute(sleep), 0.5)
+                await asyncio.wait_for(execute(session, sleep), 0.5)
             await until_async(lambda: not running(sleep))
-            left.append(client.execute(sleep))
+            left.append(execute(session, sleep))
             await until_async(lambda: running(sleep))
 
     left: list[asyncio.Task[Any]] = []
@@ -162,91 +141,72 @@ def test_a_program_is_killed(our_server: Server, run: Run, sleep: str) -> None:
     until(lambda: not running(sleep))
 
 
-def test_a_session_is_not_made(our_server: Server, tmp_path: Path, run: Run, sleep: str) -> None:
+async def test_a_session_is_not_made(our_server: Server, tmp_path: Path, sleep: str) -> None:
     source = tmp_path / "source"
     source.write_text(f"touch {tmp_path}/begun; {sleep}\n")
 
-    async def work() -> None:
-        async with Client(our_server.url) as client:
-            name = uuid.uuid4().hex
-            request = CreateBashSessionRequest(session=name, startup_source=[str(source)], startup_timeout=60)
-            task = asyncio.create_task(client.runtime.create_session(request))
-            await until_async((tmp_path / "begun").exists)
-            await cancelled(task)
-            await until_async(lambda: not running(sleep))
-            with pytest.raises(SessionDoesNotExistError):
-                await client.runtime.close_session(CloseBashSessionRequest(session=name))
-
-    run(work())
-
-
-def test_the_first_call_of_a_client(our_server: Server, run: Run, sleep: str) -> None:
-    """It does not know yet whether the server is one of ours."""
-
-    async def work() -> None:
-        runtime = RemoteRuntime(host=our_server.url, auth_token=KEY, wire="json")
-        task = asyncio.create_task(runtime.execute(Command(command=sleep, shell=True)))
-        await until_async(lambda: running(sleep))
+    async with session_of(our_server.url) as session:
+        name = uuid.uuid4().hex
+        request = CreateBashSessionRequest(session=name, startup_source=[str(source)], startup_timeout=60)
+        task = asyncio.create_task(session.runtime.create_session(request))
+        await until_async((tmp_path / "begun").exists)
         await cancelled(task)
         await until_async(lambda: not running(sleep))
+        with pytest.raises(SessionDoesNotExistError):
+            await session.runtime.close_session(CloseBashSessionRequest(session=name))
 
-    run(work())
+
+async def test_the_first_call_of_a_client(our_server: Server, sleep: str) -> None:
+    """It does not know yet whether the server is one of ours."""
+
+    runtime = RemoteRuntime(host=our_server.url, auth_token=KEY, wire="json")
+    task = asyncio.create_task(runtime.execute(Command(command=sleep, shell=True)))
+    await until_async(lambda: running(sleep))
+    await cancelled(task)
+    await until_async(lambda: not running(sleep))
 
 
-def test_what_takes_longer_than_its_caller_waits(
-    our_server: Server, run: Run, sleep: str, monkeypatch: pytest.MonkeyPatch
+async def test_what_takes_longer_than_its_caller_waits(
+    our_server: Server, sleep: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(base, "MARGIN", -59.5)
 
-    async def work() -> None:
-        client = JsonClient(our_server.url, {"X-API-Key": KEY})
-        with pytest.raises(ConnectionLostError, match="no answer within"):
-            await client.call("execute", Command(command=sleep, shell=True, timeout=60), CommandResponse)
-        await until_async(lambda: not running(sleep))
-        await client.close()
-
-    run(work())
+    client = JsonClient(our_server.url, {"X-API-Key": KEY})
+    with pytest.raises(ConnectionLostError, match="no answer within"):
+        await client.call("execute", Command(command=sleep, shell=True, timeout=60), CommandResponse)
+    await until_async(lambda: not running(sleep))
+    await client.close()
 
 
 @pytest.mark.parametrize("end", ["cut_request", "cut_answer"])
-def test_a_cancellation_whose_connection_is_cut(our_server: Server, run: Run, sleep: str, end: str) -> None:
-    async def work() -> None:
-        cutter = Cutter(our_server.port)
-        async with serving(cutter.handle) as url:
-            client = JsonClient(url, {"X-API-Key": KEY})
-            assert await client.is_alive(30)
-            task = asyncio.create_task(client.call("execute", Command(command=sleep, shell=True), CommandResponse))
+async def test_a_cancellation_whose_connection_is_cut(our_server: Server, sleep: str, end: str) -> None:
+    cutter = Cutter(our_server.port)
+    async with serving(cutter.handle) as url:
+        client = JsonClient(url, {"X-API-Key": KEY})
+        assert await client.is_alive(30)
+        task = asyncio.create_task(client.call("execute", Command(command=sleep, shell=True), CommandResponse))
+        await until_async(lambda: running(sleep))
+        setattr(cutter, end, 0)
+        cutter.requests = 0
+        await cancelled(task)
+        await until_async(lambda: not running(sleep))
+        assert cutter.requests == 2
+        await client.close()
+
+
+async def test_a_runtime_that_is_closed_meanwhile(tmp_path: Path, sleep: str) -> None:
+    with server_process.serving(tmp_path / "log") as server:
+        async with session_of(server.url) as session:
+            task = execute(session, sleep)
             await until_async(lambda: running(sleep))
-            setattr(cutter, end, 0)
-            cutter.requests = 0
-            await cancelled(task)
-            await until_async(lambda: not running(sleep))
-            assert cutter.requests == 2
-            await client.close()
-
-    run(work())
-
-
-def test_a_runtime_that_is_closed_meanwhile(tmp_path: Path, run: Run, sleep: str) -> None:
-    server = start_ours(tmp_path / "log")
-
-    async def work() -> None:
-        async with Client(server.url) as client:
-            task = client.execute(sleep)
-            await until_async(lambda: running(sleep))
-            await client.runtime.close()
+            await session.runtime.close()
             with pytest.raises(RuntimeClosedError):
                 await task
             await until_async(lambda: not running(sleep))
-            await client.runtime.create_session(CreateBashSessionRequest(session=client.session, startup_timeout=60))
-
-    try:
-        run(work())
-    finally:
-        stop(server)
+            await session.create()
 
 
-def test_an_originals_server_is_told_nothing(run: Run) -> None:
+async def test_an_originals_server_is_told_nothing() -> None:
     """The answer to `is_alive` says which kind it is; it is asked for once."""
     asked: list[bytes] = []
 
@@ -259,21 +219,18 @@ def test_an_originals_server_is_told_nothing(run: Run) -> None:
         await reader.read()
         writer.close()
 
-    async def work() -> None:
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        host = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        runtime = RemoteRuntime(host=host, auth_token=KEY, wire="json")
-        for i in range(3):
-            task = asyncio.create_task(runtime.execute(Command(command="true")))
-            await until_async(lambda i=i: asked.count(b"/execute") > i)
-            await cancelled(task)
-        assert await runtime.is_alive()
-        assert asked == [b"/execute", b"/is_alive", b"/execute", b"/execute", b"/is_alive"]
-        assert runtime._json_client is not None
-        await runtime._json_client.close()
-        server.close()
-
-    run(work())
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    host = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    runtime = RemoteRuntime(host=host, auth_token=KEY, wire="json")
+    for i in range(3):
+        task = asyncio.create_task(runtime.execute(Command(command="true")))
+        await until_async(lambda i=i: asked.count(b"/execute") > i)
+        await cancelled(task)
+    assert await runtime.is_alive()
+    assert asked == [b"/execute", b"/is_alive", b"/execute", b"/execute", b"/is_alive"]
+    assert runtime._json_client is not None
+    await runtime._json_client.close()
+    server.close()
 
 
 async def test_a_server_that_does_not_answer_delays_nobody() -> None:
@@ -322,16 +279,16 @@ async def test_a_server_whose_closing_is_cancelled_serves_on(wire: Any, sleep: s
         )
     )
     before = place.runtime
-    async with Client(f"http://127.0.0.1:{await ready}", wire=wire) as client:
-        program = client.execute(sleep)
+    async with session_of(f"http://127.0.0.1:{await ready}", wire=wire) as session:
+        program = execute(session, sleep)
         await until_async(lambda: running(sleep))
-        closing = asyncio.create_task(client.runtime.close())
+        closing = asyncio.create_task(session.runtime.close())
         await SlowToClose.closes.wait()
         await cancelled(closing)
         SlowToClose.goes.set()
         await until_async(lambda: place.runtime is not before and not running(sleep))
         await asyncio.gather(program, return_exceptions=True)
-        await client.runtime.create_session(CreateBashSessionRequest(session=client.session, startup_timeout=60))
+        await session.create()
     stop.set()
     await served
 
@@ -381,42 +338,6 @@ def test_a_cancellation_needs_an_id(our_server: Server) -> None:
     assert answer.status == 422 and answer.json()["detail"][0]["loc"] == ["header", "x-request-id"]
 
 
-async def test_cancellations_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests_module, "_MOST_LOST", 100)
-    once: RequestTable = RequestTable(Limits())
-    for i in range(1000):
-        await once.cancel(str(i))
-    assert len(once) == 0 and len(once._lost) <= 101
-    late: RequestTable = RequestTable(Limits(result_seconds=0.0))
-    for i in range(1000):
-        await late.cancel(str(i))
-    assert len(late._lost) <= 1
-
-
-async def test_the_end_of_what_is_cancelled_is_not_cancelled() -> None:
-    """A second cancellation comes when the first one was asked for again, and waits for the same end."""
-    once: RequestTable = RequestTable(Limits())
-    ends, ended = asyncio.Event(), []
-
-    async def work() -> None:
-        try:
-            await asyncio.sleep(60)
-        finally:
-            await ends.wait()
-            ended.append(1)
-
-    waiting = asyncio.create_task(once.run("a", "x", work))
-    await settle()
-    both = [asyncio.create_task(once.cancel("a")) for _ in range(2)]
-    await settle()
-    assert not any(each.done() for each in both)
-    ends.set()
-    await asyncio.gather(*both)
-    assert ended == [1]
-    with pytest.raises(ResultLostError, match="cancelled"):
-        await waiting
-
-
 def test_a_cancelled_download_writes_to_no_other_file(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -433,7 +354,7 @@ def test_a_cancelled_download_writes_to_no_other_file(
         (tmp_path / "source").write_bytes(b"theirs" * 1000)
         (tmp_path / "mine").write_text("mine")
         with server_process.serving(tmp_path / "log") as server:
-            client = JsonClient(f"http://127.0.0.1:{server.port}", {"X-API-Key": server_process.KEY})
+            client = JsonClient(server.url, {"X-API-Key": KEY})
             monkeypatch.setattr(file_transfer, "write_all", slow)
             download = asyncio.create_task(client.download(str(tmp_path / "source"), str(tmp_path / "target")))
             await asyncio.to_thread(writing.wait, DEADLINE)

@@ -1,0 +1,240 @@
+"""Event loops of callers: one for each call, in several threads, and what is left when one ends."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swerex_c.exceptions import RuntimeClosedError
+from swerex_c.remote.client import calls
+from swerex_c.remote.client.calls import ClientChannel
+from swerex_c.remote.client.frames import WireClient
+from swerex_c.runtime.abstract import BashAction, BashInterruptAction, Command, CreateBashSessionRequest
+from swerex_c.runtime.remote import RemoteRuntime
+from tests.support.frames_tools import SESSION, bash, client, open_files, serving
+from tests.support.http_servers import Server, environment
+from tests.support.processes import Family, running
+from tests.support.server_process import KEY, connections_to
+from tests.support.server_process import serving as serving_process
+from tests.support.wait import DEADLINE, until, until_async
+
+STDIO = [sys.executable, "-c", "from swerex_c.cli.serve import main; main()", "--stdio"]
+
+
+@pytest.fixture
+def over_stdio(monkeypatch: pytest.MonkeyPatch) -> RemoteRuntime:
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+    return RemoteRuntime(command=STDIO, auth_token="")
+
+
+async def test_a_call_on_a_channel_that_was_closed_ends() -> None:
+    """Its loop ends, and what is cleaned up last calls once more."""
+    async with serving() as served:
+        wire = served.client()
+        channel = await wire.channel(own=True)
+        await channel.call("is_alive", {})
+        channel.close()
+        async with asyncio.timeout(20):
+            with pytest.raises(RuntimeClosedError):
+                await channel.call("is_alive", {})
+            assert (await wire.is_alive(5)).is_alive  # over another one
+        await wire.close()
+
+
+async def test_a_call_that_is_open_when_the_runtime_is_closed_says_so() -> None:
+    """A server under load may answer the close before what it has ended by it."""
+    async with serving() as served:
+        wire = served.client()
+        call = asyncio.ensure_future((await wire.channel()).call("execute", {"command": "sleep 30", "shell": True}))
+        await until_async(lambda: served.running == 1)
+        await wire.close()
+        with pytest.raises(RuntimeClosedError):
+            await call
+
+
+def test_generators_may_call_when_their_loop_ends(swerex_remote: Server) -> None:
+    runtime = RemoteRuntime(host=swerex_remote.url, auth_token=KEY)
+    done: list[str] = []
+
+    async def holder() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            async with asyncio.timeout(10):
+                done.append((await runtime.execute(Command(command=["echo", "hi"]))).stdout)
+
+    async def main() -> None:
+        holders = [holder() for _ in range(4)]
+        for one in holders:
+            await anext(one)
+        await runtime.is_alive()
+        main.kept = holders  # type: ignore[attr-defined]
+
+    asyncio.run(main())
+    assert done == ["hi\n"] * 4
+
+
+async def test_a_runtime_that_is_dropped_leaves_no_connection() -> None:
+    async with serving() as served:
+        for _ in range(3):
+            runtime = RemoteRuntime(host="http://127.0.0.1", port=served.port, auth_token=KEY)
+            assert (await runtime.is_alive(timeout=DEADLINE)).is_alive
+        del runtime
+        await until_async(lambda: gc.collect() >= 0 and not served.registry.connections)
+
+
+def test_threads_that_begin_at_once_share_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    before = WireClient.__init__
+
+    def slow(self: WireClient, *args: Any, **more: Any) -> None:
+        time.sleep(0.05)
+        made.append(self)
+        before(self, *args, **more)
+
+    monkeypatch.setattr(WireClient, "__init__", slow)
+    runtime = RemoteRuntime(command=["cat"], auth_token="")
+    found: list[object] = []
+    threads = [threading.Thread(target=lambda: found.append(runtime._wire)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1 and set(map(id, found)) == {id(made[0])}
+
+
+def test_many_loops_in_many_threads_over_one_programs_streams(over_stdio: RemoteRuntime) -> None:
+    """Every call has its own result, though its loop ends with it."""
+    runtime = over_stdio
+    wrong: list[Any] = []
+
+    def ask_often(number: int) -> None:
+        for i in range(40):
+            text = f"{number} {i}"
+            try:
+                answer = asyncio.run(asyncio.wait_for(runtime.execute(Command(command=["echo", text])), 30))
+            except BaseException as error:
+                wrong.append(error)
+                return
+            if answer.stdout != text + "\n":
+                wrong.append(answer)
+
+    threads = [threading.Thread(target=ask_often, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not wrong, wrong[:3]
+    asyncio.run(runtime.close())
+
+
+def test_a_forked_child_does_not_use_its_parents_program(over_stdio: RemoteRuntime) -> None:
+    runtime = over_stdio
+    asyncio.run(runtime.is_alive(timeout=20))
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            asyncio.run(runtime.execute(Command(command="true")))
+        except BaseException as error:
+            os.write(writing, repr(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading) as said:
+        assert "RuntimeClosedError('The program `" in said.read()
+    os.waitpid(child, 0)
+    assert asyncio.run(runtime.execute(Command(command=["echo", "hi"]))).stdout == "hi\n"
+    asyncio.run(runtime.close())
+
+
+def test_calls_in_loops_of_their_own_share_a_connection(swerex_remote: Server) -> None:
+    runtime = RemoteRuntime(host=swerex_remote.url, auth_token=KEY)
+
+    async def call() -> int:
+        """Return how many sockets this process has after a call."""
+        await runtime.execute(Command(command=["true"]))
+        return sum(path.resolve().name.startswith("socket:") for path in Path("/proc/self/fd").iterdir())
+
+    async def many() -> list[int]:
+        return [await call() for _ in range(20)]
+
+    counts = [asyncio.run(call()) for _ in range(20)]
+    assert counts == counts[:1] * 20
+    assert asyncio.run(many()) == counts[:1] * 8 + [counts[0] + 1] * 12
+    asyncio.run(runtime.close())
+
+
+async def test_a_connection_without_calls_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "HEARTBEAT", 0.02)
+    monkeypatch.setattr(calls, "_IDLE_SECONDS", 0.1)
+    async with serving() as served:
+        wire = served.client()
+        assert (await wire.is_alive(20)).is_alive
+        await until_async(lambda: not served.registry.channels)
+        assert (await wire.is_alive(20)).is_alive
+        assert len(served.registry.channels) == 1
+        await wire.close()
+
+
+async def test_an_interrupt_on_a_new_connection_does_not_overtake_a_cancellation(swerex_remote: Server) -> None:
+    runtime = RemoteRuntime(host=swerex_remote.url, auth_token=KEY)
+    await runtime.create_session(CreateBashSessionRequest())
+    for number in range(2, 8):
+        await runtime.run_in_session(BashAction(command=f"x={number}"))
+    call = asyncio.ensure_future(runtime.run_in_session(BashAction(command="sleep 60")))
+    await asyncio.sleep(0)
+    call.cancel()
+    await asyncio.wait([call])
+    for _ in range(2):
+        await runtime.run_in_session(BashInterruptAction())
+        assert (await runtime.run_in_session(BashAction(command="echo $x", timeout=10))).output == "7\n"
+    await runtime.close()
+
+
+@pytest.mark.slow
+def test_a_loop_that_ends_in_the_middle(family: Family, tmp_path: Path) -> None:
+    """`asyncio.run` over a call, a stream, a copy: the command ends, and nothing is left at either end."""
+    there, target, pieces = tmp_path / "there", tmp_path / "to" / "target", list[Any]()
+    with open(there, "wb") as file:
+        file.truncate(1 << 30)
+
+    async def read(channel: ClientChannel) -> None:
+        await channel.call("create_session", SESSION)
+        async for piece in channel.stream("stream_in_session", bash("head -c 50000000 /dev/zero | tr '\\0' x")):
+            pieces.append(piece)
+            await asyncio.sleep(5)
+
+    async def start(what: str) -> None:
+        channel = await wire.channel(own=True)
+        if what == "call":
+            asyncio.ensure_future(channel.call("execute", {"command": "sleep 4711.04", "shell": True}))
+            await until_async(lambda: running("sleep 4711.04"))
+        elif what == "stream":
+            asyncio.ensure_future(read(channel))
+            await until_async(lambda: pieces)
+        else:
+            asyncio.ensure_future(getattr(channel, what)(str(there), str(target)))
+            await until_async(lambda: target.parent.exists() and os.listdir(target.parent))
+
+    with serving_process(tmp_path / "log") as server:
+        wire = client(server.port)
+        asyncio.run(start("call"))
+        files, threads = open_files(), threading.active_count()
+        for what in ("call", "stream", "upload", "download"):
+            asyncio.run(start(what))
+            until(lambda: not running("sleep 4711.04") and not connections_to(server.port))
+            until(lambda: not target.parent.exists() or not os.listdir(target.parent))
+            until(lambda: threading.active_count() <= threads)
+        until(lambda: gc.collect() >= 0 and open_files() <= files)
+        assert server.post("/run_in_session", action_type="bash", command="echo y").json()["output"].strip() == "y"
