@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from swerex_c.exceptions import ConnectionLostError
+from swerex_c.exceptions import ConnectionLostError, SwerexException
 from swerex_c.remote.client import calls as client_channel
 from swerex_c.remote.client.calls import ClientChannel
 from swerex_c.remote.server import calls as server_channel
-from tests.support.frames_tools import Proxy, Served, bash, channel_to, serving
+from tests.support.frames_tools import Peer, Proxy, Served, bash, channel_to, raw_server, serving
 from tests.support.wait import until_async
 
 pytestmark = [pytest.mark.usefixtures("family", "reconnects_at_once"), pytest.mark.slow]
@@ -189,3 +189,17 @@ async def test_server_gives_up_a_silent_connection(monkeypatch: pytest.MonkeyPat
         assert len(served.registry.channels) == 1
         await channel.call("is_alive", {})
         assert len(served.registry.channels) == 1
+
+
+async def test_closed_right_after_the_upgrade() -> None:
+    """A server that lets everybody in and then hangs up: the call ends in time, and tries are not made in a frenzy."""
+    connections = 0
+
+    async def script(peer: Peer) -> None:
+        nonlocal connections
+        connections += 1
+
+    async with raw_server(script) as port, channel_to(port, seconds=0.5) as channel:
+        with pytest.raises(SwerexException):
+            await asyncio.wait_for(channel.call("is_alive", {}), 30)
+        assert 1 < connections < 200
