@@ -249,7 +249,7 @@ async def test_memory_of_a_long_stream(family: Family, tmp_path: Path) -> None:
     200 MB up and down: next to nothing."""
     with server_process(tmp_path / "log") as server:
         wire = client(server.port)
-        channel = await wire.channel()
+        channel = await wire.own_channel(long=True)
         await channel.call("create_session", SESSION)
         await read(channel, "seq 1000")
         here, there = memory_of(os.getpid()), memory_of(server.process.pid)

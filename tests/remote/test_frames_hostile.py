@@ -395,7 +395,7 @@ async def test_floods(family: Family, tmp_path: Path) -> None:
     answered at once meanwhile, and the server's memory stays within bounds."""
     with server_process(tmp_path / "log") as server:
         wire = client(server.port)
-        channel = await wire.channel()
+        channel = await wire.own_channel(long=True)
         await channel.call("is_alive", {})
         before = memory_of(server.process.pid)
         flood = b"".join(encode(request(number)) for number in range(1, 100_001))

@@ -6,6 +6,7 @@ import http.client
 import io
 import json
 import os
+import socket
 import uuid
 import zipfile
 from collections.abc import Iterator

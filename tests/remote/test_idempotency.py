@@ -292,7 +292,7 @@ async def test_killed(family: Family, tmp_path: Path) -> None:
     with server_process(tmp_path / "log1") as first:
         port = first.port
         wire = WireClient(Address(port=port, headers={"X-API-Key": KEY}), 20)
-        channel = await wire.channel(own=True)
+        channel = await wire.own_channel(long=True)
         await channel.call("create_session", SESSION)
         await channel.call("run_in_session", bash("x=1"))
 

@@ -40,7 +40,7 @@ async def test_a_call_on_a_channel_that_was_closed_ends() -> None:
     """Its loop ends, and what is cleaned up last calls once more."""
     async with serving() as served:
         wire = served.client()
-        channel = await wire.channel(own=True)
+        channel = await wire.own_channel(long=True)
         await channel.call("is_alive", {})
         channel.close()
         async with asyncio.timeout(20):
@@ -54,7 +54,8 @@ async def test_a_call_that_is_open_when_the_runtime_is_closed_says_so() -> None:
     """A server under load may answer the close before what it has ended by it."""
     async with serving() as served:
         wire = served.client()
-        call = asyncio.ensure_future((await wire.channel()).call("execute", {"command": "sleep 30", "shell": True}))
+        channel = await wire.own_channel(long=True)
+        call = asyncio.ensure_future(channel.call("execute", {"command": "sleep 30", "shell": True}))
         await until_async(lambda: served.running == 1)
         await wire.close()
         with pytest.raises(RuntimeClosedError):
@@ -216,7 +217,7 @@ def test_a_loop_that_ends_in_the_middle(family: Family, tmp_path: Path) -> None:
             await asyncio.sleep(5)
 
     async def start(what: str) -> None:
-        channel = await wire.channel(own=True)
+        channel = await wire.own_channel(long=True)
         if what == "call":
             asyncio.ensure_future(channel.call("execute", {"command": "sleep 4711.04", "shell": True}))
             await until_async(lambda: running("sleep 4711.04"))
