@@ -62,7 +62,7 @@ def state(pid: int) -> str:
 async def test_what_waits_for_input(session: BashSession, command: str) -> None:
     running = asyncio.ensure_future(session.run(BashAction(command=command, check="silent")))
     assert await until_shown(session, True)
-    assert session._awaits_input(command)
+    await until_async(lambda: session._awaits_input(command))
     await session.interrupt(BashInterruptAction())
     await asyncio.wait([running])
     assert (await session.run(BashAction(command="echo $?"))).output

@@ -471,7 +471,12 @@ async def test_an_id_is_for_one_request() -> None:
 
 @pytest.mark.parametrize(
     ("limits", "kept"),
-    [(Limits(results=3), 3), (Limits(result_bytes=20), 3), (Limits(result_seconds=0.0), 0)],
+    [
+        (Limits(results=3), 3),
+        (Limits(result_bytes=20), 3),
+        (Limits(result_bytes=5), 1),
+        (Limits(result_seconds=0.0), 0),
+    ],
 )
 async def test_only_so_much_is_kept(limits: Limits, kept: int) -> None:
     """What was dropped to make room is not carried out again."""

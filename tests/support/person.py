@@ -46,7 +46,7 @@ class Person:
             stderr=slave,
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-            env={**our_environment(), "TERM": "xterm", **env},
+            env={**our_environment(), "TERM": "xterm", "PYTHON_COLORS": "0", **env},
         )
 
     def until(self, pattern: bytes, seconds: float = DEADLINE) -> bytes:

@@ -15,6 +15,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -284,16 +285,18 @@ def _isolated(get: Get) -> Iterator[Target]:
 def _no_tar(get: Get) -> Iterator[Target]:
     """This machine as a sandbox that has no tar, which only files are asked of."""
     from swerex_c.runtime.sandbox import SandboxRuntime
-    from swerex_c.sandbox.file_scripts import find_programs
-    from swerex_c.utils import background
+    from swerex_c.sandbox import file_scripts
     from tests.support.local_backend import Here
 
-    runtime = SandboxRuntime(Here())
-    asyncio.run(runtime.open())
-    known = background.run_blocking(find_programs(runtime.sandbox))
-    runtime.sandbox.programs = {name: command for name, command in known.items() if name != "tar"}
-    yield Target("no-tar", runtime, str(_directory(get)))
-    asyncio.run(runtime.close())
+    programs = _directory(get)
+    for program in Path("/usr/bin").iterdir():
+        if program.name not in ("tar", "busybox"):
+            (programs / program.name).symlink_to(program)
+    with mock.patch.object(file_scripts, "_PATH", str(programs)):
+        runtime = SandboxRuntime(Here(PATH=str(programs)))
+        asyncio.run(runtime.open())
+        yield Target("no-tar", runtime, str(_directory(get)))
+        asyncio.run(runtime.close())
 
 
 # Our server

@@ -27,7 +27,7 @@ class _Client(WireClient):
         super().__init__(Address(unix=channel.name))
         self._actor = channel
 
-    async def channel(self, own: bool = False) -> Any:
+    async def own_channel(self, long: bool = False) -> Any:
         return self._actor
 
 

@@ -81,7 +81,7 @@ class RequestTable:
         request.finished_at = time.monotonic()
         self._finished[request.key] = request
         self.kept_bytes += size
-        self._trim(request)
+        self._trim()
         if self._timer is None:
             self._trim_later()
 
@@ -102,8 +102,9 @@ class RequestTable:
     def _full(self) -> bool:
         return len(self._finished) > self._limits.results or self.kept_bytes > self._limits.result_bytes
 
-    def _trim(self, newest: Request | None = None) -> None:
+    def _trim(self) -> None:
         """Drop outcomes whose time is over, and the oldest ones while there are too many."""
+        newest = next(reversed(self._finished.values()), None)
         before = time.monotonic() - self._limits.result_seconds
         while self._lost and (len(self._lost) > _MOST_LOST or next(iter(self._lost.values())) <= before):
             self._lost.popitem(last=False)
