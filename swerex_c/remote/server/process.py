@@ -1,4 +1,4 @@
-"""Process of a server: its signals, and a limit for the time that its end takes."""
+"""Process of a server: its event loop, its signals, and a limit for the time that its end takes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,17 @@ def run(main: Callable[..., Coroutine[Any, Any, None]], graceful: float) -> None
         with first_signal(dict.fromkeys(numbers), stop.set, graceful):
             await main(stop=stop)
 
-    asyncio.run(work())
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(work())
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return the maker of uvloop's event loop, if that is installed: many sessions at once take half the time on it."""
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        return None
+    return new_event_loop
 
 
 @contextlib.contextmanager
