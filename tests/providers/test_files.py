@@ -66,7 +66,7 @@ def machine(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
             if programs is not None:
                 variables["PATH"] = str(here.parent / "programs")
                 os.mkdir(variables["PATH"])
-                for name in ("bash", *programs):
+                for name in ("bash", "env", *programs):
                     os.symlink(str(shutil.which(name)), f"{variables['PATH']}/{name}")
                 monkeypatch.setattr(file_scripts, "_PATH", variables["PATH"])
             return opened.enter_context(sandbox(Here(**variables)))

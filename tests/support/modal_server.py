@@ -102,9 +102,11 @@ class ModalWorld:
         """As of a network that breaks off."""
 
         async def abort() -> None:
+            loop = asyncio.get_running_loop()
             for it in gc.get_objects():
                 if isinstance(it, H2Protocol) and isinstance(it.handler, Handler):
-                    it.connection._transport.abort()
+                    if it.connection._transport._loop is loop:  # another test's is closed
+                        it.connection._transport.abort()
 
         self._thread.do(abort())
 

@@ -242,7 +242,7 @@ async def test_attributes_of_the_original(
 ) -> None:
     assert started.app.name == "swe-rex" and started._app is started.app
     assert started._sandbox is started.sandbox and started._image.object_id.startswith("im-")
-    assert (started._port, started._startup_timeout, started._runtime_timeout) == (8880, 180.0, 3600.0)
+    assert (started._startup_timeout, started._runtime_timeout) == (180.0, 3600.0)
     assert started._user == "default" and started._modal_kwargs == {} and started._deployment_timeout == 3600
     task = await started.sandbox._get_task_id.aio()
     url = f"https://modal.com/apps/default/main/deployed/swe-rex?activeTab=logs&taskId={task}"
@@ -542,8 +542,9 @@ async def test_output_that_nobody_reads_stops_the_program(world: ModalWorld, sta
     directory = world.directory(started.sandbox.object_id)
 
     async def work() -> None:
-        async with direct_programs.started(backend, "sh", "-c", "yes & echo $! >pid; wait") as process:
+        async with direct_programs.started(backend, "sh", "-c", "yes & echo $! >new; mv new pid; wait") as process:
             assert (await process.receive() or (1, b""))[1].startswith(b"y\ny\n")
+            await until_async((directory / "pid").exists)
             file = Path(f"/proc/{(directory / 'pid').read_text().strip()}/io")
             before = -1
             while (now := int(file.read_text().split()[3])) != before:  # wchar
