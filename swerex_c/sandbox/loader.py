@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from swerex_c.exceptions import ConnectionLostError, SwerexException
+from swerex_c.exceptions import ConnectionLostError, SandboxLostError, SwerexException
 from swerex_c.sandbox.backend import Process
 from swerex_c.utils.shell_script import read_script
 
@@ -173,8 +173,8 @@ class Loader:
         self.stdout.closed = self.stderr.closed = ended
         try:
             await self.write(encode_request(nonce, kind, [os.fsencode(mark), os.fsencode(script), *words]))
-        except ConnectionLostError:
-            pass  # it may have begun: the end of its output tells
+        except (ConnectionLostError, SandboxLostError):
+            pass  # it may have begun: the end of its output tells, and the backend why
         except OSError:
             return None
         return nonce
