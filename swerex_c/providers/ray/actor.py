@@ -2,7 +2,7 @@
 
 The actor starts the environment's supervisor and passes the driver's requests to the environment's server. A call
 returns ("done", value), ("failed", an exception encoded by `swerex_c.remote.wire.exceptions`), so that Ray never has to
-serialize an exception, or ("ended", (kind, words)) with the reason why the environment has ended.
+serialize an exception, ("cancelled", None), or ("ended", (kind, words)) with the reason why the environment has ended.
 """
 
 from __future__ import annotations
@@ -51,22 +51,41 @@ class Host:
         self._numbers = itertools.count()
         self._outgoing: dict[int, AsyncGenerator[Any, None]] = {}
         self._incoming: dict[int, _Incoming] = {}
+        self._calls: dict[str, asyncio.Task[Any]] = {}
 
-    async def do(self, name: str, *args: Any) -> tuple[str, Any]:
+    async def do(self, call: str, name: str, *args: Any) -> tuple[str, Any]:
         """Call one of the methods below, and return its encoded outcome.
 
         The module's docstring describes the encoding.
+
+        Args:
+            call: id of the call for `cancel`; empty if nobody will cancel it.
         """
         if self._ended is not None and self._ended.done():
             return "ended", self._ended.result()
+        working = asyncio.ensure_future(getattr(self, name)(*args))
+        if call:
+            self._calls[call] = working
         try:
-            return "done", await getattr(self, name)(*args)
+            await asyncio.wait((working,))
+            if working.cancelled():
+                return "cancelled", None
+            return "done", working.result()
         except Exception as error:
             if isinstance(error, ConnectionLostError) and self._ended is not None:
                 # The server's end comes before the supervisor has found out why, and has ended the rest.
                 with contextlib.suppress(TimeoutError):
                     return "ended", await asyncio.wait_for(asyncio.shield(self._ended), _SWEEP_SECONDS)
             return "failed", to_wire(error)
+        finally:
+            self._calls.pop(call, None)
+            working.cancel()
+
+    async def cancel(self, call: str) -> None:
+        """Cancel a call. Ray starts the calls of a driver in their order, so later ones find it cancelled."""
+        if (working := self._calls.get(call)) is not None:
+            working.cancel()
+            await asyncio.wait((working,))
 
     # The environment
 

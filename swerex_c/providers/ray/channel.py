@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import threading
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -152,7 +153,9 @@ class ActorChannel:
         """Call a method of the actor's `Host`, and return its result or raise its error."""
         from ray.exceptions import RayError
 
-        ref = self._send(name, *args)
+        await asyncio.sleep(0)  # calls that were cancelled just before send that first
+        call = secrets.token_hex(8)
+        ref = self._send(name, *args, call=call)
         answer = asyncio.wrap_future(ref.future())
         answer.add_done_callback(lambda it: it.cancelled() or it.exception())  # after a cancellation nobody asks for it
         try:
@@ -160,7 +163,7 @@ class ActorChannel:
             while not (await asyncio.wait((answer,), timeout=_MEMBERSHIP_POLL))[0]:
                 self._check()
         except asyncio.CancelledError:
-            await self._cancel(ref, answer)
+            await self._cancel(call, answer)
             raise
         finally:
             answer.cancel()
@@ -176,23 +179,25 @@ class ActorChannel:
             raise self._lose(_LIMITS.get(end, SandboxLostError), f"{self.name} {words}: {why}")
         return value
 
-    def _send(self, name: str, *args: Any) -> Any:
-        """Start a call and return Ray's reference to its result."""
+    def _send(self, name: str, *args: Any, call: str = "") -> Any:
+        """Start a call and return Ray's reference to its result.
+
+        Args:
+            call: id of the call, if it may be cancelled.
+        """
         from ray.exceptions import RayError
 
         self._check()
         try:
-            return self._handle.do.remote(name, *args)
+            return self._handle.do.remote(call, name, *args)
         except RayError as error:
             raise self._explained(error) from None
 
-    async def _cancel(self, ref: Any, answer: asyncio.Future[Any]) -> None:
-        import ray
-
+    async def _cancel(self, call: str, answer: asyncio.Future[Any]) -> None:
+        """Cancel a call at once, before this process makes another one."""
         with contextlib.suppress(Exception):
-            if self._membership.over() is None:
-                ray.cancel(ref)
-                await asyncio.wait((answer,), timeout=_CANCEL_SECONDS)
+            self._send("cancel", call)
+            await asyncio.wait((answer,), timeout=_CANCEL_SECONDS)
 
     # Loss
 

@@ -45,11 +45,11 @@ def _environment_class() -> Any:
             except ImportError as error:
                 self._problem = f"{where} does not have swerex-c ({error}): {advice}"
 
-        async def do(self, name: str, *args: Any) -> tuple[str, Any]:
+        async def do(self, call: str, name: str, *args: Any) -> tuple[str, Any]:
             if self._host is None:
                 kind = "swerex.exceptions.DeploymentStartupError"
                 return "failed", {"message": self._problem, "class_path": kind, "traceback": "", "extra_info": {}}
-            answer: tuple[str, Any] = await self._host.do(name, *args)
+            answer: tuple[str, Any] = await self._host.do(call, name, *args)
             return answer
 
     return SwerexEnvironment

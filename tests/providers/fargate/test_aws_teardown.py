@@ -215,7 +215,7 @@ def test_without_credentials(aws: World, monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     assert aws_teardown.main(["--yes"]) == 1
-    assert "there are no credentials" in capsys.readouterr().err
+    assert "Unable to locate credentials; set the variables AWS_ACCESS_KEY_ID" in capsys.readouterr().err
 
 
 def test_without_a_user_nothing_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
