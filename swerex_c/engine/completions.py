@@ -37,11 +37,12 @@ class CompletionQueue:
         self.create_future: Callable[[], asyncio.Future[None]] = _weak_create_future(self._loop)
         # Number of calls that wait for an operation in this loop.
         self.pending = 0
-        # The loop's own queue of ready callbacks. A loop that does not expose it (uvloop) counts as busy.
-        self.ready: Any = getattr(loop, READY, (None,))
-        # The descriptor on which the loop sleeps, or -1 if it does not expose one.
-        fileno = getattr(getattr(loop, SELECTOR, None), "fileno", None) if hasattr(loop, READY) else None
-        self.wake_fd: int = -1 if fileno is None else fileno()
+        # The loop's own queue of ready callbacks. A loop that hides it, its timers or its descriptor counts as busy.
+        self.ready: Any = getattr(loop, READY, ())
+        # The descriptor on which the loop sleeps, or -1 if it counts as busy, as uvloop's does.
+        fileno = getattr(getattr(loop, SELECTOR, None), "fileno", None)
+        shown = hasattr(loop, READY) and hasattr(loop, TIMERS)
+        self.wake_fd: int = fileno() if shown and fileno is not None else -1
         # This reader holds the only strong reference to the queue, until the loop is closed.
         loop.add_reader(self.core.fileno(), self._drain)
 

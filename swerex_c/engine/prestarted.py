@@ -37,7 +37,7 @@ _STARTUP_SECONDS = 60.0
 
 
 class _Surroundings(NamedTuple):
-    """What a shell takes over from this process, as far as it is compared."""
+    """Parts of this process that a shell takes over, as far as they are compared."""
 
     variables: list[bytes]
     directory: str

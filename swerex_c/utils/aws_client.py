@@ -39,7 +39,7 @@ _REFUSED_CREDENTIALS = (
     "UnrecognizedClientException",
 )
 _HINTS = {"NoRegionError": _SET_REGION, **dict.fromkeys(_REFUSED_CREDENTIALS, _SET_CREDENTIALS)}
-"""What to do, by the code of an error, or by the name of botocore's exception."""
+"""Advice by the code of an error, or by the name of botocore's exception."""
 
 _creating = threading.Lock()
 """Lock for making a client: boto3's session, unlike its clients, is not thread-safe."""
