@@ -266,11 +266,18 @@ static int64_t question_patience(const swx_op *op)
 
 void swx_interrupt_step(swx_session *s, int64_t now)
 {
+    if (s->state == IDLE && !(s->first && s->first->held)) {
+        swx_session_finish_list(s, &s->interrupts, SWX_END_DONE, 0);
+    }
     for (swx_op **at = &s->interrupts; *at;) {
         swx_op *op = *at;
         if (op->next <= now && (s->state == RESYNC || s->state == STARTING)) {
             /* the command has ended, and the shell is being asked how; or it would die of it */
             op->next = now + 5 * MS;
+        }
+        if (op->next <= now && s->state == IDLE) { /* it ends the command whose syntax is being checked */
+            op->since = now;
+            op->next = now + MS;
         }
         bool tries = op->next > now || interrupt_once(s, op, now);
         if (s->state == RESYNC && !s->answered && now - op->since > question_patience(op)) {

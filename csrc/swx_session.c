@@ -299,10 +299,6 @@ static void push(swx_op **list, swx_op *op)
 
 static void submit_interrupt(swx_session *s, swx_op *op, int64_t now)
 {
-    if (s->state == IDLE) {
-        swx_session_finish(s, op, SWX_END_DONE, 0, false);
-        return;
-    }
     op->next = op->since = now;
     op->until = op->calm = 0;
     op->target = 0;

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from swerex_c.exceptions import CommandTimeoutError, SessionLostSyncError
+from swerex_c.exceptions import BashIncorrectSyntaxError, CommandTimeoutError, SessionLostSyncError
 from tests.support.harness import busy_machine, needs
 from tests.support.session import Shell
 from tests.support.wait import DEADLINE, settle
@@ -152,3 +153,19 @@ def test_a_program_that_is_just_starting(sh: Shell, tmp_path: Path) -> None:
 
     with busy_machine():
         assert set(sh.wait(rounds())) == {130}  # of SIGINT, not of SIGKILL
+
+
+def test_a_command_whose_syntax_is_still_being_checked(sh: Shell) -> None:
+    """It was given before the interrupt, so it is what the interrupt ends; one that bash refuses needs no end."""
+
+    async def interrupted(command: str) -> Any:
+        running = asyncio.ensure_future(sh.go(command))
+        await asyncio.sleep(0)
+        await sh.aio.run_in_session(sh.interruption(timeout=DEADLINE, n_retry=1))
+        return await running
+
+    for _ in range(10):
+        assert sh.wait(interrupted("select x in a b; do :; done")).exit_code == 130
+        with pytest.raises(BashIncorrectSyntaxError):
+            sh.wait(interrupted("select x in a b; do :;"))
+        sh.gives("echo ok", "ok\n")
