@@ -98,17 +98,26 @@ static void signal_foreground(swx_session *s, swx_op *op, pid_t group, int64_t n
 
 bool swx_interrupt_left_newborn(swx_session *s)
 {
-    pid_t shell = s->child.pid, front = swx_pty_foreground(&s->pty);
-    if (!s->newborn && s->stopped == shell && is_program(s, front)) {
-        s->newborn = front;
+    pid_t shell = s->child.pid, front = swx_pty_foreground(&s->pty), youngest = swx_kernel_youngest_child(shell);
+    if (!s->newborn && s->stopped == shell) {
+        s->newborn = is_program(s, front) ? front : youngest ? getpgid(youngest) : 0;
     }
-    return !s->pty.carrier && s->newborn && getsid(s->newborn) == shell && !swx_kernel_is_over(s->newborn);
+    return !s->pty.carrier && is_program(s, s->newborn) && getsid(s->newborn) == shell &&
+           !swx_kernel_is_over(s->newborn);
 }
 
-void swx_interrupt_end_newborn(swx_session *s)
+void swx_interrupt_end_newborn(swx_session *s, int64_t now)
 {
-    if (s->newborn && !swx_shell_is_program_of(s, s->newborn) && getsid(s->newborn) == s->child.pid) {
+    pid_t shell = s->child.pid, youngest = s->newborn ? swx_kernel_youngest_child(shell) : 0;
+    bool another =
+        youngest && getpgid(youngest) != s->newborn; /* a program of the prompt's, which the shell waits for */
+    if (!s->newborn || another || now - s->last_data < BUSY_GRACE || !swx_kernel_sleeps(shell)) {
+        return;
+    }
+    if (getsid(s->newborn) == shell) {
         kill(-s->newborn, SIGINT);
+    }
+    if (!swx_shell_is_program_of(s, s->newborn)) { /* else it forgets the signal when it becomes one */
         s->newborn = 0;
     }
 }

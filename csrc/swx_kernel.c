@@ -302,11 +302,18 @@ int64_t swx_kernel_last_start(void)
     return size > 1 && text[size - 1] == '\n' ? sum : -1;
 }
 
+/* Reads the children of a process, in the order of their birth: as many as there is room for. */
+static void read_children(pid_t pid, char *list, size_t room)
+{
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)pid, (int)pid);
+    swx_proc_read(path, list, room);
+}
+
 bool swx_kernel_has_newborn(pid_t pid)
 {
-    char path[64], list[4096], *at = list, *end;
-    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)pid, (int)pid);
-    swx_proc_read(path, list, sizeof(list));
+    char list[4096], *at = list, *end;
+    read_children(pid, list, sizeof(list));
     for (long child; (child = strtol(at, &end, 10)) > 0 && end > at; at = end) {
         swx_proc_stat stat;
         int64_t worked = swx_kernel_worked((pid_t)child);
@@ -315,6 +322,17 @@ bool swx_kernel_has_newborn(pid_t pid)
         }
     }
     return false;
+}
+
+pid_t swx_kernel_youngest_child(pid_t pid)
+{
+    char list[4096], *at = list, *end;
+    pid_t youngest = 0;
+    read_children(pid, list, sizeof(list));
+    for (long child; (child = strtol(at, &end, 10)) > 0 && end > at; at = end) {
+        youngest = (pid_t)child;
+    }
+    return youngest;
 }
 
 bool swx_kernel_sleeps(pid_t pid)

@@ -91,6 +91,9 @@ int64_t swx_kernel_last_start(void);
  * (CONFIG_PROC_CHILDREN). */
 bool swx_kernel_has_newborn(pid_t pid);
 
+/* The child of the process that was born last, or 0: there is none, or the kernel does not tell. */
+pid_t swx_kernel_youngest_child(pid_t pid);
+
 /* Whether a process is in a sleep that a signal may end, as who waits for a terminal's input is, and not who waits for
  * the kernel's own work.  True too where that cannot be had.  From /proc/PID/stat, 8 us. */
 bool swx_kernel_sleeps(pid_t pid);

@@ -452,8 +452,8 @@ void swx_resync_check(swx_session *s, int64_t now)
     if (s->phase == ASK && was_in_vain(s, now)) {
         return;
     }
-    if (s->answered) {
-        swx_interrupt_end_newborn(s);
+    if (s->phase == ASK && s->answered) { /* and its last mark does not come */
+        swx_interrupt_end_newborn(s, now);
     }
     if (s->phase == ASK) { /* the answer's last mark moves on; without it the line was not understood */
         where at = swx_evidence_look(s, 1);

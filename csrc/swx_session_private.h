@@ -76,7 +76,7 @@ struct swx_session {
     swx_op *interrupts;   /* overtaking ones */
     swx_op *closer;
     pid_t stopped;      /* the group that an interrupt was sent to, 0: none since the command began */
-    pid_t newborn;      /* the group of a child that was no program yet when it was sent one; 0: there was none */
+    pid_t newborn;      /* the group of a child that may not have heard one, at its birth; 0: there is none */
     int64_t worked;     /* the shell's own processor time when its terminal was last known to be its own */
     int64_t last_start; /* of any process then, see swx_kernel_last_start */
     /* since when another process's read of the terminal is seen ahead of the shell's; 0: it is not */
@@ -372,10 +372,11 @@ bool swx_output_read(swx_session *s, bool whole, int64_t now);
 /* ---- swx_interrupt.c ---- */
 
 /* Bash 5.2 may go to its prompt on a SIGINT around the birth of a child, which forgets that signal, runs all the same
- * and takes the terminal.  The shell then waits for it behind the next command, whose exit code would be that child's:
- * so it is asked something, and the child, once it is a program, is sent another SIGINT while the shell waits. */
+ * and may take the terminal.  The shell then waits for it behind the next command, whose exit code would be that
+ * child's: so where it has a child then, it is asked something, and if it waits behind its answer, that child, the
+ * youngest one, is sent another SIGINT. A job in the background is nothing that it waits for. */
 bool swx_interrupt_left_newborn(swx_session *s);
-void swx_interrupt_end_newborn(swx_session *s);
+void swx_interrupt_end_newborn(swx_session *s, int64_t now);
 
 /* Attempts that are due. */
 void swx_interrupt_step(swx_session *s, int64_t now);

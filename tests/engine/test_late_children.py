@@ -39,14 +39,26 @@ static void nap(long milliseconds)
     }
 }
 
+/* Adds how far it has come to the file, if that is there. */
+static int tell(const char *moment)
+{
+    const char *path = getenv("LATE_FORK");
+    int file = path ? open(path, O_APPEND | O_WRONLY) : -1;
+    if (file >= 0 && write(file, moment, 1) == 1) {
+        close(file);
+    }
+    return file >= 0;
+}
+
 /* In the child: a signal that comes now is forgotten when it becomes a program. */
 int tcsetpgrp(int fd, pid_t group)
 {
     int (*next)(int, pid_t);
     *(void **)&next = dlsym(RTLD_NEXT, "tcsetpgrp");
     int result = next(fd, group);
-    if (getpid() != shell) {
+    if (getpid() != shell && tell("2")) {
         nap(50);
+        tell("3");
     }
     return result;
 }
@@ -55,10 +67,8 @@ pid_t fork(void)
 {
     pid_t (*next)(void);
     *(void **)&next = dlsym(RTLD_NEXT, "fork");
-    const char *mark = getenv("LATE_FORK");
-    int slow = mark && access(mark, F_OK) == 0;
+    int slow = tell("1");
     if (slow) {
-        close(open(mark, O_TRUNC | O_WRONLY));
         nap(60);
     }
     pid_t child = next();
@@ -70,7 +80,11 @@ pid_t fork(void)
 """
 
 
-async def test_what_the_shell_forks_behind_an_interrupt_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", ["sleep 1000", "sleep 1000 | cat", "(sleep 1000; sleep 1001)"])
+@pytest.mark.parametrize("before", ["", "exec 255>&-"])  # without this descriptor no child takes the terminal
+async def test_what_the_shell_forks_behind_an_interrupt_ends(
+    before: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     needs("cc")
     source, library, mark = tmp_path / "late.c", tmp_path / "late.so", tmp_path / "mark"
     source.write_text(_SOURCE)
@@ -87,10 +101,12 @@ async def test_what_the_shell_forks_behind_an_interrupt_ends(tmp_path: Path, mon
         return answer.output, answer.exit_code
 
     try:
-        for _ in range(3):
-            mark.write_text("to be emptied by a fork")
-            running = asyncio.ensure_future(say("sleep 1000"))
-            await until_async(lambda: not mark.stat().st_size)
+        await say(before)
+        await say("sleep 1002 &")
+        for moment in ("1", "2", "3"):
+            mark.touch()
+            running = asyncio.ensure_future(say(command))
+            await until_async(lambda: moment in mark.read_text())  # noqa: B023
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await running
@@ -98,5 +114,6 @@ async def test_what_the_shell_forks_behind_an_interrupt_ends(tmp_path: Path, mon
             mark.unlink()
             assert await say("echo a; (exit 3)") == ("a\n", 3)
             assert await say("echo $?") == ("3\n", 0)
+            assert await say("kill -0 $! && echo the job lives") == ("the job lives\n", 0)
     finally:
         await runtime.close()
