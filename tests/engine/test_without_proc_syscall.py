@@ -116,7 +116,7 @@ _ROOMS = [
     ("interrupts", 25),
     ("redefinitions", 8),
     ("attacks", 19),
-    ("spoofing", 70),
+    ("spoofing", 68),
     ("time", 70),
     ("text_in", 140),
 ]
