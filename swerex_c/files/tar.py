@@ -8,7 +8,7 @@ import stat
 import tarfile
 import time
 from collections.abc import Callable
-from typing import Literal, Protocol, Self
+from typing import ClassVar, Literal, Protocol, Self
 
 from swerex_c.exceptions import ProtocolError, SwerexException, UploadError
 from swerex_c.files.local import Entry, walk
@@ -49,22 +49,15 @@ class Packer:
     Exit writes its end, unless something failed.
     """
 
-    def __init__(
-        self,
-        write: Callable[[bytes], object],
-        *,
-        format: Literal[1, 2] = tarfile.PAX_FORMAT,
-        change: Callable[[tarfile.TarInfo], None] | None = None,
-    ):
+    format: ClassVar[Literal[1, 2]] = tarfile.PAX_FORMAT
+
+    def __init__(self, write: Callable[[bytes], object]):
         """Begin an archive without members.
 
         Args:
             write: called with the archive, in pieces of at most two megabytes.
-            change: called with the description of each member before it is written.
         """
         self._write = write
-        self._format = format
-        self._change = change
         self._pieces: list[bytes] = []
         self._held = 0
 
@@ -111,9 +104,7 @@ class Packer:
         self._put(data + bytes(-member.size % tarfile.BLOCKSIZE))
 
     def _begin(self, member: tarfile.TarInfo) -> None:
-        if self._change is not None:
-            self._change(member)
-        self._put(member.tobuf(self._format, "utf-8", "surrogateescape"))
+        self._put(member.tobuf(self.format, "utf-8", "surrogateescape"))
 
     def _put(self, data: bytes) -> None:
         """Write bytes, small pieces together."""
@@ -164,17 +155,13 @@ class _Member(tarfile.TarInfo):
         return member
 
 
-def unpack(
-    source: Readable, staging: Staging, *, root: str = ".", hard_links: bool = False, file: bool = False
-) -> None:
-    """Unpack a directory's archive as the root of a staging directory.
+def unpack(source: Readable, staging: Staging, *, hard_links: bool = False) -> None:
+    """Unpack a directory's archive, whose first member is "./", as the root of a staging directory.
 
     Nothing is written outside of it. The stream is not read beyond the archive. Named pipes and devices are left out
     and named in the log.
 
     Args:
-        root: name of the first member, which is the directory; the names of the others begin with it.
-        file: whether the archive contains a file named `root` instead of a directory.
         hard_links: whether to copy a file for each further name that it has; otherwise these are refused.
 
     Raises:
@@ -185,14 +172,11 @@ def unpack(
     try:
         with tarfile.open(fileobj=source, mode="r|", bufsize=BLOCK, tarinfo=_Member) as tar:  # type: ignore[call-overload]
             first = tar.next()
-            if first is None or first.name.rstrip("/") != root or not (first.isreg() if file else first.isdir()):
+            if first is None or first.name.rstrip("/") != "." or not first.isdir():
                 raise ProtocolError("The tar archive does not begin with its root")
-            if file:
-                _unpack_file(tar, first, staging, "")
-            else:
-                staging.directory("", first.mode, _time(first))
+            staging.directory("", first.mode, _time(first))
             for member in iter(tar.next, None):
-                _unpack_member(tar, member, staging, root, hard_links)
+                _unpack_member(tar, member, staging, hard_links)
                 tar.members = []
                 if len(tar.pax_headers) > _MOST_GLOBAL:
                     raise ProtocolError("The tar archive has too many global headers")
@@ -202,10 +186,8 @@ def unpack(
         raise ProtocolError(f"The received data is not a tar archive: {error}") from None
 
 
-def _unpack_member(
-    tar: tarfile.TarFile, member: tarfile.TarInfo, staging: Staging, root: str, hard_links: bool
-) -> None:
-    name = _below(root, member.name)
+def _unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, staging: Staging, hard_links: bool) -> None:
+    name = member.name.removeprefix("./")
     if not name:
         raise ProtocolError("The tar archive contains its root twice")
     if member.isdir():
@@ -213,29 +195,18 @@ def _unpack_member(
     elif member.issym():
         staging.link(name, member.linkname)
     elif member.islnk() and hard_links:
-        staging.copy(name, _below(root, member.linkname))
+        staging.copy(name, member.linkname.removeprefix("./"))
     elif member.isreg() and not member.issparse():
-        _unpack_file(tar, member, staging, name)
+        source = tar.extractfile(member)
+        assert source is not None
+        with staging.file(name, member.mode, _time(member)) as fd:
+            while data := source.read(BLOCK):
+                write_all(fd, [data])
     elif member.type in _SPECIAL:
         where = os.path.join(staging.target, name)
         _logger.warning("%.200r is not copied: it is a named pipe or a device", where)
     else:
         raise UploadError(f"{member.name!r:.200} is not a file, a directory or a link")
-
-
-def _unpack_file(tar: tarfile.TarFile, member: tarfile.TarInfo, staging: Staging, name: str) -> None:
-    source = tar.extractfile(member)
-    assert source is not None
-    with staging.file(name, member.mode, _time(member)) as fd:
-        while data := source.read(BLOCK):
-            write_all(fd, [data])
-
-
-def _below(root: str, name: str) -> str:
-    """Return a member's path below the root. If the root is ".", a name that does not begin with it is kept."""
-    if root != "." and name != root and not name.startswith(f"{root}/"):
-        raise ProtocolError(f"The tar archive has an entry outside of its root: {name!r:.200}")
-    return name.removeprefix(root).removeprefix("/") if root != "." else name.removeprefix("./")
 
 
 def _time(member: tarfile.TarInfo) -> int | None:

@@ -280,14 +280,13 @@ async def _feed(
 class _Archive(tar.Packer):
     """Archive for put_tree.bash, as tar of any kind reads it."""
 
-    def __init__(self, write: Write) -> None:
-        super().__init__(write, format=tarfile.GNU_FORMAT, change=self._adapt)
+    format = tarfile.GNU_FORMAT
 
-    @staticmethod
-    def _adapt(member: tarfile.TarInfo) -> None:
+    def _begin(self, member: tarfile.TarInfo) -> None:
         member.mtime = max(0, int(member.mtime))
         if member.isdir():
             member.mode |= 0o700  # put_tree.bash gives it the right one
+        super()._begin(member)
 
 
 class _Records:
