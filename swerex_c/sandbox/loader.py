@@ -18,7 +18,6 @@ import contextlib
 import errno
 import os
 import re
-import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -157,27 +156,30 @@ class Loader:
         self.reusable = reusable == b"1"
         return int(major), int(minor)
 
-    async def begin(self, script: str, words: Sequence[bytes], kind: int, mark: str) -> bytes | None:
-        """Send a script to run, and return its nonce. `stdout` and `stderr` are then the script's.
+    def renew(self, nonce: bytes) -> tuple[Frames, Frames]:
+        """Return the two streams of the next script, whose records begin with this nonce."""
+        ended = self.stdout.closed
+        self.stdout, self.stderr = Frames(nonce), Frames(nonce)
+        self.stdout.closed = self.stderr.closed = ended
+        return self.stdout, self.stderr
+
+    async def begin(self, nonce: bytes, script: str, words: Sequence[bytes], kind: int, mark: str) -> bool:
+        """Send a script to run, whose streams are those of `renew`.
 
         Args:
             words: the script's arguments `$1`, `$2`, ...
             mark: the mark in the environment of everything that the script executes.
 
         Returns:
-            None if the loader has ended and cannot have started the script.
+            False if the loader has ended and cannot have started the script.
         """
-        nonce = secrets.token_hex(16).encode()
-        ended = self.stdout.closed
-        self.stdout, self.stderr = Frames(nonce), Frames(nonce)
-        self.stdout.closed = self.stderr.closed = ended
         try:
             await self.write(encode_request(nonce, kind, [os.fsencode(mark), os.fsencode(script), *words]))
         except (ConnectionLostError, SandboxLostError):
             pass  # it may have begun: the end of its output tells, and the backend why
         except OSError:
-            return None
-        return nonce
+            return False
+        return True
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Read output until a condition holds or the streams have ended."""

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -138,18 +139,16 @@ class Sandbox:
         encoded = [os.fsencode(word) for word in words]
         for _ in range(_ATTEMPTS):
             loader = await self._shells.take()
-            nonce = None
             possible = kind if loader.reusable else kind & ~REUSABLE
-            running = RunningScript(self, loader, mark, kept=bool(possible & REUSABLE))
+            running, begun = RunningScript(self, loader, mark, kept=bool(possible & REUSABLE)), False
             self._running.add(running)  # from here on, closing the sandbox ends it
             try:
-                nonce = await loader.begin(script, encoded, possible, mark)
+                begun = await loader.begin(running.nonce, script, encoded, possible, mark)
             finally:
-                if nonce is None:
-                    self._running.discard(running)
-                    self._shells.retire(loader)
-            if nonce is not None:
-                return running.begun(nonce)
+                if not begun:
+                    running.release()
+            if begun:
+                return running
         raise ResourceError("The sandbox runs nothing: each of its shells ends before it gets a script")
 
     async def run(
@@ -224,7 +223,7 @@ class RunningScript:
 
     def __init__(self, sandbox: Sandbox, loader: Loader, mark: str, *, kept: bool) -> None:
         self.loader = loader
-        self.nonce = b""
+        self.nonce = secrets.token_hex(16).encode()
         """Secret that lets a shell executed by the script use `swx_note` too; no other process there may get it."""
         self.mark = mark
         """Value of SWEREX_C_MARK in everything that the script executes."""
@@ -233,13 +232,7 @@ class RunningScript:
         self._kept = kept
         self._sandbox = sandbox
         self._released = False
-        self._stdout, self._stderr = loader.stdout, loader.stderr
-
-    def begun(self, nonce: bytes) -> RunningScript:
-        """Note that the loader has taken the script."""
-        self.nonce = nonce
-        self._stdout, self._stderr = self.loader.stdout, self.loader.stderr
-        return self
+        self._stdout, self._stderr = loader.renew(self.nonce)
 
     @property
     def code(self) -> int | None:
@@ -375,7 +368,7 @@ class RunningScript:
         """Give the loader back, or close it. Background processes that the script left keep running."""
         self._released = True
         self._sandbox._running.discard(self)
-        if self._kept and self.nonce and self.code is not None and not self.killed:
+        if self._kept and self.code is not None and not self.killed:
             self.loader.recycle(self.nonce)
             self._sandbox._shells.put(self.loader)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import os
 import re
 import threading
@@ -233,10 +234,7 @@ class SandboxSession(BashSession):
         async with self._judging:
             if not self._verdict:
                 self._verdict.append(await self._investigate(answer))
-            known = self._verdict[0]
-        if known is None or not isinstance(known, SessionDiedError):
-            return None if known is None else type(known)(str(known))
-        return SessionDiedError(str(known), exit_code=known.exit_code, signal=known.signal)
+            return copy.copy(self._verdict[0])
 
     async def _investigate(self, answer: _core.Operation) -> SwerexException | None:
         backend = self.sandbox.backend
