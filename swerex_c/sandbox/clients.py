@@ -26,7 +26,7 @@ from swerex_c.exceptions import ConnectionLostError, ResourceError
 from swerex_c.sandbox.backend import Backend, Process
 from swerex_c.utils.threads import in_thread, start_thread
 
-__all__ = ["ClientProcess", "CommandBackend", "CompletedCommand", "find_line", "run_command"]
+__all__ = ["ClientProcess", "CommandBackend", "CompletedCommand", "kill_group", "run_command"]
 
 _CHUNK = 256 * 1024
 """Maximum number of bytes of one read, and the size of the pipe for standard output."""
@@ -165,9 +165,7 @@ class ClientProcess(Process):
 
     async def kill(self) -> None:
         """Kill the client with its process group, and close its pipes. The wait for its end is bounded."""
-        if self.process.poll() is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.process.pid, signal.SIGKILL)
+        kill_group(self.process)
         self._close_pipes()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_SECONDS):
@@ -253,6 +251,13 @@ def _drop(starting: asyncio.Future[subprocess.Popen[bytes]]) -> None:
             start_thread(process.communicate, "swerex-c client")
 
 
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a client that leads its process group, and the group."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
 def _wake(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)
@@ -325,10 +330,3 @@ async def run_command(
     finally:
         sending.cancel()
         await process.kill()
-
-
-def find_line(printed: bytes, beginning: bytes) -> bytes | None:
-    """Return the rest of the first complete line with this beginning, or None."""
-    at = 0 if printed.startswith(beginning) else printed.find(b"\n" + beginning) + 1 or -1
-    end = printed.find(b"\n", at) if at >= 0 else -1
-    return None if end < 0 else printed[at + len(beginning) : end]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from swerex_c.exceptions import DeploymentStartupError, DockerPullError
-from swerex_c.sandbox.clients import CompletedCommand, find_line, run_command
+from swerex_c.sandbox.clients import CompletedCommand, run_command
 from swerex_c.utils.visible import visible
 
 if TYPE_CHECKING:
@@ -176,10 +176,14 @@ class Engine:
             making.cancel()
             await asyncio.wait([making])
             raise
-        found = find_line(said.stdout, greeting) if greeting else said.stdout.split()[-1:]
-        if not found or (said.code and not greeting):
+        if greeting:
+            line, whole, _ = said.stdout.partition(greeting)[2].partition(b"\n")
+            found = line if whole else b""
+        else:
+            found = b"" if said.code else b"".join(said.stdout.split()[-1:])
+        if not found:
             raise self._refused(said, image, runs_bash=words[0] == "run")
-        return found if isinstance(found, bytes) else found[0]
+        return found
 
     def _refused(self, said: CompletedCommand, image: str, *, runs_bash: bool) -> DeploymentStartupError:
         """Return the error for a container that could not be made."""

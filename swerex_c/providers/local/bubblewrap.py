@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from swerex_c.exceptions import InvalidInputError, SandboxLostError, SwerexException
-from swerex_c.sandbox.clients import CommandBackend
+from swerex_c.sandbox.clients import CommandBackend, kill_group
 from swerex_c.utils.temporary import make_temporary
 from swerex_c.utils.threads import in_thread_to_its_end
 
@@ -250,14 +249,8 @@ class BwrapBackend(CommandBackend):
             line += ["--unshare-user"] if not user and not _may_mount() else []
         line += ["--dev", "/dev", "--proc", "/proc"]
         if not user:  # root could change the kernel's settings for the whole machine
-            line += [
-                "--ro-bind",
-                "/proc/sys",
-                "/proc/sys",
-                "--ro-bind-try",
-                "/proc/sysrq-trigger",
-                "/proc/sysrq-trigger",
-            ]
+            line += ["--ro-bind", "/proc/sys", "/proc/sys"]
+            line += ["--ro-bind-try", "/proc/sysrq-trigger", "/proc/sysrq-trigger"]
         line += view.arguments(self._place and f"{self._place}/root")
         # The view ends with bwrap, and --die-with-parent follows the thread that started bwrap, not the process. So a
         # shell starts bwrap, because its thread lives on.
@@ -272,10 +265,8 @@ class BwrapBackend(CommandBackend):
             process.stdin.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_END_SECONDS)
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            kill_group(process)
+            process.wait()
             limit = time.monotonic() + _END_SECONDS
             while self._init and _lives(self._init) and time.monotonic() < limit:
                 time.sleep(0.001)  # the kernel ends the remaining processes of the view

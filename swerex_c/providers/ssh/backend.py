@@ -8,7 +8,6 @@ import itertools
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import tempfile
 import threading
@@ -17,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from swerex_c.exceptions import InvalidInputError, SandboxLostError
-from swerex_c.sandbox.clients import CommandBackend, run_command
+from swerex_c.sandbox.clients import CommandBackend, kill_group, run_command
 from swerex_c.sandbox.env_passing import command_as_text
 from swerex_c.utils.shell_script import read_script
 from swerex_c.utils.temporary import make_temporary, temporary_place
@@ -207,16 +206,16 @@ class SSHBackend(CommandBackend):
     def _make_first(self) -> _Connection:
         with self._lock:
             directory = self._directory = _private_directory()
-            self._watch = subprocess.Popen(
-                ["sh", "-c", _WATCH, "sh", directory, *self._command, "-F", "none"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=self.environment(),
-                cwd="/",
-                start_new_session=True,
-            )
+            self._watch = self._script(_WATCH, directory, *self._command, "-F", "none", stdin=subprocess.PIPE)
             return self._connect()
+
+    def _script(self, script: str, *words: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+        """Start a script of this machine's sh."""
+        nowhere = subprocess.DEVNULL
+        return subprocess.Popen(
+            ["sh", "-c", script, "sh", *words],
+            stdin=stdin, stdout=nowhere, stderr=nowhere, env=self.environment(), cwd="/", start_new_session=True,
+        )  # fmt: skip
 
     def _connect(self) -> _Connection:
         """Start to make a connection. The caller holds the lock."""
@@ -225,15 +224,8 @@ class SSHBackend(CommandBackend):
         with open(f"{socket}.up", "x"):
             pass
         client = [*self._client, "-o", f"ControlPath={socket}", "-o", "ControlMaster=yes", "-o", "ControlPersist=no"]
-        process = subprocess.Popen(
-            ["sh", "-c", _CONNECT, "sh", socket, before, *client, *self._options, "-N", "-T", "--", self.host],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=self.environment(),
-            cwd="/",
-            start_new_session=True,
-        )
+        words = [*client, *self._options, "-N", "-T", "--", self.host]
+        process = self._script(_CONNECT, socket, before, *words)
         self._connections.append(_Connection(socket, process))
         return self._connections[-1]
 
@@ -268,22 +260,15 @@ class SSHBackend(CommandBackend):
             processes.append(watch)
         for connection in connections:
             if not os.path.exists(connection.socket):  # the connection is being made and cannot be told to end
-                _kill(connection.process)
+                kill_group(connection.process)
         limit = time.monotonic() + 5
         for process in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.01, limit - time.monotonic()))
-            _kill(process)
+            kill_group(process)
             process.wait()
         if directory is not None:
             shutil.rmtree(directory, ignore_errors=True)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process group leader and its group."""
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _private_directory() -> str:
