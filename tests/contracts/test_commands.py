@@ -10,7 +10,9 @@ import pytest
 from swerex_c.exceptions import CommandTimeoutError, InvalidInputError, NonZeroExitCodeError, SwerexException
 from swerex_c.models import Command
 from tests.support.results import WrongAnswer
-from tests.support.targets import DEADLINE, Target, seconds, token
+from tests.support.targets import ALL, DEADLINE, Target, seconds, token
+
+TARGETS = [*(name for name in ALL if name != "original"), "no-cat"]
 
 wrong = pytest.mark.wrong_in_original
 

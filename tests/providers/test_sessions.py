@@ -23,10 +23,7 @@ from swerex_c.exceptions import (
     SandboxLostError,
     SessionDiedError,
 )
-from swerex_c.runtime.abstract import (
-    BashAction,
-    Command,
-)
+from swerex_c.runtime.abstract import BashAction, Command, CommandResponse
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox import processes
 from swerex_c.sandbox.backend import Backend
@@ -35,7 +32,7 @@ from swerex_c.utils import background
 from tests.support.docker_engine import Engine
 from tests.support.local_backend import Here
 from tests.support.targets import DEADLINE, Session
-from tests.support.wait import settle, until
+from tests.support.wait import settle, until, until_async
 
 
 @contextlib.asynccontextmanager
@@ -150,9 +147,28 @@ async def test_where_there_is_only_bash(docker_place: Callable[..., Backend], ba
         await asyncio.to_thread(until, lambda: living(place_of(session), "--noediting -i") == 0)
 
 
+async def test_commands_where_there_is_only_bash(docker_place: Callable[..., Backend], bash_only: str) -> None:
+    async with session_in(docker_place(bash_only)) as session:
+
+        async def sh(command: str | list[str], **fields: Any) -> CommandResponse:
+            return await session.runtime.execute(Command(command=command, shell=isinstance(command, str), **fields))
+
+        for count in range(3):
+            answer = await sh(f"echo {count} $0; echo err >&2; exit {count}")
+            assert (answer.stdout, answer.stderr, answer.exit_code) == (f"{count} /bin/sh\n", "err\n", count)
+        assert (await sh(["bash", "-c", 'printf %s "$A"'], env={"A": "x y", "PATH": "/bin"})).stdout == "x y"
+        with pytest.raises(InvalidInputError, match="'a.b' cannot be set in container .*, which has no program env"):
+            await sh(["bash", "-c", ":"], env={"a.b": "", "PATH": "/bin"})
+        with pytest.raises(CommandTimeoutError):
+            await sh("while :; do :; done", timeout=0.3)
+        assert (await sh("(while :; do echo noise; done) & echo mine")).stdout.startswith(("mine\n", "noise\n"))
+        assert (await sh("echo next")).stdout == "next\n"
+
+
 async def test_without_bash(docker_place: Callable[..., Backend], ash_min: str) -> None:
     async with session_in(docker_place(ash_min)) as session:
-        with pytest.raises(NotSupportedError, match=r"There is no bash in container \w+"):
+        words = r"(?s)There is no bash in container \w+.*executable file not found"
+        with pytest.raises(NotSupportedError, match=words):
             await session.create()
 
 
@@ -210,15 +226,21 @@ async def test_a_container_pauses(docker: Engine, docker_place: Callable[..., An
     backend = docker_place(bash_min)
     async with session_in(backend) as session:
         await session.create()
+        shells = place_of(session)._shells
+        # An engine that pauses a container in which it is starting something may hang.
+        await until_async(lambda: shells._idle and all(it.settled for it in shells._idle))
         docker.docker("pause", backend.container)
         try:
             with pytest.raises(CommandTimeoutError):
                 await session.run("echo thawed", timeout=0.3)
+            with pytest.raises((CommandTimeoutError, SandboxLostError)):
+                await session.runtime.execute(Command(command="echo thawed", shell=True, timeout=0.3))
             alive = await session.runtime.is_alive(timeout=DEADLINE)
             assert not alive.is_alive and "paused" in alive.message
         finally:
             docker.docker("unpause", backend.container)
         assert (await session.run("echo next")).output == "next\n"
+        assert (await session.runtime.execute(Command(command="echo next", shell=True))).stdout == "next\n"
 
 
 async def test_a_client_is_killed(docker_place: Callable[..., Backend], bash_min: str) -> None:

@@ -18,7 +18,10 @@ from swerex_c.utils import background
 from tests.support.docker_engine import Engine
 from tests.support.images import Tree
 
-__all__ = ["Here", "runtime_in", "shared_container"]
+__all__ = ["NO_CAT", "Here", "runtime_in", "shared_container"]
+
+NO_CAT = ('/bin/cat /usr/bin/cat "${BASH_CMDS[cat]-}"', "''")
+"""What to replace in the script of loaders by what, so that they find no cat."""
 
 
 class Here(CommandBackend):

@@ -299,6 +299,21 @@ def _no_tar(get: Get) -> Iterator[Target]:
         asyncio.run(runtime.close())
 
 
+@_kind("no-cat", SERVER, deployment=False, named=True)
+def _no_cat(get: Get) -> Iterator[Target]:
+    """This machine as a sandbox whose loaders find no cat and run one script each, which only commands are asked of."""
+    from swerex_c.runtime.sandbox import SandboxRuntime
+    from swerex_c.sandbox import loader
+    from tests.support.local_backend import NO_CAT, Here
+
+    with mock.patch.object(loader, "_LOADER", loader._LOADER.replace(*NO_CAT)):
+        runtime = SandboxRuntime(Here())
+        asyncio.run(runtime.open())
+        assert not any(it.reusable for it in runtime.sandbox._shells._idle)
+        yield Target("no-cat", runtime, str(_directory(get)))
+        asyncio.run(runtime.close())
+
+
 # Our server
 
 
