@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import fcntl
 import gc
@@ -18,7 +17,7 @@ import termios
 import threading
 import time
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,6 @@ from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox.api_backend import ApiBackend
 from swerex_c.sandbox.backend import Process
 from swerex_c.utils import background
-from swerex_c.utils.threads import Cancellation, in_cancellable_thread
 from tests.support.local_api_backend import Here, HereProgram
 from tests.support.wait import DEADLINE, until_async
 
@@ -100,13 +98,58 @@ def on_terminal(here: ApiBackend, *argv: str, **variables: str) -> tuple[bytes, 
         return client.end()
 
 
-def test_output_and_the_code_arrive(here: Here) -> None:
-    assert on_terminal(here, "sh", "-c", "echo out; echo err >&2; stty size; exit 7") == (b"out\nerr\n33 99\n", 7)
+VALUE = "a\"b\\c\n\x01 \udc80 \u20ac '$x"
+WORDS = ["", " ", '"', "\\", "\n", "\udcff", "\u20ac", "*"]
+SAID = {
+    "output and code": (["sh", "-c", "echo out; echo err >&2; stty size; exit 7"], b"out\nerr\n33 99\n", 7),
+    "a variable": (["sh", "-c", 'printf %s "$ODD"'], os.fsencode(VALUE), 0),
+    "words": (["printf", "%s|", *WORDS], os.fsencode("".join(f"{it}|" for it in WORDS)), 0),
+}
 
 
-def test_a_signal_is_told_as_shells_tell_it(here: Here) -> None:
-    with Client(here, "sh", "-c", "kill -9 $$") as client:
-        assert client.end() == (b"", 137)
+@pytest.mark.parametrize("what", SAID)
+def test_what_programs_say_arrives(here: Here, what: str) -> None:
+    argv, output, code = SAID[what]
+    assert on_terminal(here, *argv, ODD=VALUE) == (output, code)
+
+
+UNKNOWN_ENDS = [
+    (TimeoutError("the place was\nsilent"), b"the place was silent"),
+    (256, b"The sandbox reports an exit code outside 0 to 255: 256"),
+    (-1, b"The sandbox reports an exit code outside 0 to 255: -1"),
+]
+
+
+@pytest.mark.parametrize(("end", "words"), UNKNOWN_ENDS)
+def test_why_the_end_is_not_known_is_told(
+    here: Here, monkeypatch: pytest.MonkeyPatch, end: Exception | int, words: bytes
+) -> None:
+    async def wait(self: HereProgram) -> int:
+        await self.process.wait()
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+    monkeypatch.setattr(HereProgram, "wait", wait)
+    assert on_terminal(here, "echo", "a") == (b"a\n%s\r\n" % words, 255)
+
+
+def test_who_is_not_let_in_is_told(here: Here, tmp_path: Path) -> None:
+    """For a dropped place, a wrong token, a server that is not there, and a program that the place refuses."""
+    dropped, token, server = Client(Here(tmp_path), "true"), Client(here, "true"), Client(here, "true")
+    gc.collect()
+    token.line[5] = "0" * 32
+    server.line[4] += "0"
+    for client, said in (
+        (dropped, b"The sandbox was closed\r\n"),
+        (token, b"The sandbox was closed\r\n"),
+        (server, b"The process that reaches the sandbox is gone\r\n"),
+    ):
+        with client:
+            assert client.end() == (said, 255)
+    assert not here.programs
+    here.refuses = "no\nroom"
+    assert on_terminal(here, "true") == (b"no room\r\n", 255)
 
 
 @pytest.mark.parametrize("size", [0, 1, 65535, 65536, 65537, 3_000_000])
@@ -118,65 +161,6 @@ def test_every_byte_passes_both_ways(here: Here, size: int) -> None:
         writing.start()
         assert client.end() == (data, 5)
         writing.join()
-
-
-def test_variables_pass_whatever_is_in_them(here: Here) -> None:
-    value = "a\"b\\c\n\x01 \udc80 \u20ac '$x"
-    assert on_terminal(here, "sh", "-c", 'printf %s "$ODD"', ODD=value) == (os.fsencode(value), 0)
-
-
-def test_words_pass_whatever_is_in_them(here: Here) -> None:
-    words = ["", " ", '"', "\\", "\n", "\udcff", "\u20ac", "*"]
-    output, _ = on_terminal(here, "sh", "-c", 'for w; do printf "%s|" "$w"; done', "sh", *words)
-    assert output == os.fsencode("".join(f"{it}|" for it in words))
-
-
-def test_a_refusal_is_told(here: Here) -> None:
-    here.refuses = "no\nroom"
-    assert on_terminal(here, "true") == (b"no room\r\n", 255)
-
-
-def test_why_the_end_is_not_known_is_told(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also by an error of the system's."""
-
-    async def broken(self: HereProgram) -> int:
-        await self.process.wait()
-        raise TimeoutError("the place was silent")
-
-    monkeypatch.setattr(HereProgram, "wait", broken)
-    assert on_terminal(here, "echo", "a") == (b"a\nthe place was silent\r\n", 255)
-
-
-@pytest.mark.parametrize("code", [256, -1])
-def test_an_exit_code_that_is_none_is_no_success(here: Here, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    async def odd(self: HereProgram) -> int:
-        await self.process.wait()
-        return code
-
-    monkeypatch.setattr(HereProgram, "wait", odd)
-    assert on_terminal(here, "true") == (b"The sandbox reports an exit code outside 0 to 255: %d\r\n" % code, 255)
-
-
-def test_a_place_that_was_dropped_lets_no_client_in(tmp_path: Path) -> None:
-    client = Client(Here(tmp_path), "true")
-    gc.collect()
-    with client:
-        assert client.end() == (b"The sandbox was closed\r\n", 255)
-
-
-def test_a_wrong_token_is_not_let_in(here: Here) -> None:
-    client = Client(here, "true")
-    client.line[5] = "0" * 32
-    with client:
-        assert client.end()[1] == 255
-    assert not here.programs
-
-
-def test_a_client_without_a_server_says_so(here: Here) -> None:
-    client = Client(here, "true")
-    client.line[4] += "0"
-    with client:
-        assert client.end() == (b"The process that reaches the sandbox is gone\r\n", 255)
 
 
 async def test_a_client_that_is_killed_lets_go_of_the_program(here: Here) -> None:
@@ -274,48 +258,6 @@ async def test_a_connection_that_breaks_under_the_input_is_told(
     here.lost = "The sandbox was ended"
     with pytest.raises(SandboxLostError, match="The sandbox was ended"):
         await runtime.execute(Command(command=["true"]))
-
-
-@pytest.fixture
-def ended() -> Iterator[list[str]]:
-    yield []
-
-
-async def _note_end(ended: list[str], seconds: float = 1000) -> str:
-    try:
-        await asyncio.sleep(seconds)
-    except asyncio.CancelledError:
-        ended.append("cancelled")
-        raise
-    ended.append("done")
-    return "answer"
-
-
-def test_a_call_that_takes_too_long_is_cancelled(ended: list[str]) -> None:
-    with pytest.raises(TimeoutError):
-        background.run_blocking(_note_end(ended), 0.05)
-    assert ended == ["cancelled"]
-
-
-def test_a_cancellation_of_a_thread_cancels_the_coroutine_that_it_waits_for(ended: list[str]) -> None:
-    calls = Cancellation()
-    threading.Timer(0.1, calls.cancel).start()
-    with pytest.raises(concurrent.futures.CancelledError):
-        calls.run(lambda: background.run_blocking(_note_end(ended)))
-    assert ended == ["cancelled"]
-    with pytest.raises(concurrent.futures.CancelledError):
-        calls.run(lambda: background.run_blocking(_note_end(ended)))
-    assert ended == ["cancelled"]
-
-
-def test_a_call_in_a_thread_ends_with_a_task_that_has_no_time_left(ended: list[str]) -> None:
-    async def wait() -> None:
-        async with asyncio.timeout(0.1):
-            await in_cancellable_thread(Cancellation(), background.run_blocking, _note_end(ended))
-
-    with pytest.raises(TimeoutError):
-        asyncio.run(wait())
-    assert ended == ["cancelled"]
 
 
 def test_a_forked_process_has_a_loop_of_its_own(here: Here) -> None:
