@@ -25,7 +25,6 @@ from swerex_c.deployment.hooks.abstract import DeploymentHook
 from swerex_c.deployment.local import IsolationConfig, LocalDeployment
 from swerex_c.deployment.ssh import SSHDeployment
 from swerex_c.exceptions import (
-    DeploymentNotStartedError,
     DeploymentStartupError,
     DockerPullError,
     RuntimeClosedError,
@@ -71,22 +70,6 @@ async def test_of_two_starts_at_once_the_second_ends_the_first(make: Make, reach
     assert await said(deployment, "echo hi") == "hi\n"
     await deployment.stop()
     assert names(reach) == []
-
-
-async def test_a_stop_ends_a_start_that_is_under_way(make: Make, reach: Engine) -> None:
-    for milliseconds in (0, 5, 100, 250):
-        deployment = make()
-        starting = asyncio.ensure_future(deployment.start())
-        await asyncio.sleep(milliseconds / 1000)
-        await deployment.stop()
-        if not starting.done() or starting.exception():  # it may have been through already
-            with pytest.raises(RuntimeClosedError, match="stopped while it was starting"):
-                await starting
-        with pytest.raises(DeploymentNotStartedError):
-            _ = deployment.runtime
-        assert names(reach) == [] and deployment.container_name is None
-    await deployment.start()
-    assert await said(deployment, "echo again") == "again\n"
 
 
 def test_a_stop_in_another_thread_and_loop_ends_a_start(make: Make, reach: Engine) -> None:
@@ -322,18 +305,9 @@ def test_a_host_that_is_silent_is_given_up_in_time(sshd: hosts.Sshd) -> None:
             run_blocking(backend.open(), 0.1)
 
 
-async def test_an_isolated_view_that_is_stopped_or_started_again_while_it_starts(bwrap: str) -> None:
+async def test_an_isolated_view_that_is_started_again_while_it_starts(bwrap: str) -> None:
     deployment = LocalDeployment(isolation=IsolationConfig(), startup_timeout=60)
     first, second = await asyncio.gather(deployment.start(), deployment.start(), return_exceptions=True)
     assert isinstance(first, RuntimeClosedError) and second is None
     assert (await deployment.runtime.execute(Command(command="echo hi", shell=True, timeout=60))).stdout == "hi\n"
     await deployment.stop()
-    for delay in (0, 0.01):
-        starting = asyncio.ensure_future(deployment.start())
-        await asyncio.sleep(delay)
-        await deployment.stop()
-        with pytest.raises(RuntimeClosedError):
-            await starting
-        assert not await deployment.is_alive(timeout=60)
-        with pytest.raises(DeploymentNotStartedError):
-            _ = deployment.runtime

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 import subprocess
 import sys
@@ -14,12 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from swerex_c.deployment.config import IsolationConfig, LocalDeploymentConfig, get_deployment
-from swerex_c.deployment.local import LocalDeployment
-from swerex_c.exceptions import DeploymentNotStartedError, InvalidInputError, SandboxLostError
+from swerex_c.exceptions import InvalidInputError, SandboxLostError
 from swerex_c.providers.local.bubblewrap import BwrapBackend
-from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest, ReadFileRequest, WriteFileRequest
-from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.utils.background import run_blocking
 from tests.support import needs
 from tests.support.harness import no_signals
@@ -66,6 +61,7 @@ print(json.dumps(answers))
 
 QUESTIONS = {
     "who": "id -u",
+    "where": "pwd",
     "tmp": "ls -A /tmp /var/tmp; echo kept >/tmp/one; mkdir -m 700 /tmp/two; stat -c %a /tmp",
     "same": "cat /tmp/one; sleep 987 & kill -9 $!; ls -d /tmp/two",
     "background": "(trap '' HUP; cd {here}; exec sleep 988 </dev/null >/dev/null 2>&1) & echo $!",
@@ -125,9 +121,10 @@ def test_a_view(bwrap: str, user: str, root: str) -> None:
     where = Path(tempfile.mkdtemp(prefix="swx-view-test-", dir="/opt" if os.access("/opt", os.W_OK) else ROOT))
     where.chmod(0o777)
     try:
-        answers = ask(user, where, root=root, network=False)
+        answers = ask(user, where, root=root, network=False, directory=str(where / "bound"))
         layered = root == "overlay"
         assert answers["who"][0] == str(0 if as_root else 65534 if user == "nobody" else os.geteuid())
+        assert answers["where"][0] == str(where / "bound")
         assert answers["tmp"][0] == "/tmp:\n\n/var/tmp:\n1777"
         assert answers["same"][0] == "kept\n/tmp/two"
         assert answers["background"][0] == answers["processes"][0] != ""
@@ -269,34 +266,6 @@ def test_what_is_asked_for_is_shown(bwrap: str, here: Path, root: str, monkeypat
         run_blocking(backend.close())
     with pytest.raises(SandboxLostError, match="should be shown .* does not exist"):
         run_blocking(BwrapBackend(shown=[here / "no"]).open(), 60)
-
-
-async def test_an_isolated_local_deployment(bwrap: str, here: Path) -> None:
-    isolation = IsolationConfig(writable=[str(here)], network=False, directory=str(here))
-    deployment = get_deployment(LocalDeploymentConfig(isolation=isolation, startup_timeout=60))
-    assert type(deployment) is LocalDeployment and not await deployment.is_alive()
-    told: list[str] = []
-    deployment.add_hook(type("Hook", (), {"on_custom_step": lambda self, it: told.append(it)})())
-    await deployment.start()
-    assert told == ["Creating the isolated view", "Starting runtime"]
-    runtime = deployment.runtime
-    assert isinstance(runtime, SandboxRuntime) and await deployment.is_alive(timeout=60)
-    for name in ("one", "two"):
-        await runtime.create_session(CreateBashSessionRequest(session=name, startup_timeout=60))
-    path = f"/tmp/a-{secrets.token_hex(8)}"
-    said = await runtime.run_in_session(BashAction(session="one", command=f"pwd; echo a >{path}", timeout=60))
-    assert said.output == f"{here}\n"
-    await runtime.write_file(WriteFileRequest(path="/tmp/b", content="b\n"))
-    said = await runtime.run_in_session(BashAction(session="two", command=f"cat {path} /tmp/b", timeout=60))
-    assert said.output == "a\nb\n" and not os.path.exists(path)
-    assert (await runtime.read_file(ReadFileRequest(path=path))).content == "a\n"
-    done = await runtime.execute(Command(command="cat /tmp/*; touch here; touch /x", shell=True, timeout=60))
-    assert done.stdout == "a\nb\n" and "Read-only file system" in done.stderr and (here / "here").exists()
-    await deployment.stop()
-    await deployment.stop()
-    assert not await deployment.is_alive()
-    with pytest.raises(DeploymentNotStartedError):
-        _ = deployment.runtime
 
 
 async def test_a_view_that_ends(bwrap: str, here: Path) -> None:
