@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+import pytest
+
 from tests.support import images, needs
 from tests.support.processes import descendants
 
@@ -58,6 +60,16 @@ class Podman:
     def start(self, image: str, *arguments: str) -> str:
         """A container that waits; its id."""
         return self.run("run", "-di", "--ulimit", "host", "--pull", "never", "--network", "none", *arguments, image)
+
+    def lead(self, patch: pytest.MonkeyPatch) -> None:
+        """Makes this one the command `podman`."""
+        command = self.directory / "command" / "podman"
+        command.parent.mkdir(exist_ok=True)
+        words = " ".join(f"'{word}'" for word in self.argv)
+        command.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+        command.chmod(0o755)
+        patch.setenv("CONTAINERS_CONF", self.environment["CONTAINERS_CONF"])
+        patch.setenv("PATH", f"{command.parent}:{self.environment['PATH']}")
 
     def stop(self) -> None:
         if self.directory.exists():

@@ -418,16 +418,11 @@ def _podman(get: Get) -> Iterator[Target]:
     from swerex_c import DockerDeployment
 
     podman = get("podman")
-    command = _directory(get) / "podman"
-    words = " ".join(f"'{word}'" for word in podman.argv)
-    command.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
-    command.chmod(0o755)
     fields = {"image": podman.provide("bash-min"), "pull": "never"}
     fields["docker_args"] = ["--network", "none", "--ulimit", "host"]
     label = ("ps", "-a", "--filter", "label=swerex_c", "--format", "{{.Names}}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CONTAINERS_CONF", podman.environment["CONTAINERS_CONF"])
-        patch.setenv("PATH", f"{command.parent}:{podman.environment['PATH']}")
+        podman.lead(patch)
         yield from _started(
             "podman",
             lambda: DockerDeployment(container_runtime="podman", startup_timeout=DEADLINE, **fields),

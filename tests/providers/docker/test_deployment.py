@@ -459,23 +459,13 @@ def test_progress_is_shown_on_a_terminal_only(reach: Engine) -> None:
 # podman
 
 
-@pytest.fixture
-def podman_reach(podman: hosts.Podman, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> hosts.Podman:
-    """`podman` is the tests' own."""
-    command = tmp_path / "podman"
-    words = " ".join(f"'{word}'" for word in podman.argv)
-    command.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
-    command.chmod(0o755)
-    monkeypatch.setenv("CONTAINERS_CONF", podman.environment["CONTAINERS_CONF"])
-    monkeypatch.setenv("PATH", f"{tmp_path}:{podman.environment['PATH']}")
-    return podman
+async def test_podman(podman: hosts.Podman, monkeypatch: pytest.MonkeyPatch) -> None:
+    podman.lead(monkeypatch)
 
-
-async def test_podman(podman_reach: hosts.Podman) -> None:
     async def listed() -> list[Any]:
         return await background.run(Client("podman").labelled(ownership.LABEL, ownership.OWNER_LABELS))
 
-    fields: dict[str, Any] = {"image": podman_reach.provide("bash-only"), "pull": "missing", "startup_timeout": 60}
+    fields: dict[str, Any] = {"image": podman.provide("bash-only"), "pull": "missing", "startup_timeout": 60}
     fields["container_runtime"] = "podman"
     fields["docker_args"] = [*NO_NETWORK, "--ulimit", "host"]
     for deployment in (DockerDeployment(**fields), get_deployment(DockerDeploymentConfig(**fields))):
@@ -490,7 +480,7 @@ async def test_podman(podman_reach: hosts.Podman) -> None:
         assert await listed() == []
     with pytest.raises(DockerPullError, match="'localhost/swx-test/none' is not on this machine"):
         await DockerDeployment(**{**fields, "image": "localhost/swx-test/none", "pull": "never"}).start()
-    ash = podman_reach.provide("ash-min")
+    ash = podman.provide("ash-min")
     with pytest.raises(DeploymentStartupError, match="has no bash"):
         await DockerDeployment(**{**fields, "image": ash}).start()
-    assert podman_reach.run("ps", "-aq") == ""
+    assert podman.run("ps", "-aq") == ""

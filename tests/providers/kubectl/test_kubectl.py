@@ -8,19 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from swerex_c.exceptions import InvalidInputError, SandboxLostError, SessionDiedError, SwerexException
+from swerex_c.exceptions import InvalidInputError, SandboxLostError, SessionDiedError
 from swerex_c.providers.kubernetes.kubectl import KubectlBackend
 from swerex_c.runtime.abstract import (
     BashAction,
     Command,
-    CreateBashSessionRequest,
 )
-from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.utils.background import run_blocking
 from tests.support import needs
 from tests.support.kubernetes_server import ApiServer, kubectl
-from tests.support.sandboxes import kubectl_backend
-from tests.support.wait import until_async
+from tests.support.sandboxes import kubectl_backend, lost, working
 
 
 def test_of_what_kubectl_says_the_last_line_is_told(tmp_path: Path) -> None:
@@ -28,8 +25,8 @@ def test_of_what_kubectl_says_the_last_line_is_told(tmp_path: Path) -> None:
     log = 'E1122 19:42:03.825635   18071 memcache.go:265] "Unhandled Error" err="refused"'
     client.write_text(f"#!/bin/sh\necho '{log}' >&2; echo 'The connection was refused' >&2; exit 1\n")
     client.chmod(0o755)
-    lost = run_blocking(KubectlBackend("one", command=[str(client)]).why_lost(), 60)
-    assert lost == "The pod one is out of reach, for kubectl says: The connection was refused"
+    why = run_blocking(KubectlBackend("one", command=[str(client)]).why_lost(), 60)
+    assert why == "The pod one is out of reach, for kubectl says: The connection was refused"
 
 
 @pytest.mark.parametrize("how", ["deleted", "container killed", "server gone"])
@@ -40,16 +37,7 @@ async def test_a_pod_that_is_lost(how: str) -> None:
         needs.skip(lack)
     with ApiServer() as cluster:
         pod = cluster.start_pod()
-        runtime = SandboxRuntime(kubectl_backend(cluster, pod))
-        await runtime.open(60)
-        await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-        begun = cluster.directory / "begun"
-        script = f"echo >>{begun}; sleep 300"
-        waiting = [
-            asyncio.ensure_future(runtime.execute(Command(command=script, shell=True))),
-            asyncio.ensure_future(runtime.run_in_session(BashAction(command=script, timeout=300))),
-        ]
-        await until_async(lambda: begun.exists() and begun.read_text() == "\n\n")
+        runtime, waiting = await working(kubectl_backend(cluster, pod), cluster.directory / "begun")
         if how == "deleted":
             words = "is gone: it was deleted"
             await asyncio.to_thread(cluster.delete, pod)
@@ -61,11 +49,8 @@ async def test_a_pod_that_is_lost(how: str) -> None:
         else:
             words = "out of reach, for kubectl says: .*refused"
             await asyncio.to_thread(cluster.stop_serving)
-        lost = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
-        assert isinstance(lost[0], SandboxLostError)
-        assert isinstance(lost[1], SwerexException) or getattr(lost[1], "failure_reason", "")
-        alive = await runtime.is_alive(timeout=60)
-        assert not alive
+        await lost(waiting)
+        assert not await runtime.is_alive(timeout=60)
         with pytest.raises(SandboxLostError, match=words):
             await runtime.execute(Command(command=["true"]))
         with pytest.raises((SandboxLostError, SessionDiedError)):
@@ -103,8 +88,8 @@ def test_which_container_and_whether_it_is_still_the_same(kubernetes: ApiServer)
     ):
         with pytest.raises(SandboxLostError, match=words):
             run_blocking(broken.open(), 60)
-        lost = run_blocking(broken.why_lost(), 60)
-        assert lost is not None and len(lost) < 700
+        why = run_blocking(broken.why_lost(), 60)
+        assert why is not None and len(why) < 700
     with pytest.raises(InvalidInputError, match="not a name"):
         KubectlBackend("--all")
     kubernetes.tokens = set()
