@@ -162,22 +162,19 @@ class SandboxRuntime(SessionsRuntime):
         closed.
         """
         reject_text(command, "execute", "Command(command={}, shell=True)")
-        return await self._call(execute, self.sandbox, command, self._output_limit)
+        return await self._call(execute, command, self._output_limit)
 
     async def _call(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
-        """Call a function with the sandbox open, and return its result.
+        """Call a function of the open sandbox in the private event loop, and return its result.
 
         If the runtime was closed meanwhile, that is raised instead of the function's error.
         """
         await self.open()
         try:
-            return await function(*arguments)
+            return await background.run(function(self.sandbox, *arguments))
         except (SwerexException, OSError):
             self._check_open()
             raise
-
-    async def _in_loop(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
-        return await background.run(function(self.sandbox, *arguments))
 
     async def read_file(self, request: models.ReadFileRequest) -> models.ReadFileResponse:
         """Read a text file of the sandbox.
@@ -189,7 +186,7 @@ class SandboxRuntime(SessionsRuntime):
         """
         reject_text(request, "read_file", "ReadFileRequest(path={})")
         path, encoding, errors = request.path, request.encoding, request.errors
-        content = await self._call(self._in_loop, files.read_text, path, encoding, errors, self._read_limit)
+        content = await self._call(files.read_text, path, encoding, errors, self._read_limit)
         return ReadFileResponse(content=content)
 
     async def write_file(self, request: models.WriteFileRequest) -> models.WriteFileResponse:
@@ -197,7 +194,7 @@ class SandboxRuntime(SessionsRuntime):
 
         The file is replaced whole or not at all.
         """
-        await self._call(self._in_loop, files.write_text, request.path, request.content)
+        await self._call(files.write_text, request.path, request.content)
         return WriteFileResponse()
 
     async def upload(self, request: models.UploadRequest) -> models.UploadResponse:
@@ -206,7 +203,7 @@ class SandboxRuntime(SessionsRuntime):
         An existing directory is merged into. A long upload shows its progress if standard error is a terminal.
         """
         with shown(f"Uploading {request.source_path}") as progress:
-            await self._call(self._in_loop, files.upload, request.source_path, request.target_path, progress)
+            await self._call(files.upload, request.source_path, request.target_path, progress)
         return UploadResponse()
 
     async def download(self, source_path: str, target_path: str) -> None:
@@ -215,7 +212,7 @@ class SandboxRuntime(SessionsRuntime):
         The rules are those of `upload`, in the other direction.
         """
         with shown(f"Downloading {source_path}") as progress:
-            await self._call(self._in_loop, files.download, source_path, target_path, progress)
+            await self._call(files.download, source_path, target_path, progress)
 
     # -- closing
 

@@ -12,7 +12,6 @@ from swerex_c.exceptions import CommandTimeoutError, InvalidInputError, Resource
 from swerex_c.models import Command, CommandResponse
 from swerex_c.sandbox.loader import MERGED, REUSABLE, encode_request
 from swerex_c.sandbox.sandbox import Sandbox, ScriptResult
-from swerex_c.utils import background
 from swerex_c.utils.shell_script import read_script
 
 __all__ = ["execute"]
@@ -40,7 +39,7 @@ _EASY_NAME = re.compile(
 
 
 async def execute(sandbox: Sandbox, command: Command, output_limit: int) -> CommandResponse:
-    """Run a command in a sandbox; see `LocalRuntime.execute`.
+    """Run a command in a sandbox; see `LocalRuntime.execute`. Used in the private event loop.
 
     For `shell=True`, the shell is the sandbox's /bin/sh, or bash under that name if there is none. A variable of `env`
     that bash cannot set is set by the sandbox's program env. If the caller is cancelled, the command and everything
@@ -57,12 +56,7 @@ async def execute(sandbox: Sandbox, command: Command, output_limit: int) -> Comm
     """
     validate_seconds(command.timeout, "timeout")
     argv = check_words(command)
-    return await background.run(_run(sandbox, command, argv, _words(command, argv), output_limit))
-
-
-async def _run(
-    sandbox: Sandbox, command: Command, argv: list[bytes], words: list[bytes], output_limit: int
-) -> CommandResponse:
+    words = _words(command, argv)
     kind = REUSABLE | (MERGED if command.merge_output_streams else 0)
     async with await sandbox.start(_START, _PROGRAM, "0" if command.env is None else "1", kind=kind) as running:
         try:

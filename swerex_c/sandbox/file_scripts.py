@@ -18,9 +18,9 @@ from swerex_c.exceptions import NotSupportedError, ResourceError, UploadError
 from swerex_c.utils.shell_script import read_script
 
 if TYPE_CHECKING:
-    from swerex_c.sandbox.sandbox import RunningScript, Sandbox
+    from swerex_c.sandbox.sandbox import Sandbox
 
-__all__ = ["escape", "failure", "frames", "in_place", "start", "text"]
+__all__ = ["escape", "failure", "frames", "in_place", "text"]
 
 _SCRIPTS = "sandbox/scripts/"
 
@@ -60,11 +60,6 @@ _TAR_NAMES = re.compile(r"^tar: (?:\./)?(?P<name>.+): Cannot [a-z]+: ", re.MULTI
 def text(script: str) -> str:
     """Return the script with this name."""
     return f"PATH={_PATH}${{PATH:+:$PATH}}\n" + read_script(f"{_SCRIPTS}{script}.bash")
-
-
-async def start(sandbox: Sandbox, script: str, *words: str, kind: int = 0) -> RunningScript:
-    """Start the script with this name; see `Sandbox.start`."""
-    return await sandbox.start(text(script), *words, kind=kind)
 
 
 def in_place(path: str) -> str:

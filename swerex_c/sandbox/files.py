@@ -32,8 +32,7 @@ from swerex_c.files import tar
 from swerex_c.files.local import Entry, open_regular, too_long, walk
 from swerex_c.files.staging import RIGHTS, Staging
 from swerex_c.files.writing import check_path, write_all
-from swerex_c.sandbox import file_scripts
-from swerex_c.sandbox.file_scripts import escape, failure, frames, in_place
+from swerex_c.sandbox.file_scripts import escape, failure, frames, in_place, text
 from swerex_c.sandbox.loader import NO_INPUT, REUSABLE
 from swerex_c.utils import background
 from swerex_c.utils.progress import adding
@@ -101,7 +100,7 @@ async def read_text(
     check_path(path)
     io.TextIOWrapper(io.BytesIO(), encoding, errors)  # raises LookupError before the script starts
     pieces, size = [], 0
-    async with await file_scripts.start(sandbox, "read_file", in_place(path), kind=REUSABLE | NO_INPUT) as running:
+    async with await sandbox.start(text("read_file"), in_place(path), kind=REUSABLE | NO_INPUT) as running:
         while piece := await running.read(1 << 20):
             pieces.append(piece)
             size += len(piece)
@@ -142,7 +141,7 @@ async def write_text(sandbox: Sandbox, path: str, content: str) -> None:
         await _put_file(sandbox, [data], len(data), path, what)
         return
     words = (in_place(path), "", "", "", secrets.token_hex(8), os.fsdecode(escape(data)))
-    answer = await sandbox.run(file_scripts.text("put_file"), *words)
+    answer = await sandbox.run(text("put_file"), *words)
     if answer.code:
         raise failure(sandbox, answer.code, answer.stderr, path, what)
 
@@ -242,7 +241,7 @@ async def _feed(
     the copy before. Input that the script does not read is dropped. If `produce` fails, or this is cancelled, the
     script sees that its input is incomplete, and removes its partial results.
     """
-    async with await file_scripts.start(sandbox, script, *words) as running:
+    async with await sandbox.start(text(script), *words) as running:
         done, stopped, form = 0, False, await running.read_line()
 
         def write(data: bytes) -> None:
@@ -356,7 +355,7 @@ async def download(sandbox: Sandbox, source: str, target: str, progress: Progres
     check_path(target)
     receiving: asyncio.Future[None] | None = None
     try:
-        async with await file_scripts.start(sandbox, "get", in_place(source)) as running:
+        async with await sandbox.start(text("get"), in_place(source)) as running:
             await running.close_input()
             receiving = asyncio.ensure_future(in_thread(_receive, sandbox, running, source, target, progress))
             await asyncio.shield(receiving)
@@ -404,10 +403,10 @@ def _receive(sandbox: Sandbox, running: RunningScript, source: str, target: str,
         except TimeoutError:
             code = 0
         said = background.run_blocking(running.read(stderr=True)) if problem is None or code else b""
-        text = os.fsdecode(said)
-        _report_ignored(source, text)
-        tolerable = code == 1 and head == b"tar\n" and problem is None and _tolerable(text)
-        if (code and not tolerable) or "read error" in text:
+        told = os.fsdecode(said)
+        _report_ignored(source, told)
+        tolerable = code == 1 and head == b"tar\n" and problem is None and _tolerable(told)
+        if (code and not tolerable) or "read error" in told:
             raise failure(sandbox, code, said, source, f"Copying {source!r}")
         if problem is not None:
             raise problem

@@ -70,7 +70,7 @@ def clients(place: Any) -> list[int]:
 
 
 def run(place: Any, command: str | list[str], **fields: Any) -> CommandResponse:
-    return asyncio.run(execute(place.it, Command(command=command, **fields), LIMIT))
+    return background.run_blocking(execute(place.it, Command(command=command, **fields), LIMIT))
 
 
 def sh(place: Any, command: str, **fields: Any) -> CommandResponse:
@@ -461,7 +461,7 @@ def test_idle_clients_become_few(here: Any, monkeypatch: pytest.MonkeyPatch) -> 
     async def several() -> None:
         await asyncio.gather(*(execute(here.it, Command(command=["sleep", "0.3"]), LIMIT) for _ in range(5)))
 
-    asyncio.run(several())
+    background.run_blocking(several())
     until(lambda: len(here._shells._all) == 1)
     assert here.run("echo").code == 0
 
@@ -488,7 +488,7 @@ def test_a_loader_is_used_again_only_if_nothing_of_its_script_is_left(here: Any)
 
 
 async def test_a_forked_child_cannot_use_the_parents_sandbox(here: Any) -> None:
-    assert (await execute(here.it, Command(command=["true"]), LIMIT)).exit_code == 0
+    assert (await background.run(execute(here.it, Command(command=["true"]), LIMIT))).exit_code == 0
     child = os.fork()
     if child == 0:
         try:
@@ -498,7 +498,7 @@ async def test_a_forked_child_cannot_use_the_parents_sandbox(here: Any) -> None:
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    assert (await execute(here.it, Command(command=["true"]), LIMIT)).exit_code == 0
+    assert (await background.run(execute(here.it, Command(command=["true"]), LIMIT))).exit_code == 0
 
 
 async def test_starts_at_once_do_not_hold_up_the_loop() -> None:
