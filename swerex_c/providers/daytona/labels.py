@@ -6,7 +6,6 @@ import asyncio
 import functools
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 from swerex_c.exceptions import DeploymentStartupError
@@ -93,27 +92,18 @@ def prune(*, api_key: str = "", dry_run: bool = False, timeout: float = 60.0) ->
         DeploymentStartupError: if Daytona cannot be reached, or refuses the request.
         TimeoutError: if Daytona does not answer in time.
     """
-    return orphans.ask(_prune(api_key, dry_run), timeout, lambda error: DeploymentStartupError(sentence(error)))
+    sdk()  # the import takes a second, which must not block the event loop
+    return orphans.prune(_found(api_key), dry_run=dry_run, timeout=timeout, sentence=sentence)
 
 
-@asynccontextmanager
-async def _connected(api_key: str) -> AsyncIterator[Any]:
+async def _found(api_key: str) -> AsyncIterator[orphans.OwnedSandbox]:
     daytona = await client(api_key)
     try:
-        yield daytona
+        # List all sandboxes before the first is deleted, because a deletion shifts the pages of the list.
+        for sandbox in [it async for it in daytona.list(sdk().ListSandboxesQuery(labels=_OURS))]:
+            labels = sandbox.labels or {}
+            if ownership.has_own_labels(labels, sandbox.name):
+                end = functools.partial(delete, sandbox)
+                yield orphans.OwnedSandbox(sandbox.id, sandbox.name, "Daytona sandbox", labels, end)
     finally:
         await daytona.close()
-
-
-async def _prune(api_key: str, dry_run: bool) -> list[ownership.Orphan]:
-    async with _connected(api_key) as daytona:
-        return await orphans.sweep(_found(daytona), dry_run=dry_run, sentence=sentence)
-
-
-async def _found(daytona: Any) -> AsyncIterator[orphans.OwnedSandbox]:
-    # List all sandboxes before the first is deleted, because a deletion shifts the pages of the list.
-    for sandbox in [it async for it in daytona.list(sdk().ListSandboxesQuery(labels=_OURS))]:
-        labels = sandbox.labels or {}
-        if ownership.has_own_labels(labels, sandbox.name):
-            end = functools.partial(delete, sandbox)
-            yield orphans.OwnedSandbox(sandbox.id, sandbox.name, "Daytona sandbox", labels, end)

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from swerex_c.exceptions import DeploymentStartupError
 from swerex_c.providers import orphans, ownership
 from swerex_c.providers.docker.engine import Engine, Listed
-from swerex_c.utils import background
 
 __all__ = ["prune"]
 
@@ -26,7 +25,7 @@ def prune(engine: Engine, *, dry_run: bool = False) -> list[ownership.Orphan]:
         DeploymentStartupError: if the engine cannot be reached.
         TimeoutError: if the engine does not respond.
     """
-    return background.run_blocking(orphans.sweep(_containers(engine), dry_run=dry_run, sentence=str))
+    return orphans.prune(_containers(engine), dry_run=dry_run, timeout=None, sentence=str)
 
 
 async def _containers(engine: Engine) -> AsyncIterator[orphans.OwnedSandbox]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncIterator
 
-from swerex_c.exceptions import PodStartupError
 from swerex_c.providers import orphans, ownership
 from swerex_c.providers.kubernetes import pod_spec
 from swerex_c.providers.kubernetes.access import Access
@@ -42,35 +41,27 @@ def prune(
         PodStartupError: if the cluster cannot be reached, or refuses the request.
         TimeoutError: if the cluster does not answer within 120 seconds.
     """
-    work = _prune(Access(context, kubeconfig, in_cluster), namespace, all_namespaces, dry_run)
-    return orphans.ask(work, _TIMEOUT, _convert_error)
+    found = _found(Access(context, kubeconfig, in_cluster), namespace, all_namespaces)
+    return orphans.prune(found, dry_run=dry_run, timeout=_TIMEOUT, sentence=str)
 
 
-def _convert_error(error: Exception) -> PodStartupError | None:
-    return startup_error(error, "list the pods") if isinstance(error, ClusterError) else None
-
-
-async def _prune(access: Access, namespace: str | None, all_namespaces: bool, dry_run: bool) -> list[ownership.Orphan]:
-    cluster = await Cluster.shared(access)
+async def _found(access: Access, namespace: str | None, everywhere: bool) -> AsyncIterator[orphans.OwnedSandbox]:
+    cluster = None
     try:
-        where = None if all_namespaces else namespace or cluster.namespace
-        return await orphans.sweep(_found(cluster, where), dry_run=dry_run, sentence=str)
+        cluster = await Cluster.shared(access)
+        where = None if everywhere else namespace or cluster.namespace
+        for pod in (await cluster.find(where, pod_spec.selector_of_host()))["items"]:
+            metadata, facts = pod["metadata"], pod_spec.facts(pod)
+            name = metadata["name"]
+            if not ownership.has_own_labels(facts, name):
+                continue
+            image = str(pod["spec"]["containers"][0].get("image"))
+            phase = str((pod.get("status") or {}).get("phase") or "Unknown")
+            about = f"image {image}, in namespace {metadata['namespace']}, {phase}"
+            end = functools.partial(cluster.delete, metadata["namespace"], name, 0)
+            yield orphans.OwnedSandbox(str(metadata.get("uid") or name), name, about, facts, end)
+    except ClusterError as error:
+        raise startup_error(error, "list the pods") from error
     finally:
-        await cluster.release()
-
-
-async def _found(cluster: Cluster, namespace: str | None) -> AsyncIterator[orphans.OwnedSandbox]:
-    for pod in (await cluster.find(namespace, pod_spec.selector_of_host()))["items"]:
-        metadata, facts = pod["metadata"], pod_spec.facts(pod)
-        name = metadata["name"]
-        if not ownership.has_own_labels(facts, name):
-            continue
-        image = str(pod["spec"]["containers"][0].get("image"))
-        phase = str((pod.get("status") or {}).get("phase") or "Unknown")
-        about = f"image {image}, in namespace {metadata['namespace']}, {phase}"
-        end = functools.partial(_delete, cluster, metadata["namespace"], name)
-        yield orphans.OwnedSandbox(str(metadata.get("uid") or name), name, about, facts, end)
-
-
-async def _delete(cluster: Cluster, namespace: str, name: str) -> None:
-    await cluster.delete(namespace, name, 0)
+        if cluster is not None:
+            await cluster.release()

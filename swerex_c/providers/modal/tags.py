@@ -8,7 +8,6 @@ import uuid
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from swerex_c.exceptions import DeploymentStartupError
 from swerex_c.providers import orphans, ownership
 from swerex_c.providers.modal.backend import sentence
 from swerex_c.providers.modal.image import sdk
@@ -106,19 +105,15 @@ def prune(*, app_name: str = APP, dry_run: bool = False, timeout: float = 60.0) 
         DeploymentStartupError: if Modal cannot be reached, or refuses the request.
         TimeoutError: if Modal does not answer in time.
     """
-    sdk()
-    return orphans.ask(_prune(app_name, dry_run), timeout, lambda error: DeploymentStartupError(sentence(error)))
+    sdk()  # the import takes a second, which must not block the event loop
+    return orphans.prune(_found(app_name), dry_run=dry_run, timeout=timeout, sentence=sentence)
 
 
-async def _prune(app_name: str, dry_run: bool) -> list[ownership.Orphan]:
+async def _found(app_name: str) -> AsyncIterator[orphans.OwnedSandbox]:
     try:
         app = await sdk().App.lookup.aio(app_name)
     except sdk().exception.NotFoundError:
-        return []
-    return await orphans.sweep(_found(app), dry_run=dry_run, sentence=sentence)
-
-
-async def _found(app: Any) -> AsyncIterator[orphans.OwnedSandbox]:
+        return
     async for sandbox in _tagged(app, {_HOST: new_tags()[_HOST]}):
         facts, name = _facts(await sandbox.get_tags.aio()), sandbox.object_id
         yield orphans.OwnedSandbox(name, name, "Modal sandbox", facts, functools.partial(terminate, sandbox))
