@@ -467,7 +467,7 @@ class ApiServer:
         assert site._server is not None
         self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
 
-    def write_kubeconfig(self, path: str | None = None, **user: str) -> str:
+    def write_kubeconfig(self, **user: Any) -> str:
         """A kubeconfig with these credentials."""
         cluster = {"server": f"{'https' if self.authority else 'http'}://127.0.0.1:{self.port}"}
         if self.authority:
@@ -484,11 +484,8 @@ class ApiServer:
                 {"name": "elsewhere", "context": {**context, "namespace": "other"}},
             ],
         }
-        Path(path or self.kubeconfig).write_text(json.dumps(config))
-        return path or self.kubeconfig
-
-    def start_serving(self) -> None:
-        self.do(self._serve())
+        Path(self.kubeconfig).write_text(json.dumps(config))
+        return self.kubeconfig
 
     def stop_serving(self) -> None:
         """The server is gone, as when it is restarted; pods go on."""
@@ -497,14 +494,16 @@ class ApiServer:
             self.drop()
             self.do(runner.cleanup())
 
-    def refuse_one(self) -> None:
-        """Where nobody serves: wait until somebody connects, and drop the connection."""
+    def restart(self) -> None:
+        """Stop to serve, drop the next connection of somebody, and serve again."""
+        self.stop_serving()
         with socket.create_server(("127.0.0.1", self.port)) as listening:
             listening.settimeout(DEADLINE)
             listening.accept()[0].close()
+        self.do(self._serve())
 
     def __enter__(self) -> ApiServer:
-        self.start_serving()
+        self.do(self._serve())
         self.write_kubeconfig()
         return self
 

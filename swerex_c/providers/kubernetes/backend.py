@@ -1,9 +1,15 @@
-"""Backend that runs programs in containers of Kubernetes pods over the API."""
+"""Backend that runs programs in containers of Kubernetes pods over the API.
+
+Each program has an exec WebSocket of its own. The first byte of a message is its channel: 0 is standard input, 1 and 2
+are the outputs, 3 is the exit status, 4 is the terminal size, and 255 closes another channel.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,21 +18,133 @@ import aiohttp
 
 from swerex_c.exceptions import InvalidInputError, ResourceError, SandboxLostError
 from swerex_c.providers.kubernetes import pods
-from swerex_c.providers.kubernetes.access import Access
-from swerex_c.providers.kubernetes.cluster import Cluster
-from swerex_c.providers.kubernetes.errors import ApiError, ClusterError, UnusableConfigError
-from swerex_c.providers.kubernetes.exec_program import ExecProgram, connect
+from swerex_c.providers.kubernetes.client import Access, Cluster, ClusterError
 from swerex_c.sandbox.api_backend import ApiBackend
 from swerex_c.sandbox.backend import Process
 from swerex_c.sandbox.env_passing import as_words
 
 __all__ = ["KubernetesBackend"]
 
-_START_SECONDS = 30.0
-"""Seconds to wait for a program to start."""
+_STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
 
-_CLOSE_SECONDS = 5.0
-"""Seconds to wait until the connections are closed."""
+_MAX_INPUT = 32768
+"""Maximum number of bytes of input in one message, as in kubectl."""
+
+_QUIET_SECONDS = 15.0
+"""Seconds without a message before a ping is sent, so that no proxy closes the connection as idle."""
+
+_MAX_PINGS = 3
+"""Number of pings in a row without any message after them, before the server is given up, as kubectl does."""
+
+_PING_SECONDS = 1.0
+"""Seconds that sending a ping or pong may wait behind unsent input. Outputs are not read meanwhile."""
+
+_END_SECONDS = 5.0
+"""Seconds to wait for the end of a connection after the program's exit status."""
+
+_CLOSE_SECONDS = 2.0
+"""Seconds to wait for the close handshake of an abandoned connection."""
+
+_RELEASE_SECONDS = 5.0
+"""Seconds to wait until the connections to the cluster are closed."""
+
+
+class ExecProgram(Process):
+    """A program in a container, connected by an exec WebSocket."""
+
+    def __init__(self, websocket: aiohttp.ClientWebSocketResponse, sandbox: str) -> None:
+        """Take over an open WebSocket. `sandbox` is the name of the pod in messages."""
+        self._websocket, self._sandbox = websocket, sandbox
+        self._status = b""
+        self._lost = ""  # why the connection broke
+
+    async def resize(self, rows: int, columns: int) -> None:
+        """Set the size of the terminal, which has none at first. A connection that is broken is noticed later."""
+        size = json.dumps({"Width": columns, "Height": rows}).encode()
+        with contextlib.suppress(aiohttp.ClientError, OSError):
+            await self._websocket.send_bytes(bytes([_RESIZE]) + size)
+
+    # Methods of `Process`
+
+    async def send(self, data: bytes) -> None:
+        for i in range(0, len(data), _MAX_INPUT):
+            await self._websocket.send_bytes(bytes([_STDIN]) + data[i : i + _MAX_INPUT])
+
+    async def end_input(self) -> None:
+        await self._websocket.send_bytes(bytes([_CLOSE, _STDIN]))
+
+    async def receive(self) -> tuple[int, bytes] | None:
+        pings = 0
+        while True:
+            await asyncio.sleep(0)
+            try:
+                message = await self._websocket.receive(_END_SECONDS if self._status else _QUIET_SECONDS)
+            except TimeoutError:
+                if self._status:
+                    return None
+                if pings == _MAX_PINGS:
+                    self._lost = f"nothing was heard from the server for {(pings + 1) * _QUIET_SECONDS:g} seconds"
+                    return None
+                pings += 1
+                await self._unless_full(self._websocket.ping())
+                continue
+            except (aiohttp.ClientError, OSError, RuntimeError) as error:
+                self._lost = " ".join(str(error).split()) or type(error).__name__
+                return None
+            pings = 0
+            if message.type is aiohttp.WSMsgType.BINARY:
+                channel, data = message.data[:1], message.data[1:]
+                if channel == bytes([_STATUS]):
+                    self._status += data
+                elif channel in (bytes([_STDOUT]), bytes([_STDERR])) and data:
+                    return channel[0], data
+            elif message.type is aiohttp.WSMsgType.PING:
+                await self._unless_full(self._websocket.pong(message.data))
+            elif message.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED):
+                self._lost = str(message.extra or "")
+                return None
+            elif message.type is aiohttp.WSMsgType.ERROR:
+                self._lost = str(message.data)
+                return None
+
+    async def _unless_full(self, sending: Any) -> None:
+        """Send a ping or a pong. It stays queued behind input that the program may read once its output is read."""
+        with contextlib.suppress(aiohttp.ClientError, OSError):  # TimeoutError is an OSError
+            async with asyncio.timeout(_PING_SECONDS):
+                await sending
+
+    async def wait(self) -> int:
+        if not self._status:
+            message = f"The connection to a program in the {self._sandbox} broke before its end was told"
+            raise SandboxLostError(message + (f": {self._lost}" if self._lost else ""))
+        return _exit_code(self._status, self._sandbox)
+
+    async def close(self) -> None:
+        connection = self._websocket._response.connection
+        # A server that waits for its program to read input does not see the close frame, so wait only briefly.
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(self._websocket.close(), _CLOSE_SECONDS)
+        if connection is not None and connection.transport is not None:
+            connection.transport.abort()
+
+
+def _exit_code(status: bytes, sandbox: str) -> int:
+    """Return the exit code from the status message of a server.
+
+    Raises:
+        ResourceError: if the status reports that no program was run, or has no exit code.
+    """
+    try:
+        found = json.loads(status)
+        if found.get("status") == "Success":
+            return 0
+        if found.get("reason") == "NonZeroExitCode":
+            causes = (found.get("details") or {}).get("causes") or ()
+            return next(int(it["message"]) for it in causes if it.get("reason") == "ExitCode")
+        message = " ".join(str(found.get("message") or found.get("reason")).split())
+    except (ValueError, AttributeError, KeyError, TypeError, StopIteration):
+        message = os.fsdecode(status)
+    raise ResourceError(f"No program was run in the {sandbox}: {message[: pods.MAX_MESSAGE]}")
 
 
 class KubernetesBackend(ApiBackend):
@@ -65,67 +183,67 @@ class KubernetesBackend(ApiBackend):
         self.name = f"pod {pod}" + (f" in {namespace}" if namespace else "")
         self._access = Access(context, kubeconfig, in_cluster)
         self._cluster: Cluster | None = None
-        self._closed = False
         self._running: pods.RunningContainer | None = None
 
-    # Coroutines for the event loop of `background`
+    async def open(self) -> None:
+        try:
+            self._cluster = await Cluster.shared(self._access)
+        except ClusterError as error:
+            raise self._unreachable(error) from error
+        self._running = pods.find_running(await self._read(self._cluster), self.name, self.container)
+        self.container = self._running.container
 
-    async def _connected(self) -> Cluster:
-        """Return the cluster. Connect to it before the first use."""
+    async def close(self) -> None:
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_RELEASE_SECONDS):
+                    await cluster.release()
+
+    def _opened(self) -> Cluster:
         if self._cluster is None:
-            cluster = await Cluster.shared(self._access)
-            if self._cluster is not None or self._closed:
-                await cluster.release()
-            else:
-                self._cluster = cluster
-        if self._cluster is None:
-            raise UnusableConfigError("The place was closed")
+            raise SandboxLostError(f"The backend of the {self.name} is not open")
         return self._cluster
+
+    def _unreachable(self, error: ClusterError) -> SandboxLostError:
+        return SandboxLostError(f"The {self.name} is out of reach, for the API says: {str(error)[: pods.MAX_MESSAGE]}")
 
     async def exec(
         self, argv: Sequence[str], env: Mapping[str, str], terminal: tuple[int, int] | None = None
     ) -> Process:
+        cluster, command = self._opened(), as_words(argv, env)
+        namespace = self.namespace or cluster.namespace
         try:
-            cluster = await self._connected()
-            websocket = await connect(
-                cluster,
-                self.namespace or cluster.namespace,
-                self.pod,
-                self.container,
-                as_words(argv, env),
-                tty=terminal is not None,
-                timeout=_START_SECONDS,
-            )
-        except ApiError as error:
-            raise ResourceError(f"The {self.name} starts no program: {error}") from error
+            websocket = await cluster.exec(namespace, self.pod, self.container, command, tty=terminal is not None)
         except ClusterError as error:
-            raise SandboxLostError(f"The {self.name} is out of reach: {error}") from error
+            if error.code:
+                raise ResourceError(f"The {self.name} starts no program: {error}") from error
+            raise self._unreachable(error) from error
         program = ExecProgram(websocket, self.name)
         if terminal is not None:
-            try:
-                await program.resize(*terminal)
-            except BaseException as error:
-                await program.close()
-                if isinstance(error, (aiohttp.ClientError, OSError)):
-                    raise SandboxLostError(f"The connection to the {self.name} broke at once: {error}") from error
-                raise
+            await program.resize(*terminal)
         return program
 
-    async def _check(self, *, opening: bool) -> str | None:
-        """Return why the container is lost, as `why_lost` does; `opening` stores the container that runs."""
+    async def _read(self, cluster: Cluster) -> dict[str, Any]:
+        """Return the pod.
+
+        Raises:
+            SandboxLostError: if it is gone, or the cluster does not show it.
+        """
         try:
-            cluster = await self._connected()
-            pod = await cluster.get(self.namespace or cluster.namespace, self.pod)
+            return await cluster.get(self.namespace or cluster.namespace, self.pod)
         except ClusterError as error:
-            if isinstance(error, ApiError) and error.code == 404:
-                return pods.not_found_message(self.name)
-            return f"The {self.name} is out of reach, for the API says: {str(error)[: pods.MAX_MESSAGE]}"
-        found = pods.find_running(pod, self.name, self.container, None if opening else self._running)
-        if isinstance(found, str):
-            return found
-        if opening:
-            self.container, self._running = found.container, found
-            return None
+            if error.code == 404:
+                raise SandboxLostError(pods.not_found_message(self.name)) from error
+            raise self._unreachable(error) from error
+
+    async def why_lost(self) -> str | None:
+        try:
+            cluster = self._opened()
+            pod = await self._read(cluster)
+            pods.find_running(pod, self.name, self.container, self._running)
+        except SandboxLostError as error:
+            return str(error)
         return await self._node_lost(cluster, pod)
 
     async def _node_lost(self, cluster: Cluster, pod: Mapping[str, Any]) -> str | None:
@@ -136,24 +254,7 @@ class KubernetesBackend(ApiBackend):
         try:
             ready = pods.condition(await cluster.node(str(node)), "Ready")
         except ClusterError as error:
-            gone = isinstance(error, ApiError) and error.code == 404
-            return f"The node {node} of the {self.name} is gone" if gone else None
+            return f"The node {node} of the {self.name} is gone" if error.code == 404 else None
         if not ready or ready.get("status") == "True":
             return None
         return f"The node {node} of the {self.name} is not there: {ready.get('message') or ready.get('reason')}"
-
-    async def open(self) -> None:
-        self._closed = False
-        if lost := await self._check(opening=True):
-            raise SandboxLostError(lost)
-
-    async def close(self) -> None:
-        self._closed = True
-        cluster, self._cluster = self._cluster, None
-        if cluster is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_CLOSE_SECONDS):
-                    await cluster.release()
-
-    async def why_lost(self) -> str | None:
-        return await self._check(opening=False)

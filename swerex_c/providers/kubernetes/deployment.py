@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from swerex_c.exceptions import DeploymentNotStartedError, SandboxLostError
 from swerex_c.providers.kubernetes import pod_spec
-from swerex_c.providers.kubernetes.access import Access, require
-from swerex_c.providers.kubernetes.cluster import Cluster
+from swerex_c.providers.kubernetes.client import Access, Cluster, ClusterError, require, startup_error
 from swerex_c.providers.kubernetes.config import KubernetesDeploymentConfig, KubernetesKeywords
-from swerex_c.providers.kubernetes.errors import ClusterError, startup_error
 from swerex_c.providers.kubernetes.readiness import PodWait
 from swerex_c.providers.sandbox_deployment import SandboxDeployment
 from swerex_c.utils import background
@@ -30,9 +28,6 @@ _SETTLE_SECONDS = 10.0
 
 _UNSURE_SECONDS = 2.0
 """Seconds to keep trying to delete a pod that is not found, where it is unknown whether it was created."""
-
-_DELETE_SECONDS = 10.0
-"""Seconds to repeat the deletion of a pod while the server fails or cannot be reached."""
 
 _MARGIN_SECONDS = 2.0
 """Seconds of the startup timeout that are reserved for finding out why the pod does not run."""
@@ -93,12 +88,12 @@ class KubernetesDeployment(SandboxDeployment):
         cluster, pod, namespace = self._cluster, self._pod, self._namespace
         if cluster is None or pod is None or namespace is None:
             raise DeploymentNotStartedError()
-        more = {} if tail is None else {"tail_lines": tail}
-        asked = cluster.log(namespace, pod, self._config.container_name, timeout=timeout, **more)
         try:
-            return await asyncio.wrap_future(background.spawn(asked))
-        except ClusterError as error:
-            raise SandboxLostError(f"The log of the pod {pod} cannot be read: {error}") from error
+            async with asyncio.timeout(timeout):
+                return await background.run(cluster.log(namespace, pod, self._config.container_name, tail=tail))
+        except (ClusterError, TimeoutError) as error:
+            why = str(error) or f"there was no answer within {timeout:g} seconds"
+            raise SandboxLostError(f"The log of the pod {pod} cannot be read: {why}") from error
 
     # Starting
 
@@ -117,7 +112,7 @@ class KubernetesDeployment(SandboxDeployment):
             await self._step("Creating pod")
             await self._create(cluster, namespace, pod)
         except ClusterError as error:
-            raise startup_error(error, f"make the pod {name}") from error
+            raise startup_error(error, f"create the pod {name}") from error
         await self._step("Waiting for pod")
         began, left = time.monotonic(), self._leave_limit()
         wait = PodWait(cluster, namespace, name, config.container_name)
@@ -134,7 +129,7 @@ class KubernetesDeployment(SandboxDeployment):
 
     async def _create(self, cluster: Cluster, namespace: str, pod: dict[str, Any]) -> None:
         self._pod, self._unsure = pod["metadata"]["name"], True
-        creating = asyncio.ensure_future(cluster.create(namespace, pod, patience=self._seconds_left()))
+        creating = asyncio.ensure_future(cluster.create(namespace, pod, busy=self._seconds_left()))
         try:
             await asyncio.shield(creating)
         except asyncio.CancelledError:
@@ -169,7 +164,7 @@ class KubernetesDeployment(SandboxDeployment):
 
     async def _delete(self, cluster: Cluster, namespace: str, name: str) -> None:
         unsure_until = time.monotonic() + (_UNSURE_SECONDS if self._unsure else 0.0)
-        while not await cluster.delete(namespace, name, self._config.grace_period, patience=_DELETE_SECONDS):
+        while not await cluster.delete(namespace, name, self._config.grace_period):
             if time.monotonic() >= unsure_until:
                 break
             await asyncio.sleep(0.2)

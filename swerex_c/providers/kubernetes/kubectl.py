@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from swerex_c.exceptions import InvalidInputError, SandboxLostError
 from swerex_c.providers.kubernetes import pods
@@ -74,32 +75,32 @@ class KubectlBackend(CommandBackend):
     async def open(self) -> None:
         if shutil.which(self._command[0], path=self._environment.get("PATH")) is None:
             raise SandboxLostError(f"There is no command {self._command[0]!r}, which reaches the {self.name}")
-        if lost := await self._check(opening=True):
-            raise SandboxLostError(lost)
+        self._running = pods.find_running(await self._read(), self.name, self.container)
+        self.container = self._running.container
 
     async def why_lost(self) -> str | None:
-        return await self._check()
+        try:
+            pods.find_running(await self._read(), self.name, self.container, self._running)
+        except SandboxLostError as error:
+            return str(error)
+        return None
 
-    async def _check(self, *, opening: bool = False) -> str | None:
-        """Return why the container is lost, as `why_lost` does; `opening` stores the container that runs."""
+    async def _read(self) -> dict[str, Any]:
+        """Return the pod.
+
+        Raises:
+            SandboxLostError: if it is gone, or kubectl does not show it.
+        """
         argv = [*self._client, "get", "pod", self.pod, "--output=json"]
         try:
             done = await run_command(argv, environment=self._environment)
         except OSError as error:
             command = f"The command {self._command[0]!r} cannot be run ({error.strerror})"
-            return f"{command}, so the {self.name} is out of reach"
+            raise SandboxLostError(f"{command}, so the {self.name} is out of reach") from error
         if done.code:
-            return self._failure(done)
-        try:
-            pod = json.loads(done.stdout)
-        except ValueError:
-            pod = done.stdout
-        found = pods.find_running(pod, self.name, self.container, None if opening else self._running)
-        if isinstance(found, str):
-            return found
-        if opening:
-            self.container, self._running = found.container, found
-        return None
+            raise SandboxLostError(self._failure(done))
+        pod: dict[str, Any] = json.loads(done.stdout)
+        return pod
 
     def _failure(self, done: CompletedCommand) -> str:
         """Return why the pod is out of reach, from what a failed kubectl printed."""

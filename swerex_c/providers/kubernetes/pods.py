@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from swerex_c.exceptions import SandboxLostError
+
 __all__ = [
     "MAX_MESSAGE",
     "PodFailure",
@@ -64,48 +66,33 @@ class RunningContainer:
 
 def find_running(
     pod: Mapping[str, Any], name: str, container: str | None, before: RunningContainer | None = None
-) -> RunningContainer | str:
-    """Return the running container, or a sentence that says why it does not run.
+) -> RunningContainer:
+    """Return the running container.
 
     Args:
         name: the pod's name in messages.
         container: name of the container; None is the pod's default container.
         before: the container as it ran before; one with another id is reported as restarted.
+
+    Raises:
+        SandboxLostError: if it does not run, or is another one.
     """
-    try:
-        return _find_running(pod, name, container, before)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        return f"The {name} is not described as pods are ({error!r}): {str(pod)[:MAX_MESSAGE]}"
-
-
-def _find_running(
-    pod: Mapping[str, Any], name: str, container: str | None, before: RunningContainer | None
-) -> RunningContainer | str:
-    metadata, status = pod["metadata"], pod["status"]
+    metadata = pod["metadata"]
     uid = metadata.get("uid")
     if before is not None and uid != before.pod_uid:
-        return f"The {name} was deleted, and is not the one that it was"
+        raise SandboxLostError(f"The {name} was deleted, and is not the one that it was")
     names = [str(it["name"]) for it in pod["spec"]["containers"]]
     if container is None:
         default = (metadata.get("annotations") or {}).get(_DEFAULT_CONTAINER)
         container = default if default in names else names[0]
     elif container not in names:
-        return f"The {name} has no container {container}, only {', '.join(names)}"
-    reason = status.get("reason")
-    if reason == "NodeLost" or (reason and status.get("phase") == "Failed"):
-        message = " ".join(str(status.get("message") or "").split())[:MAX_MESSAGE]
-        return f"The {name} has ended ({reason}{': ' if message else ''}{message})"
-    found = _status_of(status.get("containerStatuses"), container)
-    state = found.get("state") or {}
-    if terminated := state.get("terminated"):
-        how = f"{terminated.get('reason', 'Ended')}, exit code {terminated.get('exitCode')}"
-        return f"The container {container} of the {name} has ended ({how})"
-    if "running" not in state:
-        waiting = (state.get("waiting") or {}).get("reason") or status.get("phase") or "its state is unknown"
-        return f"The container {container} of the {name} is not running: {waiting}"
+        raise SandboxLostError(f"The {name} has no container {container}, only {', '.join(names)}")
+    if failure := check_pod(pod, container):
+        raise SandboxLostError(f"The container {container} of the {name} does not run: {failure}")
+    found = _status_of(pod["status"]["containerStatuses"], container)
     running = RunningContainer(container, found.get("containerID"), uid)
     if before is not None and before.id is not None and running.id != before.id:
-        return f"The container {container} of the {name} was restarted, and is not the one that it was"
+        raise SandboxLostError(f"The container {container} of the {name} was restarted, and is not the one that it was")
     return running
 
 
@@ -127,6 +114,10 @@ class PodFailure:
     exit_code: int | None = None
     container: str | None = None
     """Name of the container whose log explains the failure."""
+
+    def __str__(self) -> str:
+        message = " ".join(self.message.split())[:MAX_MESSAGE]
+        return ": ".join(it for it in (self.reason, message) if it) or self.cause
 
 
 _WAITING_CAUSES = (
@@ -172,16 +163,15 @@ _POD_CAUSES = (
 def check_pod(pod: Mapping[str, Any], container: str) -> PodFailure | None:
     """Return why the container does not run; None if it runs."""
     status = pod.get("status") or {}
-    state = _status_of(status.get("containerStatuses"), container).get("state") or {}
-    if "running" in state and not pod["metadata"].get("deletionTimestamp"):
-        return None
     if found := _pod_failure(pod, status):
         return found
-    for key in ("initContainerStatuses", "containerStatuses"):
-        for one in status.get(key) or ():
-            ours = key == "containerStatuses" and one.get("name") == container
-            if found := _container_failure(one, ours):
-                return found
+    own = _status_of(status.get("containerStatuses"), container)
+    if "running" in (own.get("state") or {}):
+        return None
+    others = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    for one in (own, *others):
+        if found := _container_failure(one, one is own):
+            return found
     if status.get("phase") in ("Failed", "Succeeded"):
         return PodFailure(
             "unknown", str(status.get("reason") or ""), str(status.get("message") or "it has ended"), True

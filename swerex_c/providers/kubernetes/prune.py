@@ -7,9 +7,7 @@ from collections.abc import AsyncIterator
 
 from swerex_c.providers import orphans, ownership
 from swerex_c.providers.kubernetes import pod_spec
-from swerex_c.providers.kubernetes.access import Access
-from swerex_c.providers.kubernetes.cluster import Cluster
-from swerex_c.providers.kubernetes.errors import ClusterError, startup_error
+from swerex_c.providers.kubernetes.client import Access, Cluster, ClusterError, startup_error
 
 __all__ = ["prune"]
 
@@ -50,7 +48,7 @@ async def _found(access: Access, namespace: str | None, everywhere: bool) -> Asy
     try:
         cluster = await Cluster.shared(access)
         where = None if everywhere else namespace or cluster.namespace
-        for pod in (await cluster.find(where, pod_spec.selector_of_host()))["items"]:
+        for pod in await cluster.find(where, pod_spec.selector_of_host()):
             metadata, facts = pod["metadata"], pod_spec.facts(pod)
             name = metadata["name"]
             if not ownership.has_own_labels(facts, name):

@@ -13,10 +13,11 @@ import dataclasses
 import time
 from typing import Any
 
+import aiohttp
+
 from swerex_c.exceptions import PodStartupError, PodStartupTimeoutError
-from swerex_c.providers.kubernetes.cluster import Cluster
-from swerex_c.providers.kubernetes.errors import ApiError, ClusterError, UnusableConfigError, startup_error
-from swerex_c.providers.kubernetes.pods import MAX_MESSAGE, PodFailure, check_pod, may_pass
+from swerex_c.providers.kubernetes.client import Cluster, ClusterError, startup_error
+from swerex_c.providers.kubernetes.pods import PodFailure, check_pod, may_pass
 
 __all__ = ["PodWait"]
 
@@ -33,6 +34,11 @@ _EXPLAIN_SECONDS = 5.0
 """Seconds to wait for the events, or for the log, that explain a failure."""
 
 _LOG_LINES = 20
+
+_BROKEN_WATCH = (ClusterError, aiohttp.ClientError, OSError, LookupError, TypeError, ValueError)
+"""Errors of a watch that breaks, is refused or does not send what it should. The pod is then read again."""
+
+_DELETED = PodFailure("deleted", "", "somebody has deleted it")
 
 
 class PodWait:
@@ -59,49 +65,43 @@ class PodWait:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
                 while True:
                     began = time.monotonic()
-                    pod = await self._read()
-                    if pod is not None and (await self._runs(pod) or await self._runs_later(pod)):
+                    if await self._runs_soon():
                         return
                     await asyncio.sleep(began + _POLL_SECONDS - time.monotonic())
         except TimeoutError:
-            await self._explain()
-            raise self.late() from None
+            if self._failure.cause == "unknown" and (warnings := await self._warnings()):
+                reason, message = warnings[-1]
+                cause = "volume" if "Mount" in reason or "Attach" in reason else "unknown"
+                self._failure = PodFailure(cause, reason, message)
+            raise self._error(self._failure, PodStartupTimeoutError) from None
 
-    def late(self) -> PodStartupError:
-        """Return the error for a timeout, with the last known reason."""
-        return self._error(self._failure, late=True)
-
-    async def _read(self) -> dict[str, Any] | None:
-        """Return the pod; None if it cannot be read at present.
-
-        Raises:
-            PodStartupError: if it will never be read.
-        """
-        try:
-            return await self._cluster.get(self._namespace, self._name)
-        except ClusterError as error:
-            code, reason = (error.code, error.reason) if isinstance(error, ApiError) else (0, "")
-            if code == 404:
-                raise self._deleted() from error
-            if code in (401, 403) or isinstance(error, UnusableConfigError):
-                raise startup_error(error, f"show the pod {self._name}") from error
-            self._failure = PodFailure("unreachable", reason, str(error))
-        return None
-
-    async def _runs_later(self, pod: dict[str, Any]) -> bool:
-        """Watch the pod, and return whether its container runs. The watch ends if it breaks, or after a while.
+    async def _runs_soon(self) -> bool:
+        """Read the pod and watch it for a while; return whether its container runs.
 
         Raises:
             PodStartupError: if the container will never run.
         """
-        with contextlib.suppress(ClusterError, TimeoutError, KeyError, TypeError, ValueError):
+        try:
+            pod = await self._cluster.get(self._namespace, self._name)
+        except ClusterError as error:
+            if error.code == 404:
+                raise self._error(_DELETED) from error
+            if error.code == 403 or error.cause == "credentials":
+                raise startup_error(error, f"read the pod {self._name}") from error
+            self._failure = PodFailure("unreachable", error.reason, str(error))
+            return False
+        if await self._runs(pod):
+            return True
+        with contextlib.suppress(*_BROKEN_WATCH):
             version = pod["metadata"]["resourceVersion"]
             changes = self._cluster.watch(self._namespace, self._name, version, _WATCH_SECONDS)
             async with asyncio.timeout(_WATCH_SECONDS), contextlib.aclosing(changes):
                 async for kind, changed in changes:  # every state, in order: those that do not last can tell the most
+                    if kind == "ERROR":
+                        break
                     runs = await self._runs(changed)
                     if kind == "DELETED":
-                        raise self._deleted()
+                        raise self._error(_DELETED)
                     if runs:
                         return True
         return False
@@ -119,7 +119,9 @@ class PodWait:
         if failure.reason == "ErrImagePull":
             self._pull_error = failure.message
         elif failure.reason == "ImagePullBackOff":  # it says that the node waits, not why
-            self._pull_error = self._pull_error or await self._pull_event()
+            if not self._pull_error:
+                failed = [message for reason, message in await self._warnings() if reason == "Failed"]
+                self._pull_error = max(failed, key=len, default="")  # shorter messages say less
             if self._pull_error not in failure.message:
                 failure = dataclasses.replace(failure, message=f"{failure.message}: {self._pull_error}")
                 failure = dataclasses.replace(failure, final=not may_pass(failure))
@@ -128,7 +130,7 @@ class PodWait:
         since = self._failing_since.setdefault(failure.cause, now)
         persists = failure.cause in ("image", "configuration", "command") and now - since > _PERSISTS_SECONDS
         if failure.final or persists:
-            raise self._error(failure, await self._log(failure))
+            raise self._error(failure, log=await self._log(failure))
         return False
 
     # Explanations
@@ -137,27 +139,15 @@ class PodWait:
         """Return the last lines that a container with a failure printed; none if they cannot be read."""
         if failure.container is None:
             return ""
-        with contextlib.suppress(ClusterError):
-            lines = await self._cluster.log(
-                self._namespace, self._name, failure.container, tail_lines=_LOG_LINES, timeout=_EXPLAIN_SECONDS
-            )
+        with contextlib.suppress(ClusterError, TimeoutError):
+            async with asyncio.timeout(_EXPLAIN_SECONDS):
+                lines = await self._cluster.log(self._namespace, self._name, failure.container, tail=_LOG_LINES)
             return lines.strip()
         return ""
 
-    async def _explain(self) -> None:
-        """Store why the pod does not run, from its events if its state does not say."""
-        if self._failure.cause == "unknown" and (warnings := await self._warnings()):
-            reason, message = warnings[-1]
-            cause = "volume" if "Mount" in reason or "Attach" in reason else "unknown"
-            self._failure = PodFailure(cause, reason, message)
-
-    async def _pull_event(self) -> str:
-        """Return the longest message of an event of a failure. Shorter messages say less."""
-        return max((message for reason, message in await self._warnings() if reason == "Failed"), key=len, default="")
-
     async def _warnings(self) -> list[tuple[str, str]]:
         """Return reason and message of the pod's warning events, the last one at the end; none if they are unknown."""
-        with contextlib.suppress(ClusterError, TimeoutError, KeyError, TypeError):
+        with contextlib.suppress(ClusterError, TimeoutError, KeyError):
             async with asyncio.timeout(_EXPLAIN_SECONDS):
                 events = await self._cluster.events(self._namespace, self._name, self._uid)
             warnings = [it for it in events if it.get("type") == "Warning"]
@@ -165,14 +155,11 @@ class PodWait:
             return [(str(it.get("reason") or ""), str(it.get("message") or "")) for it in warnings]
         return []
 
-    def _deleted(self) -> PodStartupError:
-        return self._error(PodFailure("deleted", "", "somebody has deleted it"))
-
-    def _error(self, failure: PodFailure, log: str = "", *, late: bool = False) -> PodStartupError:
-        kind = PodStartupTimeoutError if late else PodStartupError
-        message = " ".join(failure.message.split())[:MAX_MESSAGE]
-        parts = ": ".join(it for it in (failure.reason, message) if it) or failure.cause
-        text = f"The pod {self._name} {'did not start in time' if late else 'cannot be started'}: {parts}"
+    def _error(
+        self, failure: PodFailure, kind: type[PodStartupError] = PodStartupError, log: str = ""
+    ) -> PodStartupError:
+        how = "did not start in time" if kind is PodStartupTimeoutError else "cannot be started"
+        text = f"The pod {self._name} {how}: {failure}"
         if log:
             text += f"\nThe last that it printed:\n{log}"
         return kind(text, cause=failure.cause, reason=failure.reason, exit_code=failure.exit_code, log=log)

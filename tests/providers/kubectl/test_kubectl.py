@@ -42,7 +42,7 @@ async def test_a_pod_that_is_lost(how: str) -> None:
             words = "is gone: it was deleted"
             await asyncio.to_thread(cluster.delete, pod)
         elif how == "container killed":
-            words = r"has ended \(OOMKilled, exit code 137\)"
+            words = "does not run: OOMKilled: its container main has ended with exit code 137"
             ended = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
             cluster.pod(pod)["status"]["containerStatuses"][0]["state"] = ended
             await asyncio.to_thread(cluster.kill, pod)
@@ -79,7 +79,7 @@ def test_which_container_and_whether_it_is_still_the_same(kubernetes: ApiServer)
     assert "was deleted, and is not the one that it was" in (run_blocking(plain.why_lost(), 60) or "")
     states[0]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
     for broken, words in (
-        (backend(container="first"), "is not running: CrashLoopBackOff"),
+        (backend(container="first"), "does not run: CrashLoopBackOff"),
         (backend(container="third"), "no container third, only first, second"),
         (kubectl_backend(kubernetes, "nobody"), "is gone"),
         (backend(namespace="elsewhere"), "is gone"),

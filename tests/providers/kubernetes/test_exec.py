@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import json
 import os
 import socket
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +19,16 @@ import pytest
 pytest.importorskip("kubernetes_asyncio")
 
 import aiohttp
-from kubernetes_asyncio import config
 
 from swerex_c.exceptions import InvalidInputError, SandboxLostError, SwerexException
-from swerex_c.providers.kubernetes import exec_program
-from swerex_c.providers.kubernetes.access import Access
-from swerex_c.providers.kubernetes.backend import KubernetesBackend
-from swerex_c.providers.kubernetes.cluster import Cluster
-from swerex_c.providers.kubernetes.errors import UnreachableError, UnusableConfigError
-from swerex_c.providers.kubernetes.exec_program import connect
-from swerex_c.runtime.abstract import (
-    BashAction,
-    Command,
-    CreateBashSessionRequest,
-)
+from swerex_c.models import BashAction, Command, CreateBashSessionRequest
+from swerex_c.providers.kubernetes import backend as backend_module
+from swerex_c.providers.kubernetes import client
+from swerex_c.providers.kubernetes.backend import ExecProgram, KubernetesBackend
 from swerex_c.runtime.sandbox import SandboxRuntime
-from swerex_c.utils import background
 from swerex_c.utils.background import run_blocking
-from tests.support.direct_programs import collect, run, started
+from tests.support import exec_program
+from tests.support.direct_programs import run, started
 from tests.support.harness import needs
 from tests.support.kubernetes_fixtures import server
 from tests.support.kubernetes_server import ApiServer, status
@@ -42,6 +37,8 @@ from tests.support.wait import DEADLINE, until, until_async
 
 __all__ = ["server"]
 
+Open = Callable[..., KubernetesBackend]
+
 
 @pytest.fixture
 def pod(server: ApiServer) -> str:
@@ -49,47 +46,46 @@ def pod(server: ApiServer) -> str:
 
 
 @pytest.fixture
-def backend(server: ApiServer, pod: str) -> Iterator[KubernetesBackend]:
-    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
-    yield backend
-    run_blocking(backend.close())
+def opened() -> Iterator[Open]:
+    """`opened(pod, kubeconfig)` gives a backend that is closed after the test."""
+    backends = []
+
+    def open(pod: str, kubeconfig: str, **more: Any) -> KubernetesBackend:
+        backends.append(KubernetesBackend(pod, kubeconfig=kubeconfig, **more))
+        run_blocking(backends[-1].open(), DEADLINE)
+        return backends[-1]
+
+    yield open
+    for each in backends:
+        run_blocking(each.close())
 
 
-def test_an_input_that_ends_late_is_not_ended_before(backend: KubernetesBackend) -> None:
-    async def work() -> None:
-        argv = ["bash", "-c", "read a; echo got $a; read b || echo end"]
-        async with started(backend, *argv) as process:
-            await process.send(b"one\n")
-            assert await process.receive() == (1, b"got one\n")
-            await process.end_input()
-            outputs = {1: b"", 2: b""}
-            assert (await collect(process, outputs), outputs[1]) == (0, b"end\n")
+@pytest.fixture
+def backend(server: ApiServer, pod: str, opened: Open) -> KubernetesBackend:
+    return opened(pod, server.kubeconfig)
 
-    run_blocking(work(), 60)
+
+def refuse_exec(server: ApiServer, code: int, reason: str, words: str) -> None:
+    server.refusals.append(lambda request, _: status(code, reason, words) if "/exec" in request.path else None)
 
 
 @pytest.mark.parametrize("protocol", ["v3.channel.k8s.io", "v4.channel.k8s.io"])
-def test_a_server_that_is_too_old_is_told(server: ApiServer, pod: str, protocol: str) -> None:
+def test_a_server_that_is_too_old_is_told(server: ApiServer, backend: KubernetesBackend, protocol: str) -> None:
     server.protocols = (protocol,)
-    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
     done = run(backend, "true")
     assert done.returncode == 255 and b"Kubernetes 1.30 or later is needed" in done.stderr
-    run_blocking(backend.close())
 
 
-def test_a_program_that_is_not_there(server: ApiServer, pod: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_is_not_there(backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """The runtime's own words arrive, and no exit code is made up."""
-    from tests.support.exec_program import ExecProgram
 
     async def refuse(self: Any) -> None:
         words = 'OCI runtime exec failed: exec: "nope": executable file not found in $PATH'
         await self.end(1, words, {"reason": "InternalError", "details": None})
 
-    monkeypatch.setattr(ExecProgram, "run", refuse)
-    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
+    monkeypatch.setattr(exec_program.ExecProgram, "run", refuse)
     done = run(backend, "nope")
     assert done.returncode == 255 and b"executable file not found in $PATH" in done.stderr
-    run_blocking(backend.close())
 
 
 @pytest.mark.parametrize(
@@ -102,26 +98,31 @@ def test_a_program_that_is_not_there(server: ApiServer, pod: str, monkeypatch: p
     ],
 )
 def test_a_refusal_is_told_in_the_servers_words(
-    server: ApiServer, pod: str, code: int, reason: str, words: str
+    server: ApiServer, backend: KubernetesBackend, code: int, reason: str, words: str
 ) -> None:
-    server.refusals.append(lambda request, _: status(code, reason, words) if "/exec" in request.path else None)
-    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
+    refuse_exec(server, code, reason, words)
     done = run(backend, "true")
-    assert (done.returncode, done.stderr.decode()) == (255, f"The pod {pod} starts no program: {words}\n")
+    assert (done.returncode, done.stderr.decode()) == (255, f"The {backend.name} starts no program: {words}\n")
     assert server.programs == 0
-    run_blocking(backend.close())
 
 
-def test_a_server_that_is_busy_or_fails_is_asked_again(server: ApiServer, pod: str) -> None:
+def test_a_server_that_is_busy_or_fails_is_asked_again(server: ApiServer, backend: KubernetesBackend) -> None:
     answers = [status(429, "TooManyRequests", "slow down"), status(503, "ServiceUnavailable", "not yet")]
 
     def refuse(request: Any, _: Any) -> Any:
         return answers.pop() if "/exec" in request.path and answers else None
 
     server.refusals.append(refuse)
-    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
     assert run(backend, "echo", "a").stdout == b"a\n" and not answers
-    run_blocking(backend.close())
+
+
+def test_a_server_that_does_not_answer_is_told(
+    server: ApiServer, backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_TIMEOUT", 0.1)
+    server.passes.clear()
+    words = f"out of reach, for the API says: http://127.0.0.1:{server.port} did not answer within 0.1 seconds"
+    assert words in (run_blocking(backend.why_lost(), DEADLINE) or "")
 
 
 async def test_a_command_is_run_once_when_the_start_of_its_shell_is_repeated(server: ApiServer, pod: str) -> None:
@@ -141,40 +142,37 @@ async def test_a_command_is_run_once_when_the_start_of_its_shell_is_repeated(ser
     await runtime.close()
 
 
-def test_an_idle_connection_is_kept_busy(server: ApiServer, pod: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exec_program, "_QUIET_SECONDS", 0.1)
-    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
-    done = run(backend, "bash", "-c", "sleep 1.5; echo late; exit 4")
-    assert (done.stdout, done.returncode) == (b"late\n", 4)
-    run_blocking(backend.close())
+def test_an_idle_connection_is_kept_busy(backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    pings: list[object] = []
+    ping = aiohttp.ClientWebSocketResponse.ping
 
+    async def counted(self: aiohttp.ClientWebSocketResponse, message: bytes = b"") -> None:
+        pings.append(self)
+        await ping(self, message)
 
-def test_a_program_that_takes_its_input_late_is_not_given_up(
-    server: ApiServer, pod: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While it does, the server reads nothing, and so answers no ping."""
-    monkeypatch.setattr(exec_program, "_QUIET_SECONDS", 0.1)
-    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
-    data = os.urandom(3_000_000)
-    done = run(backend, "bash", "-c", "sleep 1.5; exec cat", input=data)
-    assert (done.stdout == data, done.returncode) == (True, 0)
-    run_blocking(backend.close())
+    async def work() -> int:
+        async with started(backend, "bash", "-c", "read a; exit $a") as program:
+            receiving = asyncio.ensure_future(program.receive())
+            await until_async(lambda: len(pings) > 5)
+            await program.send(b"4\n")
+            assert await receiving is None
+            return await program.wait()
+
+    monkeypatch.setattr(backend_module, "_QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(aiohttp.ClientWebSocketResponse, "ping", counted)
+    assert run_blocking(work(), DEADLINE) == 4
 
 
 def test_a_server_that_says_nothing_any_more_is_given_up(
-    server: ApiServer, pod: str, monkeypatch: pytest.MonkeyPatch
+    backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.support.exec_program import ExecProgram
-
     async def silent(self: Any) -> None:
-        await asyncio.sleep(1000)
+        await asyncio.Event().wait()
 
-    monkeypatch.setattr(ExecProgram, "run", silent)
-    monkeypatch.setattr(exec_program, "_QUIET_SECONDS", 0.1)
-    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
+    monkeypatch.setattr(exec_program.ExecProgram, "run", silent)
+    monkeypatch.setattr(backend_module, "_QUIET_SECONDS", 0.1)
     done = run(backend, "true")
     assert done.returncode == 255 and b"broke before its end was told: nothing was heard" in done.stderr
-    run_blocking(backend.close())
 
 
 @pytest.mark.parametrize("how", ["cut", "restart"])
@@ -184,206 +182,167 @@ async def test_a_connection_that_breaks_is_told_and_the_pod_goes_on(server: ApiS
     if how == "cut":
         server.drop()
     else:
-        await asyncio.to_thread(server.stop_serving)
-        await asyncio.to_thread(server.refuse_one)
-        await asyncio.to_thread(server.start_serving)
+        await asyncio.to_thread(server.restart)
     await lost(waiting, kind=SwerexException)
     assert (await runtime.execute(Command(command="echo again", shell=True))).stdout == "again\n"
     assert begun.read_text() == "\n\n"  # nothing was run again
-    await runtime.create_session(CreateBashSessionRequest(session="new", startup_timeout=60))
+    await runtime.create_session(CreateBashSessionRequest(session="new", startup_timeout=DEADLINE))
     assert (await runtime.run_in_session(BashAction(command="echo 1", session="new"))).output == "1\n"
     await runtime.close()
 
 
-OOM = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
+def oom(server: ApiServer, pod: str) -> None:
+    server.do(server.container(server.pod(pod), {"terminated": {"reason": "OOMKilled", "exitCode": 137}}, "Failed"))
 
 
-@pytest.mark.parametrize(
-    ("how", "words"),
-    [
-        ("deleted", "is gone: it was deleted"),
-        ("out of memory", r"has ended \(OOMKilled, exit code 137\)"),
-        ("evicted", r"has ended \(Evicted: The node was low on resource: memory"),
-        ("deadline", r"has ended \(DeadlineExceeded: Pod was active longer"),
-        ("node", "The node node-1 of the pod .* is not there: Kubelet stopped posting"),
-        ("node gone", "The node node-1 of the pod .* is gone"),
-        ("recreated", "was deleted, and is not the one that it was"),
-        ("no server", "out of reach, for the API says: .*cannot be reached"),
-        ("locked out", "out of reach, for the API says: Unauthorized"),
-    ],
-)
-async def test_a_pod_that_is_lost(server: ApiServer, pod: str, how: str, words: str) -> None:
-    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
-    runtime, waiting = await working(backend, server.directory / "begun")
+def evict(server: ApiServer, pod: str) -> None:
+    words = "The node was low on resource: memory."
+    server.change(pod, phase="Failed", reason="Evicted", message=words, containerStatuses=[])
 
-    def lose() -> None:
-        if how == "deleted":
-            server.delete(pod)
-        elif how == "out of memory":
-            server.do(server.container(server.pod(pod), OOM, "Failed"))
-        elif how == "evicted":
-            words = "The node was low on resource: memory."
-            server.change(pod, phase="Failed", reason="Evicted", message=words, containerStatuses=[])
-        elif how == "deadline":
-            words = "Pod was active longer than specified deadline"
-            server.do(server.container(server.pod(pod), {"terminated": {"reason": "Error", "exitCode": 137}}, "Failed"))
-            server.change(pod, reason="DeadlineExceeded", message=words)
-        elif how.startswith("node"):
-            server.change(pod, conditions=[{"type": "Ready", "status": "False"}])
-            unknown = {"type": "Ready", "status": "Unknown", "message": "Kubelet stopped posting node status."}
-            words = "error dialing backend: dial tcp 10.0.0.7:10250: i/o timeout"
-            server.refusals.append(
-                lambda request, _: status(500, "InternalError", words) if "/exec" in request.path else None
-            )
-            server.nodes = {} if how == "node gone" else {"node-1": {"status": {"conditions": [unknown]}}}
-        elif how == "recreated":
-            server.pod(pod)["metadata"]["uid"] = "another"
-            server.do(server.container(server.pod(pod), server.waiting("ContainerCreating")))
-        elif how == "locked out":
-            server.tokens = {"new"}
-        server.kill(pod)
-        server.drop()
-        if how == "no server":
-            server.stop_serving()
 
-    await asyncio.to_thread(lose)
+def lose_node(server: ApiServer, pod: str, **nodes: Any) -> None:
+    server.change(pod, conditions=[{"type": "Ready", "status": "False"}])
+    refuse_exec(server, 500, "InternalError", "error dialing backend: dial tcp 10.0.0.7:10250: i/o timeout")
+    server.nodes = nodes
+
+
+def lose_nodes_status(server: ApiServer, pod: str) -> None:
+    unknown = {"type": "Ready", "status": "Unknown", "message": "Kubelet stopped posting node status."}
+    lose_node(server, pod, **{"node-1": {"status": {"conditions": [unknown]}}})
+
+
+def recreate(server: ApiServer, pod: str) -> None:
+    server.pod(pod)["metadata"]["uid"] = "another"
+    server.do(server.container(server.pod(pod), server.waiting("ContainerCreating")))
+
+
+LOSSES: dict[str, tuple[Callable[[ApiServer, str], object], str]] = {
+    "deleted": (ApiServer.delete, "is gone: it was deleted"),
+    "out of memory": (oom, "does not run: OOMKilled: its container main has ended with exit code 137"),
+    "evicted": (evict, "does not run: Evicted: The node was low on resource: memory"),
+    "node": (lose_nodes_status, "The node node-1 of the pod .* is not there: Kubelet stopped posting"),
+    "node gone": (lose_node, "The node node-1 of the pod .* is gone"),
+    "recreated": (recreate, "was deleted, and is not the one that it was"),
+    "no server": (lambda server, _: server.stop_serving(), "out of reach, for the API says: .*cannot be reached"),
+    "locked out": (lambda server, _: setattr(server, "tokens", {"new"}), "for the API says: Unauthorized"),
+}
+
+
+@pytest.mark.parametrize("how", LOSSES)
+async def test_a_pod_that_is_lost(server: ApiServer, pod: str, how: str) -> None:
+    lose, words = LOSSES[how]
+    runtime, waiting = await working(KubernetesBackend(pod, kubeconfig=server.kubeconfig), server.directory / "begun")
+    await asyncio.to_thread(lose, server, pod)
+    await asyncio.to_thread(server.kill, pod)
+    await asyncio.to_thread(server.drop)
     await lost(waiting)
-    alive = await runtime.is_alive(timeout=30)
-    assert not alive
+    assert not await runtime.is_alive(timeout=DEADLINE)
     with pytest.raises(SandboxLostError, match=words):
         await runtime.execute(Command(command=["true"]))
     await runtime.close()
 
 
-def test_which_container_and_whether_it_is_still_the_same(server: ApiServer) -> None:
+def test_which_container_and_whether_it_is_still_the_same(server: ApiServer, opened: Open) -> None:
     pod = server.start_pod("first", "second", **{"kubectl.kubernetes.io/default-container": "second"})
-
-    def backend(**more: Any) -> KubernetesBackend:
-        return KubernetesBackend(more.pop("pod", pod), **{"kubeconfig": server.kubeconfig, **more})
-
-    plain, named = backend(), backend(container="first", context="tests", namespace="default")
-    run_blocking(plain.open(), 60)
-    run_blocking(named.open(), 60)
-    assert (plain.container, named.container, run_blocking(plain.why_lost(), 60)) == ("second", "first", None)
+    plain = opened(pod, server.kubeconfig)
+    named = opened(pod, server.kubeconfig, container="first", context="tests", namespace="default")
+    assert (plain.container, named.container, run_blocking(plain.why_lost(), DEADLINE)) == ("second", "first", None)
     states = server.pod(pod)["status"]["containerStatuses"]
     states[0]["containerID"] = "test://another"
-    assert "restarted" in (run_blocking(named.why_lost(), 60) or "") and run_blocking(plain.why_lost(), 60) is None
+    assert "restarted" in (run_blocking(named.why_lost(), DEADLINE) or "")
+    assert run_blocking(plain.why_lost(), DEADLINE) is None
     states[0]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
-    for broken, words in (
-        (backend(container="first"), "is not running: CrashLoopBackOff"),
-        (backend(container="third"), "no container third, only first, second"),
-        (backend(pod="nobody"), "is gone"),
-        (backend(context="elsewhere"), "is gone"),
-        (backend(context="none"), "cannot be used: .*none"),
-        (backend(kubeconfig=str(server.directory / "none")), "There is no kubeconfig at"),
+    for asked, words in (
+        ({"container": "first"}, "container first of the pod .* does not run: CrashLoopBackOff"),
+        ({"container": "third"}, "no container third, only first, second"),
+        ({"pod": "nobody"}, "is gone"),
+        ({"context": "elsewhere"}, "is gone"),
+        ({"context": "none"}, "cannot be used: .*none"),
+        ({"kubeconfig": str(server.directory / "none")}, "There is no kubeconfig at"),
     ):
-        with pytest.raises(SandboxLostError, match=words):
-            run_blocking(broken.open(), 60)
-        lost = run_blocking(broken.why_lost(), 60)
-        assert lost is not None and len(lost) < 700
-        run_blocking(broken.close())
+        with pytest.raises(SandboxLostError, match=words) as caught:
+            opened(**{"pod": pod, "kubeconfig": server.kubeconfig, **asked})
+        assert len(str(caught.value)) < 700
     for name in ("--all", "a/b", "", "A"):
         with pytest.raises(InvalidInputError, match="not a name"):
             KubernetesBackend(name)
-    run_blocking(plain.close())
-    run_blocking(named.close())
 
 
-def test_credentials_that_expire_are_read_again(server: ApiServer, pod: str) -> None:
+def test_credentials_that_expire_are_read_again(server: ApiServer, pod: str, opened: Open) -> None:
     """As those that a cloud's program hands out, for some minutes each."""
-    program = server.directory / "token"
-    program.write_text("first")
+    token = server.directory / "token"
     credential = '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"%s"}}'
-    server.tokens = {"first"}
-    path = server.write_kubeconfig()
-    import json
-
-    config = json.loads(Path(path).read_text())
-    config["users"][0]["user"] = {
-        "exec": {
-            "apiVersion": "client.authentication.k8s.io/v1",
-            "command": "sh",
-            "args": ["-c", f"printf '{credential}' \"$(cat {program})\""],
-            "interactiveMode": "Never",
-        }
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": "sh",
+        "args": ["-c", f"printf '{credential}' \"$(cat {token})\""],
+        "interactiveMode": "Never",
     }
-    Path(path).write_text(json.dumps(config))
-    backend = KubernetesBackend(pod, kubeconfig=path)
-    run_blocking(backend.open(), 60)
+    token.write_text("first")
+    server.tokens = {"first"}
+    backend = opened(pod, server.write_kubeconfig(exec=plugin))
     assert run(backend, "echo", "1").stdout == b"1\n"
-    program.write_text("second\n")
+    token.write_text("second\n")
     server.tokens = {"second"}
     assert run(backend, "echo", "2").stdout == b"2\n"
-    assert run_blocking(backend.why_lost(), 60) is None
+    assert run_blocking(backend.why_lost(), DEADLINE) is None
     server.tokens = {"third"}
     assert b"Unauthorized" in run(backend, "true").stderr
-    run_blocking(backend.close())
 
 
-def test_tls_and_its_certificates(tmp_path: Path) -> None:
-    import tempfile
-
+def test_tls_and_its_certificates(tmp_path: Path, opened: Open) -> None:
+    """Also where the certificate is in the file itself, as in most kubeconfigs; no copy of it is left."""
     needs("openssl")
+    data = os.urandom(300_000)
     with ApiServer(tls=True) as server:
         pod = server.start_pod()
         before = set(os.listdir(tempfile.gettempdir()))
-        backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
-        run_blocking(backend.open(), 60)
-        data = os.urandom(300_000)
-        assert run(backend, "cat", input=data).stdout == data
-        # As most kubeconfigs have it: the certificate is in the file itself.
-        import base64
-        import json
-
+        assert run(opened(pod, server.kubeconfig), "cat", input=data).stdout == data
         config = json.loads(Path(server.kubeconfig).read_text())
-        path = config["clusters"][0]["cluster"].pop("certificate-authority")
-        inline = base64.b64encode(Path(path).read_bytes()).decode()
-        config["clusters"][0]["cluster"]["certificate-authority-data"] = inline
-        other = tmp_path / "inline"
-        other.write_text(json.dumps(config))
+        cluster = config["clusters"][0]["cluster"]
+        inline, none = tmp_path / "inline", tmp_path / "none"
+        authority = Path(cluster.pop("certificate-authority")).read_bytes()
+        none.write_text(json.dumps(config))
+        cluster["certificate-authority-data"] = base64.b64encode(authority).decode()
+        inline.write_text(json.dumps(config))
         for _ in range(2):
-            second = KubernetesBackend(pod, kubeconfig=str(other))
-            run_blocking(second.open(), 60)
-            assert run(second, "cat", input=data).stdout == data
-            run_blocking(second.close())
-        left = {it for it in set(os.listdir(tempfile.gettempdir())) - before if it.startswith("swerex-c-")}
-        assert not left
-        del config["clusters"][0]["cluster"]["certificate-authority-data"]
-        other.write_text(json.dumps(config))
-        third = KubernetesBackend(pod, kubeconfig=str(other))
+            backend = opened(pod, str(inline))
+            assert run(backend, "cat", input=data).stdout == data
+            run_blocking(backend.close())
+        assert not {it for it in set(os.listdir(tempfile.gettempdir())) - before if it.startswith("swerex-c-")}
         with pytest.raises(SandboxLostError, match="CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
-            run_blocking(third.open(), 60)
-        run_blocking(third.close())
-        run_blocking(backend.close())
+            opened(pod, str(none))
 
 
-def test_connections_are_closed_with_their_last_user(server: ApiServer, pod: str) -> None:
-    first, second = (KubernetesBackend(pod, kubeconfig=server.kubeconfig) for _ in range(2))
-    run_blocking(first.open(), 60)
-    run_blocking(second.open(), 60)
-    assert first._cluster is second._cluster is not None
+def connections_to(port: int) -> int:
+    found = 0
+    for each in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(each))) as connection:
+            found += connection.getpeername()[1:2] == (port,)
+    return found
+
+
+def test_connections_are_closed_with_their_last_user(server: ApiServer, pod: str, opened: Open) -> None:
+    first, second = opened(pod, server.kubeconfig), opened(pod, server.kubeconfig)
+    assert connections_to(server.port) == 1
     run_blocking(first.close())
-    assert run_blocking(second.why_lost(), 60) is None and Cluster._known
-    run_blocking(second.close())
-    run_blocking(second.close())
-    assert not [it for it in Cluster._known.values() if it.access.kubeconfig == server.kubeconfig]
+    assert run_blocking(second.why_lost(), DEADLINE) is None
+    for _ in range(2):
+        run_blocking(second.close())
+        until(lambda: connections_to(server.port) == 0)
 
 
-def test_a_program_that_is_closed_is_let_go(server: ApiServer, pod: str) -> None:
-    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
-
+def test_a_program_that_is_closed_is_let_go(server: ApiServer, backend: KubernetesBackend) -> None:
     async def work() -> None:
         async with started(backend, "cat"):
             await until_async(lambda: server.programs == 1)
         await until_async(lambda: server.programs == 0)
 
-    run_blocking(work(), 60)
-    run_blocking(backend.close())
+    run_blocking(work(), DEADLINE)
 
 
-def test_many_at_once(server: ApiServer, pod: str) -> None:
+def test_many_at_once(backend: KubernetesBackend) -> None:
     """More than the library's pool of connections holds, which are 100."""
-    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
 
     async def run_all() -> list[int]:
         programs = await asyncio.gather(*(backend.exec(["bash", "-c", "read a; exit $a"], {}) for _ in range(110)))
@@ -396,74 +355,28 @@ def test_many_at_once(server: ApiServer, pod: str) -> None:
         return codes
 
     assert run_blocking(run_all(), DEADLINE) == list(range(110))
-    run_blocking(backend.close())
 
 
-def test_a_forked_process_keeps_no_connection_of_its_parents(server: ApiServer, pod: str) -> None:
-    """One that outlives its parent would keep what runs in pods, as if somebody still wanted it."""
-    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
-    run_blocking(backend.open(), 60)
-    sleeping = run_blocking(backend.exec(["sleep", "1000"], {}), 60)
+def test_a_forked_process_has_connections_of_its_own(server: ApiServer, backend: KubernetesBackend) -> None:
+    """It keeps none of its parent's, so that what runs in pods ends with the parent; and the parent's stay."""
+    sleeping = run_blocking(backend.exec(["sleep", "1000"], {}), DEADLINE)
     try:
         until(lambda: server.programs)
-        assert _connections_to(server.port) >= 2
+        assert connections_to(server.port) >= 2
         child = os.fork()
         if child == 0:
-            os._exit(_connections_to(server.port))
+            try:
+                fine = connections_to(server.port) == 0 and run(backend, "echo", "b").stdout == b"b\n"
+                fine = fine and run_blocking(backend.why_lost(), DEADLINE) is None
+                run_blocking(backend.close())
+                os._exit(0 if fine else 1)
+            finally:
+                os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert _connections_to(server.port) >= 2 and run(backend, "echo", "a").stdout == b"a\n"
+        assert connections_to(server.port) >= 2 and run(backend, "echo", "a").stdout == b"a\n"
+        assert run_blocking(backend.why_lost(), DEADLINE) is None
     finally:
-        run_blocking(sleeping.close(), 60)
-    run_blocking(backend.close())
-
-
-def _connections_to(port: int) -> int:
-    found = 0
-    for each in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(each))) as connection:
-            found += connection.getpeername()[1:2] == (port,)
-    return found
-
-
-def test_a_forked_process_has_connections_of_its_own(server: ApiServer, pod: str) -> None:
-    """Also with what its parent has made; and the parent's connections stay as they were."""
-    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
-    run_blocking(backend.open(), 60)
-    assert run(backend, "echo", "a").stdout == b"a\n"
-    child = os.fork()
-    if child == 0:
-        try:
-            fine = run(backend, "echo", "b").stdout == b"b\n" and run_blocking(backend.why_lost(), DEADLINE) is None
-            run_blocking(backend.close())
-            os._exit(0 if fine else 1)
-        finally:
-            os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert run(backend, "echo", "c").stdout == b"c\n"
-    assert run_blocking(backend.why_lost(), DEADLINE) is None
-    run_blocking(backend.close())
-
-
-def test_a_program_without_its_terminals_size_is_let_go(
-    server: ApiServer, pod: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    abandoned: list[object] = []
-    abandon = exec_program.ExecProgram.close
-
-    async def resize(*_: object) -> None:
-        raise ConnectionResetError("Cannot write to closing transport")
-
-    async def noted(self: exec_program.ExecProgram) -> None:
-        abandoned.append(self)
-        await abandon(self)
-
-    monkeypatch.setattr(exec_program.ExecProgram, "resize", resize)
-    monkeypatch.setattr(exec_program.ExecProgram, "close", noted)
-    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
-    with pytest.raises(SandboxLostError, match="closing transport"):
-        run_blocking(backend.exec(["cat"], {}, (24, 80)), 60)
-    assert len(abandoned) == 1
-    run_blocking(backend.close())
+        run_blocking(sleeping.close(), DEADLINE)
 
 
 @pytest.mark.parametrize("kind", [aiohttp.WSMsgType.PING, None])
@@ -471,7 +384,7 @@ async def test_outputs_are_read_while_pings_wait_for_input_to_be_taken(
     kind: aiohttp.WSMsgType | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program may take more input only when its output is read."""
-    monkeypatch.setattr(exec_program, "_PING_SECONDS", 0.1, raising=False)
+    monkeypatch.setattr(backend_module, "_PING_SECONDS", 0.1)
 
     class Full:
         def __init__(self) -> None:
@@ -486,12 +399,12 @@ async def test_outputs_are_read_while_pings_wait_for_input_to_be_taken(
                 raise TimeoutError
             return self.messages.pop(0)
 
-        async def ping(self, data: bytes) -> None:
+        async def ping(self, data: bytes = b"") -> None:
             await asyncio.Event().wait()
 
         pong = ping
 
-    program = exec_program.ExecProgram(Full(), "pod")  # type: ignore[arg-type]
+    program = ExecProgram(Full(), "pod")  # type: ignore[arg-type]
     assert await asyncio.wait_for(program.receive(), DEADLINE) == (1, b"out")
 
 
@@ -513,95 +426,7 @@ async def test_a_flood_of_small_messages_leaves_others_their_turns() -> None:
 
     turns = 0
     counting = asyncio.ensure_future(count())
-    program = exec_program.ExecProgram(Flood(), "pod")  # type: ignore[arg-type]
+    program = ExecProgram(Flood(), "pod")  # type: ignore[arg-type]
     assert await program.receive() is None
     counting.cancel()
     assert turns > 3
-
-
-@pytest.mark.parametrize("how", ["get", "dial"])
-def test_what_is_asked_of_a_cluster_that_was_let_go_of_is_refused(server: ApiServer, how: str) -> None:
-    async def ask() -> None:
-        cluster = await Cluster.shared(Access(kubeconfig=server.kubeconfig))
-        await cluster.release()
-        if how == "get":
-            await cluster.get("default", "pod")
-        else:
-            await connect(cluster, "default", "pod", "main", ["true"], tty=False, timeout=DEADLINE)
-
-    with pytest.raises(UnusableConfigError, match="were closed"):
-        background.run_blocking(ask(), DEADLINE)
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "words"),
-    [
-        (TimeoutError(), UnreachableError, "did not answer within"),
-        (ConnectionResetError("reset"), UnreachableError, "cannot be reached: reset"),
-        (aiohttp.ServerDisconnectedError("gone"), UnreachableError, "cannot be reached: gone"),
-        (aiohttp.ClientPayloadError("cut"), UnreachableError, "cannot be reached: cut"),
-        (config.ConfigException("no token"), UnusableConfigError, "The kubeconfig .* cannot be used: no token"),
-        (RuntimeError("Session is closed"), UnusableConfigError, "connections to the cluster were closed"),
-        (ZeroDivisionError("ours"), ZeroDivisionError, "ours"),
-    ],
-)
-def test_an_error_of_the_libraries_is_told_alike_whatever_was_asked(
-    server: ApiServer, pod: str, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception], words: str
-) -> None:
-    """A request, a watch, and a program; before the answer and within it."""
-
-    class Api:
-        def __getattr__(self, name: str) -> Any:
-            return self.call
-
-        async def call(self, *args: Any, **kwargs: Any) -> Any:
-            raise error
-
-    class Answer:
-        status = 200
-        content = property(lambda self: self)
-
-        async def read(self) -> bytes:
-            raise error
-
-        readline = read
-
-        def release(self) -> None:
-            pass
-
-        close = release
-
-    class LateApi(Api):
-        async def call(self, *args: Any, **kwargs: Any) -> Any:
-            return Answer()
-
-    async def watched(cluster: Cluster) -> None:
-        async for _ in cluster.watch("default", "pod", "1", 10.0):
-            pass
-
-    async def each() -> list[Exception]:
-        cluster = await Cluster.shared(Access(kubeconfig=server.kubeconfig))
-        users = cluster._users
-        found = []
-        try:
-            for api in (Api(), LateApi()):
-                monkeypatch.setattr(cluster, "request_api", api)
-                monkeypatch.setattr(cluster, "socket_api", api)
-                work = [cluster.get("default", pod), watched(cluster)]
-                if type(api) is Api:
-                    asked = {"tty": False, "timeout": 5.0}
-                    work.append(connect(cluster, "default", pod, None, ["true"], **asked))  # type: ignore[arg-type]
-                for one in work:
-                    cluster._users = 0 if isinstance(error, RuntimeError) else users
-                    with pytest.raises(type(error) if kind is ZeroDivisionError else kind, match=words) as caught:
-                        await one
-                    found.append(caught.value)
-        finally:
-            monkeypatch.undo()
-            cluster._users = users
-            await cluster.release()
-        return found
-
-    found = background.run_blocking(each(), 60)
-    assert [type(it) for it in found] == [kind] * 5
-    assert all(it is error or it.__cause__ is error for it in found)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +30,7 @@ from swerex_c.exceptions import (
     PodStartupTimeoutError,
     StartupTimeoutError,
 )
-from swerex_c.providers.kubernetes import pod_spec, readiness
+from swerex_c.providers.kubernetes import client, pod_spec, readiness
 from swerex_c.runtime.abstract import Command
 from swerex_c.utils.free_port import find_free_port
 from tests.support.harness import needs
@@ -52,6 +55,7 @@ FULL: dict[str, Any] = {
     "annotations": {"example.org/note": "any text: ü"},
     "node_selector": {"kubernetes.io/arch": "amd64"},
     "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}],
+    "namespace": "other",
     "service_account": "agents",
     "mount_service_account_token": True,
     "runtime_class": "gvisor",
@@ -85,8 +89,8 @@ async def test_every_field_reaches_the_server(server: ApiServer) -> None:
     """The server refuses what the library's model of a pod does not know, or knows otherwise."""
     made = deployment(server, **FULL)
     await made.start()
-    assert made.pod_name is not None
-    pod = server.pod(made.pod_name)
+    assert made.pod_name is not None and made.namespace == "other"
+    pod = server.pod(made.pod_name, "other")
     spec, metadata = pod["spec"], pod["metadata"]
     work = spec["containers"][1]
     assert [it["name"] for it in spec["containers"]] == ["side", "work"]
@@ -159,8 +163,6 @@ def test_a_configuration_comes_back_as_it_was() -> None:
 
 @pytest.mark.parametrize("image", ["", "a", "UPPER/Case:Tag", "x" * 300, "-._", "reg:5000/a/b@sha256:abc"])
 def test_names_are_names(image: str) -> None:
-    import re
-
     names = {pod_spec.name_for(image) for _ in range(50)}
     assert len(names) == 50
     assert all(re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", it) for it in names)
@@ -182,15 +184,15 @@ def test_the_command_that_waits_takes_no_time_and_ends_when_asked() -> None:
 # Why it does not start
 
 
-def scripted(*states: dict[str, Any], phase: str = "Pending", **more: Any) -> Any:
-    """A kubelet that shows states of the container."""
+def scripted(*states: dict[str, Any], **status: Any) -> Any:
+    """A kubelet that shows states of the container, and then a status of the pod."""
 
     async def kubelet(server: ApiServer, pod: Pod) -> None:
         await server.schedule(pod)
         for state in states:
-            await server.container(pod, state, phase)
-        if more:
-            await server.update(pod, **more)
+            await server.container(pod, state, status.get("phase", "Pending"))
+        if status:
+            await server.update(pod, **status)
 
     return kubelet
 
@@ -200,88 +202,67 @@ def wait(reason: str, message: str = "") -> dict[str, Any]:
 
 
 PULL = 'failed to pull and unpack image "x": docker.io/x: not found: manifest unknown'
-EXITED = {"terminated": {"exitCode": 3, "reason": "Error"}}
 NO_BASH = 'failed to create shim task: exec: "bash": executable file not found in $PATH'
 
-NEVER: dict[str, tuple[Any, str, str, str]] = {
+
+def exited(code: int, reason: str, **more: str) -> dict[str, Any]:
+    return {"terminated": {"exitCode": code, "reason": reason, **more}}
+
+
+def failed(reason: str, message: str) -> Any:
+    return scripted(phase="Failed", reason=reason, message=message)
+
+
+NEVER: dict[str, tuple[Any, str, str, str, int | None]] = {
     "pull": (
         scripted(wait("ErrImagePull", PULL), wait("ImagePullBackOff", 'Back-off pulling image "x"')),
-        "image", "ErrImagePull|ImagePullBackOff", "manifest unknown",
+        "image", "ErrImagePull|ImagePullBackOff", "manifest unknown", None,
     ),
     "pull, seen late": (
         scripted(wait("ImagePullBackOff", 'Back-off pulling image "tests"')),
-        "image", "ImagePullBackOff", "Back-off.*: Failed to pull image.*pull access denied",
+        "image", "ImagePullBackOff", "Back-off.*: Failed to pull image.*pull access denied", None,
     ),
-    "name": (scripted(wait("InvalidImageName", "couldn't parse x")), "image", "InvalidImageName", "couldn't parse"),
-    "never": (scripted(wait("ErrImageNeverPull", "not present")), "image", "ErrImageNeverPull", "not present"),
+    "name": (
+        scripted(wait("InvalidImageName", "couldn't parse x")), "image", "InvalidImageName", "couldn't parse", None
+    ),
+    "never": (
+        scripted(wait("ErrImageNeverPull", "not present")), "image", "ErrImageNeverPull", "not present", None
+    ),
     "secret": (
         scripted(wait("CreateContainerConfigError", 'secret "s" not found')),
-        "configuration", "CreateContainerConfigError", 'secret "s" not found',
+        "configuration", "CreateContainerConfigError", 'secret "s" not found', None,
     ),
     "bash": (
-        scripted({"terminated": {"exitCode": 128, "reason": "StartError", "message": NO_BASH}}, phase="Failed"),
-        "command", "StartError", "executable file not found",
+        scripted(exited(128, "StartError", message=NO_BASH), phase="Failed"),
+        "command", "StartError", "executable file not found", 128,
     ),
-    "cri-o": (scripted(wait("CreateContainerError", NO_BASH)), "command", "CreateContainerError", "executable file"),
-    "exit": (scripted(EXITED, phase="Failed"), "command", "Error", "has ended with exit code 3"),
-    "done": (
-        scripted({"terminated": {"exitCode": 0, "reason": "Completed"}}, phase="Succeeded"),
-        "command", "Completed", "exit code 0",
+    "cri-o": (
+        scripted(wait("CreateContainerError", NO_BASH)), "command", "CreateContainerError", "executable file", None
     ),
-    "oom": (
-        scripted({"terminated": {"exitCode": 137, "reason": "OOMKilled"}}, phase="Failed"),
-        "out-of-memory", "OOMKilled", "exit code 137",
-    ),
-    "evicted": (
-        scripted(phase="Failed", reason="Evicted", message="The node was low on resource: memory."),
-        "evicted", "Evicted", "low on resource: memory",
-    ),
-    "node": (
-        scripted(phase="Failed", reason="NodeLost", message="Node node-1 which was running pod is unresponsive"),
-        "node", "NodeLost", "is unresponsive",
-    ),
-    "full": (
-        scripted(phase="Failed", reason="OutOfmemory", message="Node didn't have enough resource: memory"),
-        "node", "OutOfmemory", "enough resource",
-    ),
-    "deadline": (
-        scripted(phase="Failed", reason="DeadlineExceeded", message="Pod was active on the node longer"),
-        "deadline", "DeadlineExceeded", "longer",
-    ),
+    "exit": (scripted(exited(3, "Error"), phase="Failed"), "command", "Error", "has ended with exit code 3", 3),
+    "done": (scripted(exited(0, "Completed"), phase="Succeeded"), "command", "Completed", "exit code 0", 0),
+    "oom": (scripted(exited(137, "OOMKilled"), phase="Failed"), "out-of-memory", "OOMKilled", "exit code 137", 137),
+    "evicted": (failed("Evicted", "The node was low on resource: memory."), "evicted", "Evicted", "low on", None),
+    "node": (failed("NodeLost", "Node node-1 is unresponsive"), "node", "NodeLost", "is unresponsive", None),
+    "full": (failed("OutOfmemory", "Node didn't have enough resource"), "node", "OutOfmemory", "enough", None),
+    "deadline": (failed("DeadlineExceeded", "Pod was active longer"), "deadline", "DeadlineExceeded", "longer", None),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NEVER)
 async def test_why_it_never_will(server: ApiServer, name: str) -> None:
-    import re
-
-    kubelet, cause, reason, words = NEVER[name]
-    if name in ("evicted", "node", "full", "deadline"):
-        parts = {"evicted": ("Evicted", "The node was low on resource: memory."),
-                 "node": ("NodeLost", "Node node-1 which was running pod is unresponsive"),
-                 "full": ("OutOfmemory", "Node didn't have enough resource: memory"),
-                 "deadline": ("DeadlineExceeded", "Pod was active on the node longer")}[name]  # fmt: skip
-
-        async def failed(server: ApiServer, pod: Pod) -> None:
-            await server.schedule(pod)
-            await server.update(pod, phase="Failed", reason=parts[0], message=parts[1])
-
-        kubelet = failed
-    server.kubelets["tests"] = kubelet
+    server.kubelets["tests"], cause, reason, words, code = NEVER[name]
     server.logs[""] = "".join(f"line {i}\n" for i in range(100))
-    text = 'Failed to pull image "tests": pull access denied, repository does not exist'
     if name == "pull, seen late":
-        server.note("Failed", text)
+        server.note("Failed", 'Failed to pull image "tests": pull access denied, repository does not exist')
     made = deployment(server)
     with pytest.raises(PodStartupError, match=words) as caught:
         await made.start()
     error = caught.value
     assert not isinstance(error, TimeoutError)
-    assert error.cause == cause and re.fullmatch(reason, error.reason)
+    assert (error.cause, error.exit_code) == (cause, code) and re.fullmatch(reason, error.reason)
     if cause in ("command", "out-of-memory"):
         assert error.log.splitlines() == [f"line {i}" for i in range(80, 100)]
-        if name != "cri-o":
-            assert error.exit_code == {"bash": 128, "exit": 3, "done": 0, "oom": 137}[name]
     assert not server.pods and made.pod_name is None
     with pytest.raises(DeploymentNotStartedError):
         made.runtime  # noqa: B018
@@ -293,8 +274,8 @@ async def test_a_container_that_crashes_again_and_again(server: ApiServer) -> No
     async def kubelet(server: ApiServer, pod: Pod) -> None:
         await server.schedule(pod)
         state = wait("CrashLoopBackOff", "back-off 10s restarting failed container")
-        last = {"terminated": {"exitCode": 2, "reason": "Error"}}
-        await server.update(pod, initContainerStatuses=[{"name": "first", "state": state, "lastState": last}])
+        first = {"name": "first", "state": state, "lastState": exited(2, "Error")}
+        await server.update(pod, initContainerStatuses=[first])
 
     server.kubelets["tests"] = kubelet
     server.logs[""] = "cannot find it\n"
@@ -375,24 +356,17 @@ REFUSALS = [
     (400, "BadRequest", 'admission webhook "v.example" denied the request: no tags', "refused"),
     (422, "Invalid", 'Pod "x" is invalid: spec.containers[0].resources.requests: must be less than limit', "refused"),
     (403, "Forbidden", 'unable to create new content in namespace a because it is being terminated', "namespace"),
+    (404, "NotFound", 'namespaces "none" not found', "namespace"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("code", "reason", "words", "cause"), REFUSALS)
 async def test_why_the_server_makes_no_pod(server: ApiServer, code: int, reason: str, words: str, cause: str) -> None:
-    import re
-
     server.refusals.append(lambda request, body: status(code, reason, words) if body else None)
     with pytest.raises(PodStartupError, match=re.escape(words)) as caught:
         await deployment(server).start()
     assert (caught.value.cause, caught.value.reason) == (cause, reason)
     assert not [it for it in server.asked if not it.startswith("POST")]  # nothing is waited for, nothing is deleted
-
-
-async def test_a_namespace_that_is_not_there(server: ApiServer) -> None:
-    with pytest.raises(PodStartupError, match='namespaces "none" not found') as caught:
-        await deployment(server, namespace="none").start()
-    assert caught.value.cause == "namespace"
 
 
 async def test_a_busy_server_is_asked_again(server: ApiServer) -> None:
@@ -417,11 +391,12 @@ async def test_a_busy_server_is_asked_again(server: ApiServer) -> None:
 
 
 async def test_no_cluster_is_reached(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_MORE_PATIENCE", 0.5)
     config = json.loads(Path(server.kubeconfig).read_text())
     config["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{find_free_port()}"
     path = tmp_path / "config"
     path.write_text(json.dumps(config))
-    with pytest.raises(PodStartupError, match="No cluster answers: .*cannot be reached") as caught:
+    with pytest.raises(PodStartupError, match="Cannot create the pod tests-.*: http.* cannot be reached") as caught:
         await deployment(server, kubeconfig=str(path)).start()
     assert caught.value.cause == "unreachable"
     for text in ("", "[]", "a: [", "{}", '{"current-context": "x", "contexts": [], "clusters": []}'):
@@ -445,14 +420,12 @@ async def test_from_within_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """With the token of the pod's own service account, which its node renews, and in the pod's namespace."""
     from kubernetes_asyncio.config import incluster_config
 
-    from swerex_c.providers.kubernetes import access
-
     needs("openssl")
     with ApiServer(tls=True) as server:
         token, server.tokens = tmp_path / "token", {"first"}
         token.write_text("first\n")
         (tmp_path / "namespace").write_text("other")
-        monkeypatch.setattr(access, "_SERVICE_ACCOUNT", tmp_path)
+        monkeypatch.setattr(client, "_SERVICE_ACCOUNT", tmp_path)
         monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
         monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(server.authority))
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
@@ -503,9 +476,53 @@ async def test_credentials_that_are_no_good(server: ApiServer) -> None:
 # The watch
 
 
-async def test_a_watch_whose_version_is_too_old_begins_anew(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "_WATCH_SECONDS", 1000.0)  # the pod is not asked for
+@pytest.fixture
+def only_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pods are asked for once: what a watch misses is missed."""
+    monkeypatch.setattr(readiness, "_WATCH_SECONDS", 1000.0)
 
+
+@pytest.mark.usefixtures("only_watched")
+async def test_what_happens_before_the_pod_is_waited_for_is_seen(server: ApiServer) -> None:
+    async def late_answer() -> None:
+        await until_async(lambda: any(pod["status"].get("phase") == "Running" for pod in server.pods.values()))
+
+    server.after_create = late_answer
+    made = deployment(server)
+    await made.start()
+    await made.stop()
+
+
+def told(**status: Any) -> Pod:
+    metadata = {"name": "p", "uid": "1", "resourceVersion": "7"}
+    return {"metadata": metadata, "spec": {"containers": [{"name": "main"}]}, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("status", "cause"),
+    [
+        ({"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory"}, "evicted"),
+        ({"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}, "deleted"),
+    ],
+)
+async def test_a_pod_that_has_ended_and_is_deleted_at_once(status: dict[str, Any], cause: str) -> None:
+    """Why it has ended says more than that it is gone; and what is gone does not run."""
+
+    class Cluster:
+        async def get(self, namespace: str, name: str) -> Pod:
+            return told(phase="Pending")
+
+        async def watch(self, *_: object) -> AsyncIterator[tuple[str, Pod]]:
+            yield "DELETED", told(**status)
+
+    wait = readiness.PodWait(Cluster(), "default", "p", "main")  # type: ignore[arg-type]
+    with pytest.raises(PodStartupError) as caught:
+        await wait.ready(time.monotonic() + DEADLINE)
+    assert caught.value.cause == cause
+
+
+@pytest.mark.usefixtures("only_watched")
+async def test_a_watch_whose_version_is_too_old_begins_anew(server: ApiServer) -> None:
     async def kubelet(server: ApiServer, pod: Pod) -> None:
         await server.schedule(pod)
         await until_async(lambda: server.watching)
@@ -569,9 +586,7 @@ async def test_a_server_that_restarts_while_a_pod_starts(server: ApiServer) -> N
     made = deployment(server)
     starting = asyncio.ensure_future(made.start())
     await until_async(lambda: server.watching)
-    await asyncio.to_thread(server.stop_serving)
-    await asyncio.to_thread(server.refuse_one)
-    await asyncio.to_thread(server.start_serving)
+    await asyncio.to_thread(server.restart)
     go.set()
     await asyncio.wait_for(starting, DEADLINE)
     await made.stop()

@@ -1,0 +1,553 @@
+"""Requests to the API server of a Kubernetes cluster, over shared connections.
+
+    Access ==> Cluster.shared() -- one object per cluster, shared by its users until the last one releases it
+                 get(), create(), ...   requests: JSON in and out
+                 watch()                changes of a pod
+                 exec()                 the WebSocket of a program
+
+All code here runs in the event loop of `swerex_c.utils.background`. The library `kubernetes_asyncio` reads kubeconfigs,
+runs the programs that they name for credentials, and makes URLs, headers and TLS. Its models are not used, because a
+cluster may be newer than they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import math
+import os
+import socket
+import time
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import urlencode
+
+import aiohttp
+import yarl
+
+from swerex_c._version import __version__
+from swerex_c.exceptions import PodStartupError
+from swerex_c.utils.temporary import temporary_directory
+
+__all__ = ["Access", "Cluster", "ClusterError", "require", "startup_error"]
+
+_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Directory of the credentials that a pod has for its own cluster."""
+
+_EXEC = "connect_get_namespaced_pod_exec"
+
+_EXEC_PROTOCOL = "v5.channel.k8s.io"
+"""The protocol of a program's WebSocket. It can tell the end of the input; Kubernetes knows it since 1.30."""
+
+_TOO_OLD = f"The API server does not speak {_EXEC_PROTOCOL}: Kubernetes 1.30 or later is needed"
+
+_TIMEOUT = 30.0
+"""Seconds to wait for a response, and to ask a busy server again."""
+
+_PATIENCE = 2.0
+"""Seconds to repeat a failed request, unless the caller has more patience. A server that restarts refuses connections
+for a moment; a node that is lost makes requests fail too, and that has to be told soon."""
+
+_MORE_PATIENCE = 10.0
+"""The same for the creation and the deletion of a pod."""
+
+_MAX_PAUSE = 2.0
+"""Maximum seconds to pause before a failed request is repeated."""
+
+_BUSY_SECONDS = 0.5
+"""Seconds to pause before a retry if the server is busy and does not say for how long."""
+
+_KEEP_ALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+"""Options by which the kernel detects a lost peer after half a minute, also while the peer reads no input."""
+
+_PERMANENT = (aiohttp.ClientConnectorDNSError, aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)
+"""Failures to connect that do not pass: a wrong name or certificate."""
+
+
+def require() -> Any:
+    """Import and return the library `kubernetes_asyncio`.
+
+    Its modules `client` and `config` are imported too.
+
+    Raises:
+        ModuleNotFoundError: if the library is not installed; the message says how to install it.
+    """
+    try:
+        import kubernetes_asyncio
+        import kubernetes_asyncio.client
+        import kubernetes_asyncio.config
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "kubernetes_asyncio":
+            raise
+        message = "Pods of Kubernetes are reached by kubernetes_asyncio: pip install 'swerex-c[kubernetes]'"
+        raise ModuleNotFoundError(message, name=error.name) from None
+    return kubernetes_asyncio
+
+
+# Errors
+
+
+class ClusterError(Exception):
+    """A failed request to a cluster."""
+
+    def __init__(
+        self, message: str, *, code: int = 0, reason: str = "", cause: str = "unreachable", pause: float | None = None
+    ) -> None:
+        """Create an error.
+
+        Args:
+            code: HTTP status of the response; 0 if there was none.
+            reason: the server's word for the cause, such as `AlreadyExists`; empty if it gave none.
+            cause: `cause` of a startup error, if there was no response.
+            pause: seconds that the server asks to wait; None if it does not ask.
+        """
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.cause = _cause(code, reason, message.lower()) if code else cause
+        self.pause = pause
+        self.may_have_run = code >= 500
+        """True if the server may have carried out the request nevertheless."""
+
+        self.is_busy = code == 429 or (code == 409 and reason == "Conflict")
+        """True if the server has too much to do, or there is a conflict with other users of a quota."""
+
+        self.may_pass = self.may_have_run or self.is_busy
+        """True if the same request may succeed a moment later."""
+
+
+def _cause(code: int, reason: str, text: str) -> str:
+    """Return the `cause` of a startup error for an error response."""
+    if code == 401:
+        return "credentials"
+    if code == 404 and "namespaces" in text:
+        return "namespace"
+    if code == 403 and "exceeded quota" in text or "must specify" in text and "quota" in text:
+        return "quota"
+    if code == 403:
+        if "is being terminated" in text or reason == "NamespaceTerminating":
+            return "namespace"
+        return "refused" if "admission webhook" in text and " cannot " not in text else "forbidden"
+    return "unreachable" if code >= 500 or code == 429 else "refused"
+
+
+def startup_error(error: ClusterError, what: str) -> PodStartupError:
+    """Return the startup error for a failed request.
+
+    Args:
+        what: action that the cluster did not carry out, for the message, such as "create the pod x".
+    """
+    hint = " (the credentials are wrong or have expired)" if error.code == 401 else ""
+    return PodStartupError(f"Cannot {what}: {error}{hint}", cause=error.cause, reason=error.reason)
+
+
+def _api_error(code: int, body: bytes = b"", retry_after: str = "") -> ClusterError:
+    """Return the error for an error response, with the server's own words.
+
+    Args:
+        retry_after: header `Retry-After` of the response; it is ignored unless it is a number of seconds.
+    """
+    try:
+        status = json.loads(body)
+        reason, message = str(status.get("reason") or ""), str(status.get("message") or "")
+    except (ValueError, AttributeError):  # an error page of a proxy is not JSON
+        reason, message = "", body[:500].decode(errors="replace")
+    text = " ".join(message.split()) or reason or f"HTTP status {code}"
+    return ClusterError(text, code=code, reason=reason, pause=float(retry_after) if retry_after.isdecimal() else None)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:500] or type(error).__name__
+
+
+# Credentials
+
+
+@dataclass(frozen=True)
+class Access:
+    """The choice of a cluster and of the credentials for it."""
+
+    context: str | None = None
+    """Context of the kubeconfig; None is its current context."""
+
+    kubeconfig: str | None = None
+    """Path of a file, or of several as in KUBECONFIG; None is that variable or ~/.kube/config."""
+
+    in_cluster: bool | None = None
+    """True uses the service account of the pod we run in; None does so where there is no kubeconfig."""
+
+    def resolved(self) -> Access:
+        """Return a copy with the defaults resolved from the environment.
+
+        Raises:
+            ClusterError: if there is no kubeconfig, and we do not run in a pod.
+        """
+        if self.in_cluster:
+            return Access(in_cluster=True)
+        files = self.kubeconfig or os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
+        if any(it and os.path.exists(os.path.expanduser(it)) for it in files.split(os.pathsep)):
+            return Access(self.context, files, False)
+        if self.in_cluster is None and self.kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+            return Access(in_cluster=True)
+        raise ClusterError(
+            f"There is no kubeconfig at {files}, and this is not a pod of a cluster", cause="credentials"
+        )
+
+    async def load(self, directory: str) -> tuple[Any, str]:
+        """Return the library's configuration, and the namespace of the context.
+
+        Args:
+            directory: where key files are written to. They are needed until clients are made.
+
+        Raises:
+            Exception: any, if the configuration is malformed or leads to no credentials.
+        """
+        library = require()
+        configuration = library.client.Configuration()
+        namespace = ""
+        if self.in_cluster:
+            library.config.load_incluster_config(client_configuration=configuration)
+            with contextlib.suppress(OSError):
+                namespace = (_SERVICE_ACCOUNT / "namespace").read_text().strip()
+        else:
+            loader = await library.config.load_kube_config(
+                config_file=self.kubeconfig,
+                context=self.context,
+                client_configuration=configuration,
+                persist_config=False,
+                temp_file_path=directory,
+            )
+            namespace = str((loader.current_context or {}).get("context", {}).get("namespace") or "")
+        # A token is read again when the server refuses it. Its file may end with a newline, which no header may have.
+        configuration.refresh_api_key_hook = None
+        configuration.api_key = {name: str(key).strip() for name, key in configuration.api_key.items()}
+        configuration.connection_pool_maxsize = 0  # no limit: each program and each watch has a connection of its own
+        return configuration, namespace or "default"
+
+
+def _forget_files(directory: str) -> None:
+    """Have the library forget the key files in a directory. It caches their paths, but they are deleted."""
+    files = getattr(require().config.kube_config, "_temp_files", {})
+    for content in [it for it, path in files.items() if path.startswith(directory)]:
+        del files[content]
+
+
+class Cluster:
+    """Client of the API server of one cluster.
+
+    Get an object from `shared`, and return it with `release`. The requests raise `ClusterError`.
+    """
+
+    _known: ClassVar[dict[Access, Cluster]] = {}
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self.namespace = "default"
+        """Namespace of the context, or of the pod that this process runs in."""
+
+        self._users = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        """Reset to the state without connections and credentials."""
+        self._api: Any = None  # the library's `CoreV1Api` that sends HTTP requests
+        self._exec_api: Any = None  # the one that opens WebSockets instead
+        self._clients: list[Any] = []  # also former ones, whose connections programs still use
+        self._renewing = asyncio.Lock()
+
+    @classmethod
+    async def shared(cls, access: Access) -> Cluster:
+        """Return the shared object of a cluster.
+
+        Its credentials were read, but a server has not necessarily checked them yet.
+
+        Raises:
+            ClusterError: if the credentials cannot be read.
+        """
+        resolved = access.resolved()
+        found = cls._known.setdefault(resolved, cls(resolved))
+        found._users += 1
+        try:
+            await found._renew(None)
+        except BaseException:
+            await found.release()
+            raise
+        return found
+
+    async def release(self) -> None:
+        """Return an object from `shared`; the caller must not use it any more.
+
+        The connections are closed when all its users have returned it.
+        """
+        self._users -= 1
+        if self._users:
+            return
+        if self._known.get(self.access) is self:
+            del self._known[self.access]
+        for client in self._clients:
+            with contextlib.suppress(Exception):
+                await client.close()
+
+    async def _renew(self, stale: Any) -> None:
+        """Read the configuration and make clients with it, unless that was done since the client `stale` was in use."""
+        async with self._renewing:
+            if self._api is not stale:
+                return
+            library = require()
+            with temporary_directory("swerex-c-") as directory:
+                try:
+                    configuration, self.namespace = await self.access.load(directory)
+                    requests, sockets = (library.client.ApiClient(configuration) for _ in range(2))
+                except Exception as error:  # a malformed file can make the library raise any exception
+                    origin = "The pod's service account" if self.access.in_cluster else "The kubeconfig "
+                    message = f"{origin}{self.access.kubeconfig or ''} cannot be used: {_one_line(error)}"
+                    raise ClusterError(message, cause="credentials") from error
+                finally:
+                    _forget_files(directory)
+            sockets.request = functools.partial(_open_socket, sockets)
+            requests.user_agent = sockets.user_agent = f"swerex-c/{__version__}"
+            self._clients += [requests, sockets]
+            self._api, self._exec_api = library.client.CoreV1Api(requests), library.client.CoreV1Api(sockets)
+
+    # Sending
+
+    async def _send(
+        self,
+        method: str,
+        *args: Any,
+        patience: float = _PATIENCE,
+        busy: float = _TIMEOUT,
+        websocket: bool = False,
+        **parameters: Any,
+    ) -> Any:
+        """Call a method of the library's `CoreV1Api`, which is repeated while it fails in a way that may pass.
+
+        Any of our requests may be carried out twice: we choose the name of a pod to create, there may be nothing to
+        delete, and a program to start is an idle bash, which ends with its connection.
+
+        Args:
+            patience: seconds for which the request is repeated after failures.
+            busy: the same for a server that has too much to do.
+            websocket: open a WebSocket, and return it.
+
+        Returns:
+            the body of the response; for a watch the response, before its body is read.
+        """
+        began, pause = time.monotonic(), 0.1
+        renewed = may_have_run = False
+        while True:
+            await self._renew(None)
+            used = self._api
+            try:
+                async with asyncio.timeout(_TIMEOUT):
+                    if websocket:
+                        return await getattr(self._exec_api, method)(*args, _preload_content=False, **parameters)
+                    return await self._ask(method, args, parameters)
+            except ClusterError as raised:
+                error = raised
+            except (aiohttp.ClientError, OSError) as raised:
+                error = self._converted(raised)
+            error.may_have_run = may_have_run = may_have_run or error.may_have_run
+            if error.code == 401 and not renewed:
+                renewed = True
+                await self._renew(used)
+                continue
+            pause, limit = min(2 * pause, _MAX_PAUSE), patience
+            if error.is_busy:
+                pause, limit = error.pause or _BUSY_SECONDS, busy
+            if not error.may_pass or time.monotonic() + pause > began + limit:
+                raise error
+            await asyncio.sleep(pause)
+
+    async def _ask(self, method: str, args: Any, parameters: Mapping[str, Any]) -> Any:
+        response = await getattr(self._api, method)(*args, _preload_content=False, **parameters)
+        if response.status < 400 and "watch" in parameters:
+            return response
+        body = await response.read()
+        if response.status >= 400:
+            raise _api_error(response.status, body, response.headers.get("Retry-After", ""))
+        return body
+
+    def _converted(self, error: Exception) -> ClusterError:
+        """Return the error for an exception of the libraries, which is its cause."""
+        if isinstance(error, aiohttp.WSServerHandshakeError):
+            converted = _api_error(error.status)
+        else:
+            late = isinstance(error, TimeoutError) and not str(error)
+            problem = (
+                f"did not answer within {_TIMEOUT:g} seconds" if late else f"cannot be reached: {_one_line(error)}"
+            )
+            converted = ClusterError(f"{self._api.api_client.configuration.host} {problem}")
+            converted.may_have_run = not isinstance(error, aiohttp.ClientConnectorError)
+            converted.may_pass = not isinstance(error, _PERMANENT)
+        converted.__cause__ = error
+        return converted
+
+    # Requests
+
+    async def _json(self, method: str, *args: Any, **parameters: Any) -> dict[str, Any]:
+        body = await self._send(method, *args, **parameters)
+        try:
+            found = json.loads(body)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise ClusterError(f"What answers is no API server of Kubernetes: {body[:200]!r}")
+        return found
+
+    async def get(self, namespace: str, name: str) -> dict[str, Any]:
+        """Return a pod."""
+        return await self._json("read_namespaced_pod", name, namespace)
+
+    async def create(self, namespace: str, pod: Mapping[str, Any], *, busy: float) -> None:
+        """Create a pod. It is no error if there is already one of its name, which is ours.
+
+        Args:
+            busy: seconds to ask a server again that has too much to do.
+        """
+        try:
+            await self._send("create_namespaced_pod", namespace, dict(pod), patience=_MORE_PATIENCE, busy=busy)
+        except ClusterError as error:
+            if error.reason != "AlreadyExists":
+                raise
+
+    async def delete(self, namespace: str, name: str, grace: int) -> bool:
+        """Delete a pod, and return whether there was one.
+
+        Args:
+            grace: seconds that the pod has to end by itself. With 0, the server does not wait for the node.
+        """
+        options = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": grace}
+        try:
+            await self._send("delete_namespaced_pod", name, namespace, body=options, patience=_MORE_PATIENCE)
+        except ClusterError as error:
+            if error.code != 404:
+                raise
+            return False
+        return True
+
+    async def find(self, namespace: str | None, selector: str) -> list[dict[str, Any]]:
+        """Return the pods that match a label selector, of one namespace or, with None, of all."""
+        method = "list_pod_for_all_namespaces" if namespace is None else "list_namespaced_pod"
+        where = () if namespace is None else (namespace,)
+        return list((await self._json(method, *where, label_selector=selector))["items"])
+
+    async def log(self, namespace: str, name: str, container: str, *, tail: int | None) -> str:
+        """Return the output of a container; of its lines only the last `tail`."""
+        more: dict[str, Any] = {} if tail is None else {"tail_lines": tail}
+        output: bytes = await self._send("read_namespaced_pod_log", name, namespace, container=container, **more)
+        return output.decode(errors="replace")
+
+    async def events(self, namespace: str, pod: str, uid: str) -> list[dict[str, Any]]:
+        """Return the events of a pod."""
+        selector = f"involvedObject.kind=Pod,involvedObject.name={pod}" + (f",involvedObject.uid={uid}" if uid else "")
+        return list((await self._json("list_namespaced_event", namespace, field_selector=selector))["items"])
+
+    async def node(self, name: str) -> dict[str, Any]:
+        return await self._json("read_node", name)
+
+    async def watch(
+        self, namespace: str, name: str, version: str, seconds: float
+    ) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
+        """Yield the changes of a pod since a version, as pairs of kind and pod, until the server ends the watch.
+
+        The kind is `ADDED`, `MODIFIED` or `DELETED`; `ERROR`, with a status, if the version is too old.
+
+        Args:
+            seconds: time after which the server ends it.
+
+        Raises:
+            aiohttp.ClientError, OSError: if the connection breaks.
+            LookupError, TypeError, ValueError: if an event does not have the form of one.
+        """
+        response = await self._send(
+            "list_namespaced_pod",
+            namespace,
+            field_selector=f"metadata.name={name}",
+            resource_version=version,
+            watch=True,
+            timeout_seconds=math.ceil(seconds),
+        )
+        try:
+            async for line in response.content:
+                event = json.loads(line)
+                yield event["type"], event["object"]
+                await asyncio.sleep(0)
+        finally:
+            response.close()
+
+    async def exec(
+        self, namespace: str, pod: str, container: str | None, command: list[str], *, tty: bool
+    ) -> aiohttp.ClientWebSocketResponse:
+        """Start a program in a container, and return the WebSocket to it."""
+        streams = {"stdin": True, "stdout": True, "stderr": not tty, "tty": tty}
+        parameters: dict[str, Any] = {name: str(value).lower() for name, value in streams.items()}
+        parameters["container"] = container
+        opened: aiohttp.ClientWebSocketResponse
+        try:
+            opened = await self._send(_EXEC, pod, namespace, websocket=True, command=command, **parameters)
+        except ClusterError as error:
+            raise await self._refusal(pod, namespace, container, error) from error.__cause__
+        if opened.protocol != _EXEC_PROTOCOL:
+            await opened.close()
+            raise ClusterError(_TOO_OLD, code=400)
+        if (connection := opened.get_extra_info("socket")) is not None:
+            for option in _KEEP_ALIVE:
+                connection.setsockopt(*option)
+        return opened
+
+    async def _refusal(self, pod: str, namespace: str, container: str | None, error: ClusterError) -> ClusterError:
+        """Return the error for a refused WebSocket, with the server's message.
+
+        The client of aiohttp does not read the message, so it comes from a repeated request without a WebSocket. Such a
+        request starts no program even if the server no longer refuses it.
+        """
+        if not error.code:
+            return error
+        try:
+            await self._send(_EXEC, pod, namespace, command="true", container=container)
+        except ClusterError as refused:
+            if refused.code and "pgrade" not in str(refused):
+                return refused
+        return ClusterError(f"{error}. {_TOO_OLD}", code=error.code) if error.code in (400, 403) else error
+
+
+async def _open_socket(client: Any, method: str, url: str, **request: Any) -> Any:
+    """Open a WebSocket for a request. Replaces the function by which the library sends a request that it has made.
+
+    Args:
+        client: `ApiClient` of the library.
+    """
+    configuration = client.configuration
+    query = urlencode(request.get("query_params") or (), doseq=True)
+    return await client.rest_client.pool_manager.ws_connect(
+        yarl.URL(f"{url.replace('http', 'ws', 1)}?{query}", encoded=True),
+        headers={name: value for name, value in (request.get("headers") or {}).items() if name != "Content-Type"},
+        protocols=(_EXEC_PROTOCOL,),
+        server_hostname=configuration.tls_server_name,
+        proxy=configuration.proxy,
+        proxy_headers=configuration.proxy_headers,
+        autoping=False,
+    )
+
+
+def _forget() -> None:
+    """Have a forked process open connections of its own, also for users from before the fork."""
+    for cluster in Cluster._known.values():
+        _inherited.extend(cluster._clients)
+        cluster._reset()
+
+
+_inherited: list[Any] = []
+"""Clients of the parent, kept because closing or freeing them would change the event loop that the parent uses."""
+
+os.register_at_fork(after_in_child=_forget)
