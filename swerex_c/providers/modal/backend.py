@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from swerex_c.exceptions import ConnectionLostError, ResourceError, SandboxLostError
 from swerex_c.sandbox.api_backend import ApiBackend
 from swerex_c.sandbox.backend import Process
-from swerex_c.utils.shell_script import read_script
+from swerex_c.sandbox.env_passing import as_words
 from swerex_c.utils.visible import visible
 
 __all__ = ["ModalBackend", "sentence", "why_ended"]
@@ -45,12 +44,13 @@ _GONE = ("NotFoundError", "SandboxTerminatedError", "SandboxTimeoutError")
 _UNREACHED = ("ConnectionError", "InternalError", "InternalFailure", "ServiceError", "TimeoutError")
 """Names of the SDK's errors when Modal or the network is unavailable now."""
 
-_FORGOTTEN = ("PS1", "PS2")
-"""Variables that a non-interactive bash does not pass on."""
+_SET_THERE = ("PS1", "PS2", "TERM")
+"""Variables that are set in the sandbox: the SDK sets TERM from this process, and the bash of `_RESIZE`, which is not
+interactive, passes no prompts on."""
 
-# Words and values that are not UTF-8 cannot be sent as they are, so bash decodes them from an escaped form. The SDK
-# cannot be given a terminal size: it uses the size of this process's terminal, if there is one. So stty sets the size.
-_ENTER = read_script("providers/modal/enter.bash")
+_RESIZE = 'stty rows "$1" cols "$2" 2>/dev/null; shift 2; exec "$@"'
+"""Script that sets the size of its terminal and becomes a program. The SDK cannot be given a size: it uses that of this
+process's terminal, if there is one."""
 
 
 def sentence(error: BaseException) -> str:
@@ -153,7 +153,7 @@ def _not_told(error: Exception, what: str) -> ResourceError:
     return ResourceError(f"Cannot read {what}. {sentence(error)}")
 
 
-async def _unless_lost(work: Coroutine[Any, Any, T], lost: asyncio.Future[str]) -> T:
+async def _unless_lost(work: Awaitable[T], lost: asyncio.Future[str]) -> T:
     """Return the result of `work`, or give up when the sandbox has ended: some requests never return then.
 
     Raises:
@@ -189,7 +189,7 @@ class ModalBackend(ApiBackend):
         words, variables = _sendable(argv, env, terminal)
         work = self.sandbox.exec.aio(*words, env=variables, text=False, pty=terminal is not None)
         try:
-            process = await _unless_lost(_awaited(work), lost)
+            process = await _unless_lost(work, lost)
         except SandboxLostError:
             raise
         except Exception as error:
@@ -241,49 +241,17 @@ class ModalBackend(ApiBackend):
     async def close(self) -> None:
         watching, self._watching = self._watching, None
         if watching is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_EOF_SECONDS):
-                    await _end(watching)
+            watching.cancel()
+            await asyncio.wait((watching,), timeout=_EOF_SECONDS)
 
 
 def _sendable(
     argv: Sequence[str], environment: Mapping[str, str], terminal: tuple[int, int] | None
 ) -> tuple[list[str], dict[str, str]]:
     """Return the command and the variables to send, to run `argv` in the sandbox."""
-    coded = not all(map(_is_text, (*argv, *environment.values())))
-    if terminal is None and not coded:
-        return list(argv), dict(environment)
-    odd = {name: value for name, value in environment.items() if name in _FORGOTTEN or not _is_text(value)}
-    plain = {name: value for name, value in environment.items() if name not in odd}
-    rows, columns = terminal or (0, 0)
-    # On a terminal the SDK sets TERM from this process, like the size, so TERM is set after that.
-    kind = plain.pop("TERM", "") if terminal else ""
-    words = [*argv, *(f"{name}={value}" for name, value in odd.items())]
-    if coded:
-        words = [_escaped(word) for word in words]
-    head = ["bash", "-c", _ENTER, "bash", str(rows), str(columns), kind, "1" if coded else "", str(len(argv))]
-    return [*head, *words], plain
-
-
-def _is_text(word: str) -> bool:
-    try:
-        word.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _escaped(word: str) -> str:
-    """Escape a word as ASCII for `%b` of bash's printf."""
-    data = word.encode(errors="surrogateescape")
-    return re.sub(rb"[^A-Za-z0-9_./=:, -]", lambda found: b"\\x%02x" % found[0][0], data).decode()
-
-
-async def _awaited(work: Awaitable[T]) -> T:
-    return await work
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    set_there = _SET_THERE if terminal is not None else ()
+    odd = {name: value for name, value in environment.items() if name in set_there}
+    words = as_words(argv, odd)
+    if terminal is not None:
+        words = ["bash", "-c", _RESIZE, "bash", *map(str, terminal), *words]
+    return words, {name: value for name, value in environment.items() if name not in odd}

@@ -239,7 +239,7 @@ class ModalDeployment(SandboxDeployment):
 
     async def _made(self, work: Awaitable[Any]) -> None:
         """Store the sandbox that a request creates. If it is cancelled, the response is waited for nevertheless."""
-        creating = asyncio.ensure_future(_awaited(work))
+        creating = asyncio.ensure_future(work)
         try:
             self._sandbox = await asyncio.shield(creating)
         except asyncio.CancelledError:
@@ -326,10 +326,6 @@ _REFUSALS = (
 
 async def _look_up() -> Any:
     return await sdk().App.lookup.aio(_modal_tags.APP, create_if_missing=True)
-
-
-async def _awaited(work: Awaitable[T]) -> T:
-    return await work
 
 
 async def _finish(sandbox: Any) -> None:
