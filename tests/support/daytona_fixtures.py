@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import swerex_c
 from tests.support.daytona_server import DaytonaWorld
 from tests.support.wait import until
 
@@ -29,11 +27,6 @@ def daytona(directory: Path) -> Iterator[DaytonaWorld]:
     places, programs = directory / "places", directory / "programs"
     places.mkdir()
     programs.mkdir()
-    remote = programs / "swerex-remote"
-    package = Path(swerex_c.__file__).parent.parent
-    main = "from swerex_c.cli.serve import main; main()"
-    remote.write_text(f'#!/bin/sh\nPYTHONPATH={package} exec {sys.executable} -c "{main}" "$@"\n')
-    remote.chmod(0o755)
     with contextlib.closing(DaytonaWorld(places, programs, KEY)) as world:
         yield world
 

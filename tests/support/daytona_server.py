@@ -1,4 +1,4 @@
-"""A Daytona of the tests' own: API, toolbox and preview links, over HTTP and WebSocket as the SDK speaks them.
+"""A Daytona of the tests' own: API and toolbox, over HTTP and WebSocket as the SDK speaks them.
 
 Its sandboxes are directories and processes of this machine, with real terminals. What it does follows the toolbox's
 source (apps/daemon of daytonaio/daytona, v0.190) where that matters to us: the shell is a login shell, a client for
@@ -28,7 +28,7 @@ from typing import Any
 from aiohttp import WSMsgType, web
 
 from tests.support import needs
-from tests.support.fake_cloud import STDOUT, LoopThread, Program, connect, kill_all
+from tests.support.fake_cloud import STDOUT, LoopThread, Program, kill_all
 from tests.support.processes import descendants
 
 QUEUE = 256
@@ -127,8 +127,6 @@ class Sandbox:
         self.directory.mkdir()
         self.image = body.get("buildInfo", {}).get("dockerfileContent", "").partition("FROM ")[2].strip()
         self.terminals: dict[str, Terminal] = {}
-        self.sessions: dict[str, dict[str, Any]] = {}
-        self.previews: dict[int, tuple[Any, str]] = {}
         self.shell = [{"dash": "dash", "zsh": "zsh"}.get(self.image, SHELL), "-i", "-l"]
         profile = "PS1='sandbox$ '\n" + ("echo hello; sleep 1\n" if "greeting" in self.image else "")
         if "bare" in self.image:  # /etc/profile has set another
@@ -194,12 +192,6 @@ class Sandbox:
         self.state = state
         for terminal in list(self.terminals.values()):
             await terminal.kill()
-        for session in self.sessions.values():
-            for process in session["processes"]:
-                kill_tree(process)
-                await asyncio.to_thread(process.wait)
-        for server, _ in self.previews.values():
-            server.close()
         await asyncio.to_thread(kill_all, f"DAYTONA_SANDBOX_ID={self.id}")
 
 
@@ -237,7 +229,6 @@ class DaytonaWorld:
         self.counts: Counter[str] = Counter()
         self.build = self.delay = self.lag = 0.0  # seconds
         self.refusal: dict[str, Any] | None = None
-        self.upgrades = True
 
     def all(self) -> list[Sandbox]:
         return list(self.sandboxes.values())
@@ -334,41 +325,6 @@ class DaytonaWorld:
     async def proxy_url(self, request: web.Request) -> web.Response:
         return web.json_response({"url": f"{self.url}/toolbox"})
 
-    async def preview_url(self, request: web.Request) -> web.Response:
-        sandbox, port = self.running(request), int(request.match_info["port"])
-        if port not in sandbox.previews:
-            token = secrets.token_hex(8)
-            server = await asyncio.start_server(lambda r, w: self.preview(r, w, port, token), "127.0.0.1", 0)
-            sandbox.previews[port] = server, token
-        server, token = sandbox.previews[port]
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        return web.json_response({"sandboxId": sandbox.id, "url": url, "token": token})
-
-    async def preview(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int, token: str) -> None:
-        """Carry one connection to the sandbox's port, if its first request has the token."""
-        with contextlib.suppress(OSError, EOFError, asyncio.LimitOverrunError):
-            try:
-                head = await reader.readuntil(b"\r\n\r\n")
-                lines = head.decode("latin-1").lower().split("\r\n")
-                self.counts["preview"] += 1
-                if f"x-daytona-preview-token: {token}" not in lines:
-                    self.counts["preview refused"] += 1
-                    writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-                    return
-                if any(line.startswith("upgrade:") for line in lines):
-                    self.counts["upgrade"] += 1
-                    if not self.upgrades:
-                        writer.write(b"HTTP/1.1 426 Upgrade Required\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-                        return
-                try:
-                    await connect(reader, writer, port, head)
-                except OSError:
-                    writer.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-            finally:
-                with contextlib.suppress(OSError):
-                    await writer.drain()
-                writer.close()
-
     # ---- the toolbox
 
     async def create_terminal(self, request: web.Request) -> web.StreamResponse:
@@ -406,51 +362,6 @@ class DaytonaWorld:
         await terminal.kill()
         return web.json_response({"message": "PTY session deleted"})
 
-    async def create_session(self, request: web.Request) -> web.Response:
-        body = await request.json()
-        self.running(request).sessions[body["sessionId"]] = {"commands": [], "processes": []}
-        return web.json_response({}, status=201)
-
-    async def list_sessions(self, request: web.Request) -> web.Response:
-        sessions = self.running(request).sessions
-        return web.json_response([{"sessionId": k, "commands": v["commands"]} for k, v in sessions.items()])
-
-    async def run_in_session(self, request: web.Request) -> web.Response:
-        sandbox, body = self.running(request), await request.json()
-        session = sandbox.sessions[request.match_info["name"]]
-        command = {"id": secrets.token_hex(8), "command": body["command"]}
-        log = sandbox.directory / f".log-{command['id']}"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [SHELL, "-c", body["command"]],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=sandbox.directory,
-                env=sandbox.environment(),
-                start_new_session=True,
-            )
-        session["commands"].append(command)
-        session["processes"].append(process)
-        if body.get("runAsync"):
-            return web.json_response({"cmdId": command["id"]}, status=202)
-        while process.poll() is None:
-            await asyncio.sleep(0.01)
-        return web.json_response({"cmdId": command["id"], "exitCode": process.returncode, "output": log.read_text()})
-
-    async def session_logs(self, request: web.Request) -> web.Response:
-        sandbox = self.running(request)
-        text = (sandbox.directory / f".log-{request.match_info['command']}").read_text(errors="replace")
-        return web.json_response({"output": text, "stdout": text, "stderr": ""})
-
-    async def session_command(self, request: web.Request) -> web.Response:
-        session = self.running(request).sessions[request.match_info["name"]]
-        for command, process in zip(session["commands"], session["processes"], strict=True):
-            if command["id"] == request.match_info["command"]:
-                code = process.poll()
-                return web.json_response(command | ({} if code is None else {"exitCode": code}))
-        return problem(404, "command not found")
-
     def application(self) -> web.Application:
         application = web.Application(middlewares=[self.guard], client_max_size=1 << 30)
         route = application.router
@@ -459,15 +370,9 @@ class DaytonaWorld:
         route.add_get("/api/sandbox/{id}", self.get)
         route.add_delete("/api/sandbox/{id}", self.delete)
         route.add_get("/api/sandbox/{id}/toolbox-proxy-url", self.proxy_url)
-        route.add_get("/api/sandbox/{id}/ports/{port}/preview-url", self.preview_url)
         route.add_get("/toolbox/{id}/process/pty/create-connect", self.create_terminal)
         route.add_get("/toolbox/{id}/process/pty", self.list_terminals)
         route.add_delete("/toolbox/{id}/process/pty/{name}", self.delete_terminal)
-        route.add_post("/toolbox/{id}/process/session", self.create_session)
-        route.add_get("/toolbox/{id}/process/session", self.list_sessions)
-        route.add_post("/toolbox/{id}/process/session/{name}/exec", self.run_in_session)
-        route.add_get("/toolbox/{id}/process/session/{name}/command/{command}", self.session_command)
-        route.add_get("/toolbox/{id}/process/session/{name}/command/{command}/logs", self.session_logs)
         return application
 
 

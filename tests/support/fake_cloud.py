@@ -1,4 +1,4 @@
-"""What the tests' own clouds share: a loop in a thread, programs of this machine, connections, certificates."""
+"""What the tests' own clouds share: a loop in a thread, programs of this machine, certificates."""
 
 from __future__ import annotations
 
@@ -150,25 +150,6 @@ def kill_all(variable: str) -> None:
         return not found
 
     until(none_is_left)
-
-
-async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int, head: bytes = b"") -> None:
-    """Connect what came to a port of this machine, to which `head` goes first.
-
-    Raises:
-        OSError: if nobody listens there.
-    """
-    there, here = await asyncio.open_connection("127.0.0.1", port)
-    here.write(head)
-    await asyncio.gather(_copy(reader, here), _copy(there, writer))
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
 
 
 def certificate(directory: Path) -> tuple[ssl.SSLContext, Path]:

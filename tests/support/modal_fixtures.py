@@ -38,7 +38,6 @@ def modal() -> Iterator[ModalWorld]:
             patch.setenv("MODAL_SERVER_URL", world.url)
             patch.setenv("MODAL_TOKEN_ID", "ak-test")
             patch.setenv("MODAL_TOKEN_SECRET", "as-right")
-            patch.setenv("SSL_CERT_FILE", str(world.certificate))
             patch.setenv("MODAL_CONFIG_PATH", str(Path(directory, "none.toml")))
             # The SDK keeps one client for the whole process, which belongs to the server of before.
             patch.setattr(_Client, "_client_from_env", None)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import ssl
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.support.fake_cloud import STDERR, STDOUT, Program, connect, kill_all
+from tests.support.fake_cloud import STDERR, STDOUT, Program, kill_all
 
 __all__ = ["Exec", "Sandbox"]
 
@@ -108,8 +107,6 @@ class Sandbox:
         self.ended = asyncio.Event()
         self.vanished = False
         self.execs: dict[str, Exec] = {}
-        self.tunnels: list[tuple[int, bool, int]] = []
-        self.servers: list[asyncio.Server] = []
 
     def start(self, argv: Sequence[str], variables: Mapping[str, str], seconds: float) -> None:
         own = {"PATH": os.environ["PATH"], "HOME": str(self.directory), "TMPDIR": str(self.directory)}
@@ -126,19 +123,6 @@ class Sandbox:
         else:
             await self.end("SUCCESS" if code == 0 else "FAILURE", code if code >= 0 else 128 - code)
 
-    async def open_port(self, port: int, context: ssl.SSLContext | None) -> None:
-        """A tunnel to a port of the sandbox, with TLS or without."""
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            try:
-                await connect(reader, writer, port)
-            except OSError:
-                writer.close()
-
-        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-        self.servers.append(server)
-        self.tunnels.append((port, context is None, server.sockets[0].getsockname()[1]))
-
     async def end(self, status: str, code: int, words: str = "") -> None:
         """Kill all that runs in it."""
         from modal_proto import api_pb2
@@ -148,8 +132,6 @@ class Sandbox:
         self.status = api_pb2.GenericResult.GenericStatus.Value(f"GENERIC_STATUS_{status}")
         self.code, self.words = code, words
         self.ended.set()
-        for server in self.servers:
-            server.close()
         await asyncio.to_thread(kill_all, f"MODAL_SANDBOX_ID={self.id}")
         if self.watching is not asyncio.current_task():
             self.watching.cancel()

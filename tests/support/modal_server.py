@@ -24,7 +24,7 @@ from grpclib.protocol import H2Protocol
 from grpclib.server import Handler, Server
 from modal_proto import api_grpc, api_pb2, task_command_router_grpc, task_command_router_pb2
 
-from tests.support.fake_cloud import STDERR, STDOUT, LoopThread, Program, certificate
+from tests.support.fake_cloud import STDERR, STDOUT, LoopThread, Program
 from tests.support.modal_sandboxes import Exec, Sandbox
 
 BUILDER = "2025.06"
@@ -43,7 +43,6 @@ class ModalWorld:
         self.files: dict[str, bytes] = {}
         self.has_app = False
         self.jwt_seconds = 3600.0
-        self.context, self.certificate = certificate(root)
         self._thread = LoopThread("modal")
         self._servers: list[Server] = []
         self._thread.do(self._serve())
@@ -198,7 +197,7 @@ class Plane:
                 "SandboxGetCommandRouterAccess SecretGetOrCreate TaskGetCommandRouterAccess"
             ).split()
         }
-        for name in ("SandboxGetTaskId", "SandboxGetTunnels", "SandboxList", "SandboxTagsGet", "SandboxTerminate"):
+        for name in ("SandboxGetTaskId", "SandboxList", "SandboxTagsGet", "SandboxTerminate"):
             own[name] = own[f"{name}V2"] = getattr(self, f"_{name}")
         own["SandboxWait"] = own["SandboxWaitV2"] = self._SandboxWait
         return own
@@ -271,10 +270,7 @@ class Plane:
         if not all(re.fullmatch(r"[\w-]{1,63}", text) for tag in tags.items() for text in tag):
             raise GRPCError(Status.INVALID_ARGUMENT, "A tag has letters, digits, - and _, 63 at most")
         sandbox = Sandbox(number, self.world.root, tags=tags, app=request.app_id)
-        definition = request.definition
-        for spec in definition.open_ports.ports:
-            await sandbox.open_port(spec.port, None if spec.unencrypted else self.world.context)
-        sandbox.start(list(definition.entrypoint_args), variables, definition.timeout_secs)
+        sandbox.start(list(request.definition.entrypoint_args), variables, request.definition.timeout_secs)
         self.world.sandboxes[sandbox.id] = sandbox
         return sandbox
 
@@ -285,7 +281,6 @@ class Plane:
             sandbox_id=sandbox.id,
             task_id=sandbox.task,
             command_router_access=api_pb2.CommandRouterAccess(url=self.world.router, jwt=self.world.jwt(sandbox.task)),
-            tunnels=[it for it in self._tunnels(sandbox) if not it.unencrypted_host],
         )
 
     async def _SandboxCreate(self, request: Any, stream: Any) -> Any:
@@ -327,19 +322,6 @@ class Plane:
         return api_pb2.SandboxTagsGetResponse(
             tags=[api_pb2.SandboxTag(tag_name=name, tag_value=value) for name, value in tags.items()]
         )
-
-    def _tunnels(self, sandbox: Sandbox) -> list[Any]:
-        return [
-            api_pb2.TunnelData(container_port=port, host="127.0.0.1", port=there)
-            if not plain
-            else api_pb2.TunnelData(
-                container_port=port, host="127.0.0.1", port=1, unencrypted_host="127.0.0.1", unencrypted_port=there
-            )
-            for port, plain, there in sandbox.tunnels
-        ]
-
-    async def _SandboxGetTunnels(self, request: Any, stream: Any) -> Any:
-        return api_pb2.SandboxGetTunnelsResponse(tunnels=self._tunnels(self.world.of_id(request.sandbox_id)))
 
     async def _SandboxGetCommandRouterAccess(self, request: Any, stream: Any) -> Any:
         sandbox = self.world.of_id(request.sandbox_id)

@@ -53,15 +53,6 @@ async def run(deployment: DaytonaDeployment, command: str, **kwargs: Any) -> str
     return (await deployment.runtime.run_in_session(BashAction(command=command, **kwargs))).output
 
 
-# ---- a session
-
-
-async def test_nothing_of_a_server_is_there(world: DaytonaWorld, started: DaytonaDeployment) -> None:
-    await session(started)
-    assert not world.all()[0].sessions
-    assert not world.counts["preview"]
-
-
 # ---- what is asked for
 
 
