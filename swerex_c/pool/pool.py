@@ -12,7 +12,6 @@ import copy
 import functools
 import logging
 import math
-import weakref
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Self
@@ -41,8 +40,8 @@ from swerex_c.exceptions import (
 )
 from swerex_c.interfaces import AbstractDeployment
 from swerex_c.pool.environment import Environment, Member, State
-from swerex_c.pool.start import Starter, finish_within
-from swerex_c.pool.stats import Collector, Counts, PoolStats, Times, register
+from swerex_c.pool.start import finish_within, is_worth_retrying, pause_after
+from swerex_c.pool.stats import Counts, PoolStats, Times, register
 from swerex_c.utils.log import get_logger
 
 if TYPE_CHECKING:
@@ -80,11 +79,8 @@ class Pool:
         *,
         warm: int = 0,
         max_waiting: int = 1000,
-        wait_timeout: float | None = None,
-        time_limit: float | None = None,
         starts_at_once: int = 8,
         start_attempts: int = 3,
-        start_timeout: float | None = None,
         backoff: float = 1.0,
         idle_timeout: float = 60.0,
         stop_timeout: float = 60.0,
@@ -98,12 +94,8 @@ class Pool:
             size: maximum number of environments, including those that are starting and ending.
             warm: number of ready environments to keep besides those in use, within `size`, from `async with` on.
             max_waiting: maximum number of callers that wait while all environments are in use; more get PoolFullError.
-            wait_timeout: seconds that a caller waits for an environment; None means no limit.
-            time_limit: seconds that an environment may be in use. Then it is ended, and its user's block is cancelled
-                and raises `EnvironmentTimeLimitError`; None means no limit.
             starts_at_once: maximum number of concurrent starts.
-            start_attempts: maximum number of attempts for each start.
-            start_timeout: seconds for each attempt; None leaves the limit to the deployment.
+            start_attempts: maximum number of attempts for each start. The deployment limits their time.
             backoff: seconds before the second attempt; each later pause is twice as long, up to 30 s.
             idle_timeout: seconds after which an idle environment beyond `warm` is ended.
             stop_timeout: seconds for stopping an environment. Then its slot is free again, and `ends_failed` is
@@ -132,22 +124,15 @@ class Pool:
         self.logger = logger or get_logger("rex-pool")
         self._warm = warm
         self._max_waiting = max_waiting
-        self._wait_timeout = wait_timeout
-        self._time_limit = time_limit
         self._idle_timeout = idle_timeout
         self._stop_timeout = stop_timeout
-        self._pause = backoff
+        self._make = environments
+        self._turns = asyncio.Semaphore(starts_at_once)
+        self._start_attempts = start_attempts
+        self._backoff = backoff
         self._counts = Counts()
-        self._starter = Starter(
-            environments,
-            self._counts,
-            self.logger,
-            at_once=starts_at_once,
-            attempts=start_attempts,
-            timeout=start_timeout,
-            pause=backoff,
-            stop_timeout=stop_timeout,
-        )
+        self._last_error = ""
+        """Error of the last failed attempt to start an environment."""
         self._members: set[Member] = set()
         self._idle: deque[Member] = deque()
         self._waiting: deque[asyncio.Future[Member]] = deque()
@@ -176,7 +161,10 @@ class Pool:
     ) -> AsyncIterator[Environment]:
         """Lend an environment for one `async with` block.
 
-        The limits are in seconds; the pool's own limit replaces None.
+        Args:
+            wait_timeout: seconds to wait for an environment; None means no limit.
+            time_limit: seconds that the environment may be in use. Then it is ended, and the block is cancelled and
+                raises `EnvironmentTimeLimitError`; None means no limit.
 
         Entering waits in the queue, and raises:
             PoolFullError: if the queue is full.
@@ -191,13 +179,12 @@ class Pool:
             EnvironmentLostError: instead of an error of the runtime if the environment is no longer alive.
             PoolClosedError: if the pool was closed during the block.
         """
-        member = await self._acquire(self._wait_timeout if wait_timeout is None else wait_timeout)
+        member = await self._acquire(wait_timeout)
         environment = Environment(member)
-        seconds = self._time_limit if time_limit is None else time_limit
         timer: asyncio.TimerHandle | None = None
         try:
             try:
-                async with asyncio.timeout(seconds) as limit:
+                async with asyncio.timeout(time_limit) as limit:
                     if (end := limit.when()) is not None:  # the environment ends even if the block does not
                         loop = asyncio.get_running_loop()
                         timer = loop.call_at(end, self._take_away, member, EnvironmentTimeLimitError)
@@ -209,10 +196,10 @@ class Pool:
                 if limit.expired():
                     self._take_away(member, EnvironmentTimeLimitError)
         except BaseException as error:
-            await self._take_back(member, seconds, error)
+            await self._take_back(member, time_limit, error)
             raise
         else:
-            await self._take_back(member, seconds, None)
+            await self._take_back(member, time_limit, None)
 
     def stats(self) -> PoolStats:
         """Return a snapshot of the pool's statistics."""
@@ -236,22 +223,19 @@ class Pool:
             NotAvailableError: if prometheus-client is not installed.
         """
         if self._unregister is None:
-            me = weakref.ref(self)
-            collector = Collector(self.name, lambda: None if (pool := me()) is None else pool.stats())
-            self._unregister = register(collector, registry)
+            self._unregister = register(self.name, self.stats, registry)
 
-    async def close(self, timeout: float = 120.0) -> None:
-        """End every environment, including those in use.
+    async def close(self) -> None:
+        """End every environment, including those in use, and wait until they have ended.
 
-        Waiting callers get a `PoolClosedError`. May be called again. Returns after at most `timeout` seconds. If the
-        caller is cancelled, the closing continues.
+        Waiting callers get a `PoolClosedError`. May be called again. If the caller is cancelled, the closing continues.
         """
         if self._loop is not None and self._loop.is_closed():
             return  # the environments have ended with it
         self._bind()
         if self._closing is None:
             self._shut()
-            self._closing = asyncio.ensure_future(self._await_end(timeout))
+            self._closing = asyncio.ensure_future(self._await_end())
         await asyncio.shield(self._closing)
 
     # Hand a member to a user and take it back
@@ -345,8 +329,7 @@ class Pool:
             f"No environment of the {self.name} became free in {seconds:g} seconds: of {stats.size}, "
             f"{stats.in_use} are in use and {stats.starting} are starting; {stats.waiting} other callers wait"
         )
-        last = self._starter.last_error
-        return f"{text}. The last start that failed: {last}" if last else text
+        return f"{text}. The last start that failed: {self._last_error}" if self._last_error else text
 
     def _next_waiting(self) -> asyncio.Future[Member] | None:
         while self._waiting:
@@ -422,12 +405,8 @@ class Pool:
 
     async def _live(self, member: Member) -> None:
         """Start a member, serve users with it until it is cancelled, and stop it."""
-
-        def begun(really: bool) -> None:
-            member.begun = really
-
         try:
-            member.deployment = await self._starter.start(begun)
+            member.deployment = await self._start(member)
             self._counts.started += 1
             while True:
                 self._supply(member)
@@ -450,12 +429,48 @@ class Pool:
                 await self._stop(member, member.deployment)
                 member.deployment = None
 
+    async def _start(self, member: Member) -> AbstractDeployment:
+        """Start a deployment within the limits on attempts and on concurrent starts.
+
+        Raises:
+            EnvironmentStartError: if all attempts failed, or another attempt would be useless.
+        """
+        attempt = 0
+        while True:
+            attempt += 1
+            async with self._turns:
+                member.begun = True
+                begin = self._time()
+                try:
+                    deployment = self._make()
+                    try:
+                        await deployment.start()
+                    except BaseException:
+                        # The deployment should have cleaned up already; a second stop is harmless.
+                        if why := await finish_within(deployment.stop(), self._stop_timeout):
+                            self.logger.warning("Cannot stop the deployment of a failed start: %s", why)
+                        raise
+                except Exception as error:
+                    member.begun = False
+                    self._last_error = f"{type(error).__name__}: {error}"
+                    self._counts.attempts_failed += 1
+                    if attempt == self._start_attempts or not is_worth_retrying(error):
+                        tried = "1 attempt" if attempt == 1 else f"{attempt} attempts, the last"
+                        message = f"Cannot start an environment ({tried}): {self._last_error}"
+                        raise EnvironmentStartError(message, attempts=attempt) from error
+                else:
+                    self._counts.starting_seconds.add(self._time() - begin)
+                    return deployment
+            pause = pause_after(attempt, self._backoff)
+            self.logger.info("Start %d failed, next one in %.1f s: %s", attempt, pause, self._last_error)
+            await asyncio.sleep(pause)
+
     def _fail_first_waiting(self, error: EnvironmentStartError) -> None:
         """Raise a failed start at the first waiting caller. Without one, suspend the starts for `warm` for a while."""
         if (future := self._next_waiting()) is not None:
             future.set_exception(error)
             return
-        rest = max(30.0, self._pause)
+        rest = max(30.0, self._backoff)
         self._warm_after = self._time() + rest
         asyncio.get_running_loop().call_later(rest, self._balance)
         self.logger.warning("The %s could not keep an environment ready: %s", self.name, error)
@@ -479,7 +494,7 @@ class Pool:
 
     async def _stop(self, member: Member, deployment: AbstractDeployment) -> None:
         try:
-            why = await finish_within(deployment.stop, self._stop_timeout)
+            why = await finish_within(deployment.stop(), self._stop_timeout)
         finally:
             self._counts.ended += 1
         if why:
@@ -500,12 +515,9 @@ class Pool:
                 self._end(member)
         self._idle.clear()
 
-    async def _await_end(self, timeout: float) -> None:
+    async def _await_end(self) -> None:
         if tasks := [member.task for member in self._members if member.task is not None]:
-            _, left = await asyncio.wait(tasks, timeout=timeout)
-            if left:
-                count = len(left)
-                self.logger.error("The %s was closed while %d environments were still being stopped", self.name, count)
+            await asyncio.wait(tasks)
         if self._unregister is not None:
             self._unregister()
             self._unregister = None

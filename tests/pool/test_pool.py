@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import os
 import subprocess
 import sys
 import textwrap
@@ -15,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from swerex_c.deployment.config import DummyDeploymentConfig, LocalDeploymentConfig
+from swerex_c.deployment.config import LocalDeploymentConfig
 from swerex_c.deployment.local import LocalDeployment
 from swerex_c.exceptions import (
     CommandTimeoutError,
@@ -44,7 +42,7 @@ from swerex_c.pool import Environment, Pool
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest, IsAliveResponse
 from tests.support.original import our_environment
 from tests.support.processes import command_line
-from tests.support.wait import DEADLINE, settle, until, until_async
+from tests.support.wait import DEADLINE, settle, until_async
 
 
 class Site:
@@ -57,6 +55,8 @@ class Site:
         self.most = 0
         self.most_starting = 0
         self.log: list[str] = []
+        self.errors: list[BaseException] = []
+        """What the next starts raise."""
         self.before_start: Callable[[Tested], Awaitable[None]] | None = None
         self.before_stop: Callable[[Tested], Awaitable[None]] | None = None
 
@@ -82,6 +82,8 @@ class Tested(LocalDeployment):
         self.site.starting.append(self)
         self.site.most_starting = max(self.site.most_starting, len(self.site.starting))
         try:
+            if self.site.errors:
+                raise self.site.errors.pop(0)
             if self.site.before_start is not None:
                 await self.site.before_start(self)
             self.within_start = True  # which stops what was there before
@@ -124,6 +126,14 @@ async def pooled(site: Site, size: int, **more: Any) -> AsyncIterator[Pool]:
     assert site.alive == [] and site.starting == []
     stats = pool.stats()
     assert (stats.waiting, stats.starting, stats.idle, stats.in_use, stats.ending) == (0, 0, 0, 0, 0)
+
+
+async def fails(pool: Pool, error: type[BaseException], match: str, **more: Any) -> BaseException:
+    """The error of one who gets no environment."""
+    with pytest.raises(error, match=match) as caught:
+        async with asyncio.timeout(DEADLINE), pool.environment(**more):
+            pytest.fail("there is none")
+    return caught.value
 
 
 class User:
@@ -174,12 +184,6 @@ async def test_an_environment_is_an_ordinary_runtime_and_ends_with_its_block() -
             await runtime.execute(Command(command="true", shell=True))
 
 
-async def test_any_configuration_will_do_and_is_copied() -> None:
-    config = DummyDeploymentConfig()
-    async with Pool(config, size=1) as pool, pool.environment() as environment:
-        assert type(environment.deployment).__name__ == "DummyDeployment"
-
-
 async def test_each_user_gets_a_fresh_one(site: Site) -> None:
     deployments = []
     async with pooled(site, 1) as pool:
@@ -210,16 +214,11 @@ async def test_starts_are_in_parallel_but_not_all_at_once(site: Site) -> None:
 async def test_a_start_is_tried_again_and_what_failed_is_stopped(site: Site) -> None:
     stopped = []
 
-    async def flaky(deployment: Tested) -> None:
-        if deployment.number == 1:
-            raise DeploymentStartupError("not yet")
-        if deployment.number == 2:
-            raise PodStartupTimeoutError("not in time", cause="image")
-
     async def note(deployment: Tested) -> None:
         stopped.append(deployment.number)
 
-    site.before_start, site.before_stop = flaky, note
+    site.errors = [DeploymentStartupError("not yet"), PodStartupTimeoutError("not in time", cause="image")]
+    site.before_stop = note
     async with pooled(site, 1) as pool:
         async with pool.environment() as environment:
             assert await environment.deployment.is_alive()
@@ -229,76 +228,43 @@ async def test_a_start_is_tried_again_and_what_failed_is_stopped(site: Site) -> 
 
 
 async def test_a_start_that_fails_for_good_tells_the_last_cause(site: Site) -> None:
-    async def broken(deployment: Tested) -> None:
-        raise DeploymentStartupError(f"no disk, {deployment.number}")
-
-    site.before_start = broken
+    site.errors = [DeploymentStartupError("no disk, 1"), DeploymentStartupError("no disk, 2")]
     async with pooled(site, 2, start_attempts=2) as pool:
-        with pytest.raises(EnvironmentStartError, match=r"2 attempts, the last\): .*no disk, 2") as caught:
-            async with pool.environment():
-                pytest.fail("there is none")
-        assert isinstance(caught.value.__cause__, DeploymentStartupError) and caught.value.attempts == 2
-        site.before_start = None
+        error = await fails(pool, EnvironmentStartError, r"2 attempts, the last\): .*no disk, 2")
+        assert isinstance(error.__cause__, DeploymentStartupError) and error.attempts == 2  # type: ignore[attr-defined]
         async with pool.environment():
             pass
         assert pool.stats().counts.starts_failed == 1
 
 
 @pytest.mark.parametrize(
-    "error", [NotAvailableError("no such thing"), TypeError("a bug"), PodStartupError("no such image", cause="image")]
+    ("error", "says"),
+    [
+        (NotAvailableError("no such thing"), "1 attempt.*no such thing"),
+        (TypeError("a bug"), "1 attempt.*a bug"),
+        (PodStartupError("no such image", cause="image"), "1 attempt.*no such image"),
+        (asyncio.CancelledError(), "was cancelled"),
+    ],
 )
-async def test_what_another_attempt_would_not_mend_is_tried_once(site: Site, error: Exception) -> None:
-    async def broken(_: Tested) -> None:
-        raise error
-
-    site.before_start = broken
+async def test_what_another_attempt_would_not_mend_is_tried_once(site: Site, error: BaseException, says: str) -> None:
+    site.errors = [error]
     async with pooled(site, 1, start_attempts=5) as pool:
-        with pytest.raises(EnvironmentStartError, match="1 attempt") as caught:
-            async with pool.environment():
-                pytest.fail("there is none")
-    assert site.made == 1 and caught.value.__cause__ is error
-
-
-async def test_an_attempt_has_a_time_limit(site: Site) -> None:
-    async def hangs(deployment: Tested) -> None:
-        if deployment.number == 1:
-            await asyncio.Event().wait()
-
-    site.before_start = hangs
-    async with pooled(site, 1, start_timeout=0.05) as pool, pool.environment():
-        assert site.made == 2
-    assert "start_timeout" in pool._starter.last_error
-
-
-async def test_a_start_that_cancels_itself_is_a_failure_and_not_a_hang(site: Site) -> None:
-    async def odd(_: Tested) -> None:
-        raise asyncio.CancelledError
-
-    site.before_start = odd
-    async with pooled(site, 1) as pool:
-        with pytest.raises(EnvironmentStartError, match="cancelled"):
-            async with asyncio.timeout(DEADLINE), pool.environment():
-                pytest.fail("there is none")
+        caught = await fails(pool, EnvironmentStartError, says)
+    assert site.made == 1 and caught.__cause__ in (error, None)
 
 
 async def test_pauses_between_attempts_grow(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
-
-    async def broken(_: Tested) -> None:
-        raise DeploymentStartupError("no")
-
     sleep = asyncio.sleep
 
     async def noted(seconds: float) -> None:
         pauses.append(seconds)
         await sleep(0)
 
-    monkeypatch.setattr("swerex_c.pool.start.asyncio.sleep", noted)
-    site.before_start = broken
+    monkeypatch.setattr("swerex_c.pool.pool.asyncio.sleep", noted)
+    site.errors = [DeploymentStartupError("no") for _ in range(8)]
     async with pooled(site, 1, start_attempts=8, backoff=1.0) as pool:
-        with pytest.raises(EnvironmentStartError):
-            async with pool.environment():
-                pytest.fail("there is none")
+        await fails(pool, EnvironmentStartError, "8 attempts")
     longer = [pause for pause in pauses if pause > 0.5]
     assert len(longer) == 7
     for pause, middle in zip(longer, [1, 2, 4, 8, 16, 30, 30], strict=True):
@@ -319,15 +285,11 @@ async def test_warm_ones_are_there_before_anybody_asks_and_are_kept_up(site: Sit
 
 
 async def test_warming_up_that_fails_rests_until_somebody_asks(site: Site) -> None:
-    async def broken(_: Tested) -> None:
-        raise DeploymentStartupError("no")
-
-    site.before_start = broken
+    site.errors = [DeploymentStartupError("no"), DeploymentStartupError("no")]
     async with pooled(site, 4, warm=2, start_attempts=1) as pool:
         await until_async(lambda: site.made == 2 and pool.stats().starting == 0)
         await settle()
         assert site.made == 2
-        site.before_start = None
         async with pool.environment():
             pass
 
@@ -354,59 +316,33 @@ async def test_those_that_nobody_wants_any_more_end(site: Site) -> None:
 # Waiting
 
 
-async def test_a_full_queue_refuses_at_once(site: Site) -> None:
-    async with pooled(site, 1, max_waiting=1) as pool:
+@pytest.mark.parametrize("room", [0, 1])
+async def test_a_full_queue_refuses_at_once(site: Site, room: int) -> None:
+    async with pooled(site, 1, max_waiting=room) as pool:
         holder = User(pool)
         await holder.got()
-        waiting = User(pool)
+        waiting = [User(pool) for _ in range(room)]
         await settle()
-        with pytest.raises(PoolFullError, match="1 of 1 environments are in use, and 1 callers wait"):
-            async with pool.environment():
-                pytest.fail("there is none")
+        await fails(pool, PoolFullError, f"1 of 1 environments are in use, and {room} callers wait")
         await holder.go()
-        await waiting.got()
-        await waiting.go()
+        for user in [*waiting, User(pool)]:
+            await user.got()
+            await user.go()
         assert pool.stats().counts.refused == 1
 
 
-async def test_no_queue_at_all_still_serves_one_after_the_other(site: Site) -> None:
-    async with pooled(site, 1, max_waiting=0) as pool:
-        for _ in range(3):
-            async with pool.environment():
-                with pytest.raises(PoolFullError):
-                    async with pool.environment():
-                        pytest.fail("there is none")
-
-
 async def test_waiting_has_a_limit_that_tells_what_is_going_on(site: Site) -> None:
-    async def broken(deployment: Tested) -> None:
-        if deployment.number == 2:
-            raise DeploymentStartupError("quota")
+    async def hangs(_: Tested) -> None:
         await asyncio.Event().wait()
 
     async with pooled(site, 2, backoff=0.01) as pool:
         holder = User(pool)
         await holder.got()
-        site.before_start = broken
-        with pytest.raises(PoolTimeoutError, match=r"in 0.2 seconds: of 2, 1 are in use and 1 are starting.*quota"):
-            async with pool.environment(wait_timeout=0.2):
-                pytest.fail("there is none")
+        site.errors, site.before_start = [DeploymentStartupError("quota")], hangs
+        says = "in 0.2 seconds: of 2, 1 are in use and 1 are starting.*quota"
+        await fails(pool, PoolTimeoutError, says, wait_timeout=0.2)
         assert (pool.stats().waiting, pool.stats().counts.gave_up) == (0, 1)
         await holder.go()
-
-
-async def test_what_was_handed_to_one_who_was_just_cancelled_is_not_lost(site: Site) -> None:
-    async with pooled(site, 1, warm=1) as pool:
-        await until_async(lambda: pool.stats().idle == 1)
-        unlucky = User(pool)
-        while not pool.stats().in_use:
-            await settle(1)
-        assert unlucky.has is None  # it is handed out, and the task does not know yet
-        await unlucky.cancel()
-        async with pool.environment() as environment:
-            assert site.made == 1 and environment.name == "environment-1"
-        counts = pool.stats().counts
-        assert (counts.handed_out, counts.gave_up) == (1, 1)
 
 
 # Dying
@@ -424,25 +360,15 @@ async def test_one_that_dies_in_use_is_a_typed_error_and_is_replaced(site: Site)
         assert pool.stats().counts.replaced == 1
 
 
-async def test_a_runtime_that_says_that_its_place_is_lost_is_believed(site: Site) -> None:
-    async with pooled(site, 1) as pool:
-        with pytest.raises(EnvironmentLostError, match="the node is gone"):
-            async with pool.environment():
-                raise SandboxLostError("the node is gone")
-        with pytest.raises(ConnectionLostError):  # the environment is alive, so this is something else
-            async with pool.environment():
-                raise ConnectionLostError("elsewhere")
-        assert pool.stats().counts.replaced == 1
-
-
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
+        (SandboxLostError("ended"), EnvironmentLostError),
         (TimeLimitError("ended"), EnvironmentTimeLimitError),
         (MemoryLimitError("ended"), EnvironmentMemoryLimitError),
     ],
 )
-async def test_an_environment_that_reaches_its_own_limit_says_which(
+async def test_a_runtime_that_says_that_its_place_is_lost_is_believed(
     site: Site, error: Exception, kind: type[Exception]
 ) -> None:
     async with pooled(site, 1) as pool:
@@ -450,15 +376,24 @@ async def test_an_environment_that_reaches_its_own_limit_says_which(
             async with pool.environment():
                 raise error
         assert type(caught.value) is kind and caught.value.__cause__ is error
+        assert pool.stats().counts.replaced == 1
 
 
-@pytest.mark.parametrize("error", [ValueError("mine"), CommandTimeoutError("late"), NonZeroExitCodeError("1")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("mine"),
+        CommandTimeoutError("late"),
+        NonZeroExitCodeError("1"),
+        ConnectionLostError("elsewhere"),  # the environment is alive
+    ],
+)
 async def test_other_errors_go_through(site: Site, error: Exception) -> None:
     async with pooled(site, 1) as pool:
         with pytest.raises(type(error)) as caught:
             async with pool.environment():
                 raise error
-        assert caught.value is error
+        assert caught.value is error and pool.stats().counts.replaced == 0
 
 
 async def test_a_warm_one_that_died_is_replaced_before_it_is_handed_out(site: Site) -> None:
@@ -496,44 +431,38 @@ async def test_a_stop_that_never_returns_is_given_up_and_counted(site: Site) -> 
 
 
 async def test_the_time_limit_ends_the_environment_and_its_users_block(site: Site, tmp_path: Path) -> None:
-    async with pooled(site, 1, time_limit=0.2) as pool:
-        with pytest.raises(EnvironmentTimeLimitError, match=r"environment-1 was in use for 0.2 seconds"):
-            async with pool.environment() as environment:
+    async with pooled(site, 1) as pool:
+        with pytest.raises(EnvironmentTimeLimitError, match=r"environment-1 was in use for 1 seconds"):
+            async with pool.environment(time_limit=1) as environment:
                 await environment.runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
                 await environment.runtime.run_in_session(BashAction(command=f"echo $$ > {tmp_path}/pid; sleep 1000"))
         pid = (tmp_path / "pid").read_text().strip()
         await until_async(lambda: not command_line(pid))
         task = asyncio.current_task()
         assert task is not None and task.cancelling() == 0
-        async with pool.environment(time_limit=100):
-            await asyncio.sleep(0.25)
+        async with pool.environment():
+            pass
         assert pool.stats().counts.time_limits == 1
 
 
 async def test_the_time_limit_is_told_whatever_the_user_does(site: Site) -> None:
-    async with pooled(site, 3, time_limit=0.05) as pool:
+    async with pooled(site, 3) as pool:
         with pytest.raises(EnvironmentTimeLimitError):
-            async with pool.environment():
+            async with pool.environment(time_limit=0.05):
                 with suppress(asyncio.CancelledError):
-                    await asyncio.sleep(100)
+                    await asyncio.Event().wait()
         with pytest.raises(EnvironmentTimeLimitError) as caught:
-            async with pool.environment():
+            async with pool.environment(time_limit=0.05):
                 try:
-                    await asyncio.sleep(100)
+                    await asyncio.Event().wait()
                 except asyncio.CancelledError:
                     raise ValueError("instead") from None
         assert isinstance(caught.value.__cause__, ValueError)
-
-
-async def test_another_ones_cancellation_is_not_taken_for_the_time_limit(site: Site) -> None:
-    async with pooled(site, 1, time_limit=100) as pool:
-        holder = User(pool)
+        holder = User(pool, time_limit=100)
         await holder.got()
         holder.task.cancel()
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(asyncio.CancelledError):  # somebody else's cancellation is not the time limit
             await holder.task
-        async with pool.environment():
-            pass
 
 
 # Arguments
@@ -582,24 +511,7 @@ async def test_closing_ends_everything_and_tells_everybody(site: Site) -> None:
     assert other.task.cancelled()
     for _ in range(2):
         await pool.close()
-    with pytest.raises(PoolClosedError, match="is closed"):
-        async with pool.environment():
-            pytest.fail("there is none")
-
-
-async def test_closing_waits_for_nothing_endlessly(site: Site) -> None:
-    hanging = asyncio.Event()
-
-    async def hangs(_: Tested) -> None:
-        await hanging.wait()
-
-    site.before_stop = hangs
-    pool = Pool(site.make, 2)
-    async with pool.environment():
-        pass
-    async with asyncio.timeout(DEADLINE):
-        await pool.close(timeout=0.1)
-    hanging.set()
+    await fails(pool, PoolClosedError, "is closed")
 
 
 async def test_closing_goes_on_when_it_is_cancelled(site: Site) -> None:
@@ -630,12 +542,7 @@ def test_a_pool_belongs_to_a_loop_and_ends_with_it(site: Site) -> None:
         await until_async(lambda: pool.stats().idle == 1 and pool.stats().ending == 0)
 
         def elsewhere() -> None:
-            async def use() -> None:
-                async with pool.environment():
-                    pytest.fail("this is another loop")
-
-            with pytest.raises(PoolError, match="belongs to another event loop"):
-                asyncio.run(use())
+            asyncio.run(fails(pool, PoolError, "belongs to another event loop"))
             with pytest.raises(PoolError, match="belongs to another event loop"):
                 asyncio.run(pool.close())
 
@@ -659,25 +566,6 @@ def test_a_pool_starts_nothing_more_when_its_loop_ends(site: Site) -> None:
 
     asyncio.run(use())
     assert site.made == 1 and site.starting == []
-
-
-def test_a_pool_that_is_dropped_leaves_nothing(tmp_path: Path) -> None:
-    pids: list[int] = []
-
-    async def use() -> None:
-        pool = Pool(LocalDeploymentConfig(), size=2, warm=1)
-        async with pool.environment():
-            await until_async(lambda: pool.stats().idle == 1)
-        await until_async(lambda: pool.stats().ending == 0)
-        idle = pool._idle[0].deployment
-        assert idle is not None
-        await idle.runtime.execute(Command(command=f"sleep 1000 & echo $! > {tmp_path}/pid", shell=True))
-        pids.append(int((tmp_path / "pid").read_text()))
-        os.kill(pids[0], 0)
-
-    asyncio.run(use())
-    gc.collect()
-    until(lambda: not command_line(pids[0]))
 
 
 def test_a_process_that_ends_without_closing_its_pool_ends_quietly() -> None:
@@ -718,7 +606,7 @@ async def test_what_a_pool_counts(site: Site) -> None:
         counts = pool.stats().counts
         assert (counts.handed_out, counts.started, counts.ended) == (3, 3, 3)
         assert counts.waiting_seconds.longest > 0 and counts.use_seconds.count == 3
-        assert counts.starting_seconds.count == 3 and sum(counts.use_seconds.buckets) == 3
+        assert counts.starting_seconds.count == 3
         assert counts.use_seconds.mean == pytest.approx(counts.use_seconds.sum / 3)
         assert before.counts.handed_out == 2  # a snapshot stays as it is
 
@@ -733,7 +621,6 @@ async def test_prometheus_reads_them(site: Site) -> None:
             assert registry.get_sample_value("swerex_pool_in_use", {"pool": "mine"}) == 1
             assert registry.get_sample_value("swerex_pool_size", {"pool": "mine"}) == 3
             assert registry.get_sample_value("swerex_pool_handed_out_total", {"pool": "mine"}) == 1
-            bucket = {"pool": "mine", "le": "+Inf"}
-            assert registry.get_sample_value("swerex_pool_waiting_seconds_bucket", bucket) == 1
+            assert registry.get_sample_value("swerex_pool_waiting_seconds_count", {"pool": "mine"}) == 1
             assert b"swerex_pool_starting_seconds_sum" in prometheus.generate_latest(registry)
     assert registry.get_sample_value("swerex_pool_size", {"pool": "mine"}) is None
