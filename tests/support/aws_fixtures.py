@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import logging
 import os
 import re
 import signal
@@ -23,7 +24,6 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,10 @@ import pytest
 
 boto3 = pytest.importorskip("boto3")
 pytest.importorskip("moto")
+models = pytest.importorskip("moto.iam.models")
+moto_server = pytest.importorskip("moto.server")
+werkzeug = pytest.importorskip("werkzeug")
+serving = pytest.importorskip("werkzeug.serving")
 
 __all__ = ["REGION", "Answer", "Moto", "Played", "World", "aws", "failed_task", "json_error", "moto", "world"]
 __all__ += ["xml_error"]
@@ -38,16 +42,8 @@ __all__ += ["xml_error"]
 REGION = "eu-central-1"
 """Where everything is: not where the original thinks that it is."""
 
-_MOTO = """
-import json
-from moto.iam import aws_managed_policies as known
-from moto.server import main
-policies = json.loads(known.aws_managed_policies_data)
-used = ("AmazonECSTaskExecutionRolePolicy", "AmazonEC2ContainerRegistryReadOnly")
-known.aws_managed_policies_data = json.dumps({name: policies[name] for name in used})
-main()
-"""
-"""Moto with those of AWS's own policies that are used: the other 1500 take a second for each service and test."""
+_POLICIES = ("AmazonECSTaskExecutionRolePolicy", "AmazonEC2ContainerRegistryReadOnly")
+"""Those of AWS's own policies that are used: the other 1500 would take a second for each service and test."""
 
 Answer = tuple[int, str, bytes]
 """Status, content type and body."""
@@ -57,40 +53,19 @@ Step = str | dict[str, Any]
 
 
 class Moto:
-    """The process `moto_server`."""
+    """Moto's server, in a thread."""
 
-    def __init__(self, log: Path) -> None:
-        for _ in range(5):  # another may take the port that was free
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                self.port = free.getsockname()[1]
-            with open(log, "ab") as output:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-c", _MOTO, "-H", "127.0.0.1", "-p", str(self.port)],
-                    env={
-                        **os.environ,
-                        "MOTO_IAM_LOAD_MANAGED_POLICIES": "true",
-                        "MOTO_EC2_LOAD_DEFAULT_AMIS": "false",
-                    },
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                )
-            deadline = time.monotonic() + 60
-            while self.process.poll() is None:
-                with contextlib.suppress(OSError):
-                    self.reset()
-                    self.clients = self._clients()
-                    return
-                if time.monotonic() > deadline:
-                    self.close()
-                    break
-                time.sleep(0.05)
-        raise RuntimeError(f"moto_server does not run: {log.read_text()[-2000:]}")
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+    def __init__(self) -> None:
+        os.environ |= {"MOTO_IAM_LOAD_MANAGED_POLICIES": "true", "MOTO_EC2_LOAD_DEFAULT_AMIS": "false"}
+        known = json.loads(models.aws_managed_policies_data)
+        models.aws_managed_policies_data = json.dumps({name: known[name] for name in _POLICIES})
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        self._server = moto_server.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+        self._server.start()
+        self.port = self._server.get_host_and_port()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.reset()
+        self.clients = self._clients()
 
     def _clients(self) -> dict[str, Any]:
         session = boto3.session.Session(aws_access_key_id="tests", aws_secret_access_key="tests", region_name=REGION)
@@ -111,8 +86,7 @@ class Moto:
         self.ask("state-manager/set-transition", {"model_name": "ecs::task", "transition": stays})
 
     def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        self._server.stop()
 
 
 @dataclass
@@ -181,8 +155,7 @@ class World:
         self.tasks: dict[str, Played] = {}
         self._ran: dict[str, Answer] = {}
         self._lock = threading.RLock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
+        self._server = serving.make_server("127.0.0.1", 0, self, threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
         self._thread.start()
 
@@ -220,30 +193,15 @@ class World:
 
     # Requests
 
-    def _handler(world) -> type[BaseHTTPRequestHandler]:
-        class Handler(BaseHTTPRequestHandler):  # it has a self of its own
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                answer = world._answer(self.path, dict(self.headers.items()), body)
-                if answer is None:
-                    self.close_connection = True
-                    with contextlib.suppress(OSError):
-                        self.connection.shutdown(socket.SHUT_RDWR)
-                    return
-                status, kind, content = answer
-                with contextlib.suppress(OSError):
-                    self.send_response(status)
-                    self.send_header("Content-Type", kind)
-                    self.send_header("Content-Length", str(len(content)))
-                    self.end_headers()
-                    self.wfile.write(content)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        return Handler
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+        """Answer a request, as a WSGI application."""
+        request = werkzeug.Request(environ)
+        answer = self._answer(request.path, dict(request.headers), request.get_data())
+        if answer is None:
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+            raise ConnectionError("the answer is lost")
+        status, kind, content = answer
+        return werkzeug.Response(content, status, content_type=kind)(environ, start_response)
 
     def _answer(self, path: str, headers: dict[str, str], body: bytes) -> Answer | None:
         operation, request = _read(headers, body)
@@ -442,9 +400,9 @@ def _without_none(told: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moto]:
+def moto() -> Iterator[Moto]:
     """Moto's server, for all tests of this process."""
-    server = Moto(tmp_path_factory.mktemp("moto") / "log")
+    server = Moto()
     yield server
     server.close()
 

@@ -526,7 +526,7 @@ def _fargate(get: Get) -> Iterator[Target]:
 
     directory = _directory(get)
     with ExitStack() as stack:
-        moto = stack.enter_context(closing(aws_fixtures.Moto(directory / "moto.log")))
+        moto = stack.enter_context(closing(aws_fixtures.Moto()))
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         world = stack.enter_context(aws_fixtures.world(moto, directory, patch))
         patch.setattr(fargate, "_POLL_SECONDS", 0.02)  # tasks change their state when they are looked at

@@ -79,17 +79,6 @@ async def test_the_key_is_where_it_has_to_be(aws: World) -> None:
     await place.stop()
 
 
-async def test_what_is_there_is_used_again(aws: World) -> None:
-    port = find_free_port()
-    for _ in range(2):
-        place = FargateDeployment(image="image", port=port)
-        await place.start()
-        assert await says(place, "echo hi") == "hi\n"
-        await place.stop()
-    for operation in ("iam.CreateRole", "ecs.RegisterTaskDefinition", "ec2.CreateSecurityGroup", "iam.PutRolePolicy"):
-        assert aws.calls.count(operation) == 1, operation
-
-
 async def test_two_starts_at_once_in_an_empty_account(aws: World) -> None:
     port, other = find_free_port(), find_free_port()
     places = [FargateDeployment(image="image", port=port), FargateDeployment(image="image", port=other)]
@@ -160,21 +149,9 @@ async def test_arguments_of_the_task(aws: World) -> None:
     await place.stop()
 
 
-class OwnCommand(FargateDeployment):
-    def _get_command(self, *, token: str) -> list[str]:
-        return [f"export OWN=own; {super()._get_command(token=token)[0]}"]
+class Own(FargateDeployment):
+    own_subnet = ""
 
-
-async def test_a_subclass_has_its_own_command(aws: World) -> None:
-    place = OwnCommand(image="image", port=find_free_port())
-    await place.start()
-    (task,) = aws.tasks.values()
-    assert task.environment == {} and place.runtime._config.auth_token in task.command[0]
-    assert await says(place, "echo $OWN") == "own\n"
-    await place.stop()
-
-
-class OwnAws(FargateDeployment):
     def _init_aws(self) -> None:
         super()._init_aws()
         self._subnet_id = self.own_subnet
@@ -183,17 +160,18 @@ class OwnAws(FargateDeployment):
         return "own token's $key"
 
     def _get_command(self, *, token: str) -> list[str]:
-        return super()._get_command(token=token)
+        return [f"export OWN=own; {super()._get_command(token=token)[0]}"]
 
 
-async def test_a_subclass_has_its_own_network_and_key(aws: World) -> None:
-    place = OwnAws(image="image", port=find_free_port())
-    place.own_subnet = aws.client("ec2").describe_subnets()["Subnets"][-1]["SubnetId"]  # type: ignore[attr-defined]
+async def test_a_subclass_has_its_own_network_key_and_command(aws: World) -> None:
+    place = Own(image="image", port=find_free_port())
+    place.own_subnet = aws.client("ec2").describe_subnets()["Subnets"][-1]["SubnetId"]
     await place.start()
     (task,) = aws.client("ecs").describe_tasks(cluster="swe-rex-cluster", tasks=[str(place._task_arn)])["tasks"]
     details = {each["name"]: each["value"] for each in task["attachments"][0]["details"]}
     assert details["subnetId"] == place._subnet_id
-    assert await says(place, "echo hi") == "hi\n"
+    assert [played.environment for played in aws.tasks.values()] == [{}]
+    assert await says(place, "echo $OWN") == "own\n"
     await place.stop()
 
 

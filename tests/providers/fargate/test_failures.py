@@ -64,21 +64,14 @@ def unplaced(reason: str) -> Callable[[World, pytest.MonkeyPatch], None]:
     return refuses("ecs.RunTask", (200, _JSON, body.encode()))
 
 
-def without_credentials(_: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+def variables(**changes: str | None) -> Callable[[World, pytest.MonkeyPatch], None]:
+    """Set and, with None, remove variables of the environment."""
 
+    def prepare(_: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, value in changes.items():
+            monkeypatch.delenv(name) if value is None else monkeypatch.setenv(name, value)
 
-def half_of_the_credentials(_: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-
-
-def without_profile(_: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_PROFILE", "nobody")
-
-
-def without_region(_: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    return prepare
 
 
 def without_vpc(aws: World, _: pytest.MonkeyPatch) -> None:
@@ -95,10 +88,6 @@ def without_subnets(aws: World, _: pytest.MonkeyPatch) -> None:
         ec2.delete_subnet(SubnetId=subnet["SubnetId"])
 
 
-def without_network(_: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{find_free_port()}")
-
-
 def without_address(aws: World, _: pytest.MonkeyPatch) -> None:
     aws.address_after = 1_000_000
 
@@ -106,13 +95,13 @@ def without_address(aws: World, _: pytest.MonkeyPatch) -> None:
 FORBIDDEN = "User: arn:aws:iam::1:user/x is not authorized to perform: ecs:RunTask"
 
 REFUSALS: dict[str, tuple[Callable[[World, pytest.MonkeyPatch], None], str]] = {
-    "credentials": (without_credentials, "Unable to locate credentials; set the variables AWS_ACCESS_KEY_ID and"),
-    "half": (half_of_the_credentials, "missing: AWS_SECRET_ACCESS_KEY; set the variables"),
-    "profile": (without_profile, r"The config profile \(nobody\) could not be found; set .* in AWS_PROFILE"),
-    "region": (without_region, "You must specify a region; set the variable AWS_DEFAULT_REGION"),
+    "credentials": (variables(AWS_ACCESS_KEY_ID=None, AWS_SECRET_ACCESS_KEY=None), "Unable to locate .*; set the var"),
+    "half": (variables(AWS_SECRET_ACCESS_KEY=None), "missing: AWS_SECRET_ACCESS_KEY; set the variables"),
+    "profile": (variables(AWS_PROFILE="nobody"), r"The config profile \(nobody\) could not be found; set .*PROFILE"),
+    "region": (variables(AWS_DEFAULT_REGION=None), "You must specify a region; set the variable AWS_DEFAULT_REGION"),
     "vpc": (without_vpc, "No default VPC found in the region eu-central-1"),
     "subnets": (without_subnets, "No subnets found in the default VPC vpc-"),
-    "network": (without_network, "cannot get or create the cluster swe-rex-cluster: Could not connect to the endpoint"),
+    "network": (variables(AWS_ENDPOINT_URL="http://127.0.0.1:1"), "cluster swe-rex-cluster: Could not connect"),
     "token": (
         refuses("ecs.CreateCluster", json_error("ExpiredTokenException", "The token is expired")),
         r"\(ExpiredTokenException\) .*: The token is expired; set the variables",
@@ -269,17 +258,15 @@ async def test_an_answer_that_is_lost_runs_no_second_task(aws: World) -> None:
     await place.stop()
 
 
-async def test_a_task_whose_answer_never_comes_is_found_and_stopped(aws: World) -> None:
-    aws.after["ecs.RunTask"] = lambda _: None
-    place = deployment()
-    await fails(aws, place, "Connection was closed before we received a valid response")
-    assert len(aws.tasks) == 1 and aws.calls.count("ecs.StopTask") == 1
-
-
-async def test_a_task_whose_answer_cannot_be_read_is_found_and_stopped(aws: World) -> None:
-    aws.after["ecs.RunTask"] = lambda _: (200, _JSON, b"<html>")
-    place = deployment()
-    await fails(aws, place, "cannot run a task")
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [(None, "closed before we received a valid response"), ((200, _JSON, b"<html>"), "cannot run a task")],
+)
+async def test_a_task_whose_answer_is_lost_or_no_answer_is_found_and_stopped(
+    aws: World, answer: Answer | None, says: str
+) -> None:
+    aws.after["ecs.RunTask"] = lambda _: answer
+    await fails(aws, deployment(), says)
     assert len(aws.tasks) == 1 and aws.calls.count("ecs.StopTask") == 1
 
 
