@@ -21,7 +21,6 @@ from swerex_c.utils.wait import _wait_until_alive
 
 if TYPE_CHECKING:
     from swerex_c.runtime.config import RemoteRuntimeConfig
-    from swerex_c.runtime.remote import RemoteRuntime
     from swerex_c.sandbox.backend import Backend
 
 __all__ = ["ServerDeployment"]
@@ -40,15 +39,13 @@ class ServerDeployment(SandboxDeployment):
     """A deployment that starts a sandbox with or without a server.
 
     A subclass starts the sandbox with a server in `_start_server`, and without one in `_start_sandbox` if that is
-    possible. A server is used if the configuration's `server` says so. If that is None or absent, a server is used if
-    the method named by `_start_command` is overridden: in a subclass, or by assignment to the class or the object.
+    possible. A server is used if the configuration's `server` says so, or if it has no such field. If that is None, a
+    server is used if the method named by `_start_command` is overridden: in a subclass, or by assignment to the class
+    or the object.
     """
 
     _start_command: ClassVar[str] = ""
     """The name of the method that returns the server's start command, which callers override."""
-
-    _always_serves: ClassVar[bool] = False
-    """True if the sandbox cannot be used without a server."""
 
     def _overrides(self, name: str) -> bool:
         """Check whether a subclass or an assignment to the class or object overrides this method."""
@@ -61,9 +58,7 @@ class ServerDeployment(SandboxDeployment):
     @property
     def _serves(self) -> bool:
         """True if the sandbox runs a server."""
-        if self._always_serves:
-            return True
-        wanted = getattr(self._config, "server", None)
+        wanted = getattr(self._config, "server", True)
         return self._overrides(self._start_command) if wanted is None else bool(wanted)
 
     def _get_token(self) -> str:
@@ -82,17 +77,17 @@ class ServerDeployment(SandboxDeployment):
         The server need not respond yet.
         """
 
+    @abstractmethod
     def _why_ended(self, timeout: float) -> str | None:
         """Return why the sandbox has ended, as a sentence; None if it has not. Blocks up to `timeout` seconds.
 
         Raises:
             TimeoutError: if the state is not known in time.
         """
-        return None
 
+    @abstractmethod
     def _server_output(self, timeout: float) -> str:
         """Return the output of the server for the log; "" if it is not available. Blocks."""
-        return ""
 
     # Shared by all providers
 
@@ -100,19 +95,15 @@ class ServerDeployment(SandboxDeployment):
         if not self._serves:
             await super()._start()
             return
+        from swerex_c.runtime.remote import RemoteRuntime
+
         began = time.monotonic()
         config = await self._start_server()
         await self._step("Starting runtime")
         self.logger.info(f"Starting runtime at {config.host}" + (f":{config.port}" if config.port else ""))
-        self._runtime = await in_thread(self._new_client, config)
+        self._runtime = await in_thread(RemoteRuntime.from_config, config)
         await self._wait_until_alive(timeout=round(self._leave_limit(), 2))
         self.logger.info(f"Runtime started in {time.monotonic() - began:.2f}s")
-
-    def _new_client(self, config: RemoteRuntimeConfig) -> RemoteRuntime:
-        """Return the server's client. Subclasses override this if a connection needs more than the token."""
-        from swerex_c.runtime.remote import RemoteRuntime
-
-        return RemoteRuntime.from_config(config)
 
     async def _wait_until_alive(self, timeout: float = 10.0) -> None:
         """Wait until the server responds.

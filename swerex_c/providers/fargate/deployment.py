@@ -69,8 +69,6 @@ class FargateDeployment(ServerDeployment):
 
     _config: FargateDeploymentConfig
     _ends_sandbox = True
-    _always_serves = True
-    _start_command = "_get_command"
 
     __signature__ = ConfigSignature("swerex_c.providers.fargate.config:FargateDeploymentConfig")
 
