@@ -19,8 +19,8 @@ import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
+from swerex_c._version import __version__
 from swerex_c.exceptions import ConnectionLostError, DeploymentStartupError, SandboxLostError
-from swerex_c.providers.ray.server import COPY, SOCKET
 from swerex_c.providers.ray.supervisor import PROGRAM, stop_seconds
 from swerex_c.remote.client.calls import ClientChannel
 from swerex_c.remote.client.connect import Address
@@ -89,8 +89,8 @@ class Host:
 
     # The environment
 
-    async def open(self) -> dict[str, Any]:
-        """Start the environment and return its facts.
+    async def open(self, version: str) -> dict[str, Any]:
+        """Start the environment for a driver with this version of the package, and return its facts.
 
         They are the ids `actor` and `node`, the address `ip` of the node, the `directory` of the environment, and the
         pids of the actor's process (`pid`), the `supervisor` and the `server`.
@@ -98,6 +98,11 @@ class Host:
         Raises:
             DeploymentStartupError: if that fails, with the environment's own message.
         """
+        if version != __version__:
+            raise DeploymentStartupError(
+                f"The Python of the cluster's workers ({sys.executable}) has swerex-c {__version__}, and this process "
+                f"has {version}: install swerex-c {version} there, or name it in the runtime_env"
+            )
         import ray
 
         context = ray.get_runtime_context()
@@ -118,8 +123,8 @@ class Host:
             raise DeploymentStartupError(f"The environment's processes did not start: {why} (see Ray's logs)")
         ready: dict[str, Any] = said["ready"]
         self._directory, self._supervisor_pid = ready["directory"], ready["supervisor"]
-        headers = {"X-API-Key": self.spec["key"]}
-        self._channel = ClientChannel(Address(unix=os.path.join(self._directory, SOCKET), headers=headers), 0.0)
+        address = Address(unix=ready["socket"], headers={"X-API-Key": self.spec["key"]})
+        self._channel = ClientChannel(address, 0.0)
         self._ended = asyncio.ensure_future(self._reason())
         return facts | ready
 
@@ -210,7 +215,7 @@ class Host:
         async with self._staged(name) as path:
             await file_transfer.receive(pieces, path or target)
             if path is not None:
-                await self.call(COPY, {"how": "upload", "source": path, "target": target})
+                await self.call("copy", {"how": "upload", "source": path, "target": target})
 
     async def read(self, source: str) -> int:
         """Begin to send a file or tree, and return a number for `next`."""
@@ -219,7 +224,7 @@ class Host:
     async def _read(self, source: str) -> AsyncGenerator[bytes, None]:
         async with self._staged(os.path.basename(os.path.normpath(source))) as path:
             if path is not None:
-                await self.call(COPY, {"how": "download", "source": source, "target": path})
+                await self.call("copy", {"how": "download", "source": source, "target": path})
             async with file_transfer.open_stream(path or source) as pieces:
                 async for piece in pieces:
                     yield bytes(piece)

@@ -13,6 +13,7 @@ import threading
 from collections.abc import AsyncGenerator
 from typing import Any
 
+from swerex_c._version import __version__
 from swerex_c.exceptions import (
     ConnectionLostError,
     DeploymentStartupError,
@@ -22,7 +23,7 @@ from swerex_c.exceptions import (
     SwerexException,
     TimeLimitError,
 )
-from swerex_c.providers.ray.membership import Membership
+from swerex_c.providers.ray.cluster import Membership
 from swerex_c.remote.wire import file_transfer
 from swerex_c.remote.wire.exceptions import from_wire
 from swerex_c.utils.threads import in_thread
@@ -65,7 +66,7 @@ class ActorChannel:
 
     async def open(self) -> dict[str, Any]:
         """Have the actor start the environment, and return its facts."""
-        facts: dict[str, Any] = await self._ask("open")
+        facts: dict[str, Any] = await self._ask("open", __version__)
         self.name = f"The environment in actor {facts['actor']} on node {facts['node']} ({facts['ip']})"
         self._opened = True
         return facts
@@ -212,6 +213,11 @@ class ActorChannel:
         """Convert an exception that Ray raised to an exception of this package."""
         from ray import exceptions
 
+        if "No module named 'swerex_c" in str(error):
+            return DeploymentStartupError(
+                f"The Python of the cluster's workers does not have swerex-c: install swerex-c {__version__} there, or "
+                "name it in the runtime_env"
+            )
         words = _short_reason(error)
         if isinstance(error, exceptions.RuntimeEnvSetupError):
             return DeploymentStartupError(f"Ray cannot prepare the runtime_env for {self.name}: {words}")

@@ -1,58 +1,66 @@
-"""Connect to a Ray cluster and create an environment's actor on a suitable node."""
+"""Connect to a Ray cluster, and create an environment's actor on a suitable node.
+
+After Ray was shut down in a process, the next call of most of Ray's functions connects the process again, or starts a
+cluster on this machine (auto-init), in which the earlier objects do not exist. Code that creates something in a cluster
+therefore keeps the `Membership` of that time and checks it before each call.
+"""
 
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from swerex_c._version import __version__
 from swerex_c.exceptions import DeploymentStartupError
-from swerex_c.providers.ray.membership import Membership
 
 if TYPE_CHECKING:
     from swerex_c.providers.ray.config import RayDeploymentConfig
 
-__all__ = ["connect", "demand", "new_actor"]
+__all__ = ["Membership", "connect", "demand", "new_actor"]
 
 _connecting = threading.Lock()
 """Lock for connecting, so that only one of several deployments that start at once connects this process."""
 
 
-def _environment_class() -> Any:
-    """Return the actor's class.
+@dataclass(frozen=True)
+class Membership:
+    """One connection of this process to a cluster. Thread-safe.
 
-    The class is made in a function so that Ray sends its code to the worker: it can then report that the worker lacks
-    the package or has another version of it. All other code is the worker's own.
+    It lasts from `ray.init` to `ray.shutdown`.
     """
 
-    class SwerexEnvironment:
-        def __init__(self, version: str, spec: dict[str, Any]) -> None:
-            import sys
+    node: str
+    """Id of the node through which the process is connected. Each cluster generates new ids."""
 
-            where = f"The Python of the cluster's workers ({sys.executable})"
-            advice = f"install swerex-c {version} there, or name it in the runtime_env"
-            self._host: Any = None
-            self._problem = ""
-            try:
-                from swerex_c._version import __version__ as found
+    job: str
+    """Id of the job that the process is or works for. A process that connects again gets another id."""
 
-                if found != version:
-                    self._problem = f"{where} has swerex-c {found}, and this process has {version}: {advice}"
-                    return
-                from swerex_c.providers.ray.actor import Host
+    @classmethod
+    def now(cls) -> Membership | None:
+        """Return the current membership of this process, or None if it is in no cluster."""
+        import ray
 
-                self._host = Host(spec)
-            except ImportError as error:
-                self._problem = f"{where} does not have swerex-c ({error}): {advice}"
+        if not ray.is_initialized():
+            return None
+        try:
+            context = ray.get_runtime_context()
+            return cls(context.get_node_id(), context.get_job_id())
+        except Exception:
+            if ray.is_initialized():
+                raise
+            return None  # the process has left just now
 
-        async def do(self, call: str, name: str, *args: Any) -> tuple[str, Any]:
-            if self._host is None:
-                kind = "swerex.exceptions.DeploymentStartupError"
-                return "failed", {"message": self._problem, "class_path": kind, "traceback": "", "extra_info": {}}
-            answer: tuple[str, Any] = await self._host.do(call, name, *args)
-            return answer
+    def over(self) -> str | None:
+        """Return why the membership has ended, or None if it has not ended.
 
-    return SwerexEnvironment
+        The reason is a sentence without a full stop.
+        """
+        now = self.now()
+        if now == self:
+            return None
+        if now is None:
+            return "Ray was shut down in this process"
+        return f"Ray was shut down in this process, which has since been connected to a cluster as the job {now.job}"
 
 
 def connect(config: RayDeploymentConfig) -> Membership:
@@ -96,6 +104,8 @@ def new_actor(config: RayDeploymentConfig, spec: dict[str, Any], membership: Mem
     """
     import ray
 
+    from swerex_c.providers.ray.actor import Host
+
     if (why := membership.over()) is not None:
         raise DeploymentStartupError(f"{why} during the start")
     options: dict[str, Any] = {
@@ -111,7 +121,7 @@ def new_actor(config: RayDeploymentConfig, spec: dict[str, Any], membership: Mem
         "enable_task_events": False,  # keep this load off the head node
     }
     try:
-        return ray.remote(_environment_class()).options(**options).remote(__version__, spec)
+        return ray.remote(Host).options(**options).remote(spec)
     except (ray.exceptions.RayError, ValueError, TypeError, OSError, RuntimeError) as error:
         raise DeploymentStartupError(f"Ray does not take the options of this environment: {error}") from None
 

@@ -24,13 +24,7 @@ from swerex_c.remote.server.serve import ListenAddresses, ServeOptions, serve
 from swerex_c.remote.server.service import METHODS, Service
 from swerex_c.remote.wire.exceptions import to_wire
 
-__all__ = ["COPY", "SOCKET", "run"]
-
-SOCKET = "socket"
-"""Name of the server's socket in the environment's directory."""
-
-COPY = "copy"
-"""Method of the server that copies a file or tree between the node and the environment."""
+__all__ = ["run"]
 
 _GRACEFUL = 4.0
 """Seconds to complete pending requests when the environment ends."""
@@ -46,7 +40,7 @@ class _Copy(BaseModel):
     target: str
 
 
-METHODS[COPY] = TypeAdapter(_Copy)
+METHODS["copy"] = TypeAdapter(_Copy)
 
 
 @dataclass
@@ -111,11 +105,12 @@ async def _serve(spec: dict[str, Any], directory: str, report_fd: int) -> None:
         raise
     try:
         service = _Service(_Holder(deployment.runtime, spec["key"]))
-        options = ServeOptions(host=None, unix=os.path.join(directory, SOCKET), graceful=_GRACEFUL)
+        socket = os.path.join(directory, "socket")
+        options = ServeOptions(host=None, unix=socket, graceful=_GRACEFUL)
 
         def ready(_: ListenAddresses) -> None:
             pids = {"supervisor": os.getppid(), "server": os.getpid()}
-            _report(report_fd, {"ready": {"directory": directory, **pids}})
+            _report(report_fd, {"ready": {"socket": socket, "directory": directory, **pids}})
 
         await serve(service, _no_app, options, ready=ready)
     finally:

@@ -27,7 +27,7 @@ from swerex_c.exceptions import (
     RuntimeClosedError,
     StartupTimeoutError,
 )
-from swerex_c.providers.ray import cluster
+from swerex_c.providers.ray import channel
 from swerex_c.runtime.abstract import (
     BashAction,
     Command,
@@ -155,7 +155,7 @@ def _not_idle(pids: list[int]) -> list[int]:
 
 
 async def test_another_version_on_the_workers(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "__version__", "99.0")
+    monkeypatch.setattr(channel, "__version__", "99.0")
     error = await raised(made().start())
     assert type(error) is DeploymentStartupError
     assert "this process has 99.0" in str(error) and "install swerex-c 99.0" in str(error)
