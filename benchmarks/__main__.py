@@ -117,9 +117,6 @@ def run(arguments: argparse.Namespace) -> int:
     rows = chosen(arguments)
     with contextlib.ExitStack() as stack:
         found = engines(arguments, rows, stack)
-        names = {contender.name for contender in found}
-        for row in rows:
-            row.turns = [turn for turn in row.turns if turn.engine in names]
         setting = Setting(found, arguments.seconds, arguments.rounds, once=arguments.answers, seed=arguments.seed)
         results = with_status(lambda show: measure(setting, rows, show))
     if arguments.answers:

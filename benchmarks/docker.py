@@ -59,7 +59,7 @@ def rows() -> Iterator[Row]:
     """Yield the rows of containers."""
 
     def turns(**request: Any) -> list[Turn]:
-        return [Turn(name, request, 3, 2.0 if name == SWEREX else 0.5) for name in (OURS, PROGRAM, SWEREX)]
+        return [Turn(name, request, 3) for name in (OURS, PROGRAM, SWEREX)]
 
     title = "Start of a container, until it takes a command"
     yield Row("docker-start", title, "create", turns(), PROGRAM, full=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shlex
@@ -40,8 +41,6 @@ def build(source: str, directory: Path, *more: str) -> str:
 class PlainC(Engine):
     """The program `floor`, which has operations of its own: one run for each turn."""
 
-    blocking = True
-
     def __init__(self, directory: str) -> None:
         self.binary = build("floor.c", Path(directory))
 
@@ -59,7 +58,11 @@ class Floor:
     async def _run(self, mode: str, count: int, seconds: float, *arguments: object) -> Result:
         words = [self.engine.binary, mode, str(min(count, 4000)), str(seconds), *map(str, arguments)]
         process = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE)
-        said, _ = await process.communicate()
+        try:
+            said, _ = await process.communicate()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
         if process.returncode:
             raise RuntimeError(f"floor {mode} ended with {process.returncode}")
         found: Result = json.loads(said)

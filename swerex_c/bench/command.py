@@ -75,9 +75,7 @@ def contenders(peers: str | None, target: DeploymentConfig | None = None, **opti
     if target is not None:
         # As in SWE-ReX, only the configuration of Daytona has no type field.
         deployment = {"type": "daytona", **target.model_dump(mode="json")}
-        found.append(
-            Contender(rows.TARGET, f"{ENGINES}Ours", {"deployment": deployment}, variables=None, outlasts=True)
-        )
+        found.append(Contender(rows.TARGET, f"{ENGINES}Ours", {"deployment": deployment}, variables=None))
     if peers is not None:
         kinds = {rows.PTYPROCESS: "Ptyprocess", rows.TUNED: "TunedPexpect", rows.PEXPECT: "Pexpect"}
         kinds[rows.SWEREX] = "SweRex"
@@ -126,9 +124,7 @@ def run(
     config, name = target or (None, "")
     setting = Setting(contenders(python, config), seconds, seed=seed)
     setting.rounds = 5 if seconds >= 30 else 3 if seconds >= 10 else 1
-    chosen = rows.select(
-        {it.name for it in setting.contenders}, lambda row: not row.full and (not only or row.key in only)
-    )
+    chosen = [row for row in rows.all_rows() if row.key in (only or rows.KEYS)]
     found = with_status(lambda show: measure(setting, chosen, show))
     if target and rows.TARGET in found.absent:
         print(f"swerex-c: {name}: {found.absent[rows.TARGET]}", file=sys.stderr)

@@ -2,7 +2,7 @@
 
 In each round of a row each engine has a turn, in random order. A ratio is the median over the rounds of "this engine's
 value divided by the baseline's value in that round", so that a change in the machine's speed between rounds affects
-both. A turn gets its share of the time that is left, so that later turns compensate for one that takes too long.
+both. A turn gets an equal share of the time that is left, so that later turns compensate for one that takes too long.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from .machine import environment, make_file, work_directory
 from .worker import Result
@@ -30,20 +30,17 @@ __all__ = ["NO_TIME", "Contender", "Found", "Row", "Setting", "Turn", "WorkerErr
 
 NO_TIME = "left out: there was no time for it"
 
-COSTLY = 0.15
-"""Share of the time left that a turn may take if it is known to need longer than its own share."""
+START_SECONDS = 3600.0
+"""Maximum seconds for the start of an engine, which may have to download an image."""
 
-LOST = 0.33
-"""Share of the time left by which a turn may exceed its own time before it is ended, so that others have time."""
+END_SECONDS = 30.0
+"""Maximum seconds for the end of an engine, which may have to remove a container."""
 
-OVER = 1.1
-"""Multiple of the budget after which running work is ended."""
-
-HANGS = 5.0
-"""Seconds without an answer after which a slow machine is no longer a plausible cause."""
-
-ONCE_LIMIT = 120.0
+ONCE_SECONDS = 120.0
 """Maximum seconds of a turn without a budget."""
+
+LATE = 0.5
+"""Share of the budget by which a turn may exceed its own time before its engine is ended."""
 
 FILES = 8192
 """Descriptors that 1,000 sessions may need, of this process's and the workers' limit."""
@@ -83,9 +80,6 @@ class Contender:
     packages: tuple[str, ...] = ()
     """Directories of packages besides this one that the process must have."""
 
-    outlasts: bool = False
-    """True if the start and the end of the engine may take long, and are not part of the budget."""
-
 
 @dataclass
 class Turn:
@@ -97,9 +91,6 @@ class Turn:
 
     rounds: int | None = None
     """Maximum number of rounds with this turn, for slow engines; None means all rounds."""
-
-    least: float = 0.01
-    """Estimated seconds of the shortest possible turn; the turn is left out if there is less time."""
 
     label: str = ""
 
@@ -132,9 +123,6 @@ class Row:
     turns: list[Turn]
     baseline: str = "bare terminal"
     """Name of the line that the ratios are of."""
-
-    weight: float = 1.0
-    """Weight of the row's share of the time."""
 
     full: bool = False
     """True if only the source tree's benchmarks measure it."""
@@ -187,7 +175,7 @@ class Setting:
 
     contenders: list[Contender]
     seconds: float
-    """Budget of time."""
+    """Budget of time, without the start and the end of the engines."""
 
     rounds: int = 5
     once: bool = False
@@ -216,14 +204,12 @@ class Found:
 class Worker:
     """Process with an engine. It has its own process session, so that ^C on the terminal reaches only the driver."""
 
-    def __init__(self, contender: Contender, directory: Path, grace: float) -> None:
+    def __init__(self, contender: Contender, directory: Path) -> None:
         """Start the process without waiting for its first response.
 
         Raises:
             WorkerError: if the interpreter cannot be run.
         """
-        self.grace = grace
-        self.blocking = not contender.outlasts
         variables = dict(os.environ)
         if contender.variables is not None:
             variables = environment(directory, HISTFILE="/dev/null", TMPDIR=str(directory), **contender.variables)
@@ -234,57 +220,44 @@ class Worker:
             self.process = subprocess.Popen(command, env=variables, stdin=pipe, stdout=pipe, start_new_session=True)
         except OSError as error:
             raise WorkerError(f"{command[0]}: {error.strerror}") from None
-        self._send({"kind": contender.kind, "options": contender.options})
+        assert self.process.stdin and self.process.stdout
+        self.requests, self.answers = self.process.stdin, self.process.stdout
+        self.send({"kind": contender.kind, "options": contender.options})
 
-    @staticmethod
-    def _stream(stream: IO[bytes] | None) -> IO[bytes]:
-        assert stream is not None
-        return stream
-
-    def _send(self, request: Result) -> None:
-        self.busy = True
-        stdin = self._stream(self.process.stdin)
+    def send(self, request: Result) -> None:
+        """Send a request, which the next `answer` responds to."""
         with contextlib.suppress(BrokenPipeError):  # `answer` reports the end of the process
-            stdin.write(json.dumps(request).encode() + b"\n")
-            stdin.flush()
+            self.requests.write(json.dumps(request).encode() + b"\n")
+            self.requests.flush()
 
     def answer(self, limit: float) -> Result:
-        """Wait up to `limit` seconds for the next response, and return it.
+        """Wait up to `limit` seconds for the next response, and return it, with `error` if the work failed.
 
         Raises:
             WorkerError: if there is no response within that time, or the process has ended.
         """
-        stdout = self._stream(self.process.stdout)
-        if not select.select([stdout], [], [], max(0.0, limit))[0]:
-            raise WorkerError(NO_TIME if limit < HANGS else f"it gave no answer in {limit:.0f} s")
-        line = stdout.readline()
-        self.busy = False
+        if not select.select([self.answers], [], [], limit)[0]:
+            raise WorkerError(f"it gave no answer in {limit:.0f} s")
+        line = self.answers.readline()
         if not line:
             raise WorkerError(f"its process ended with {self.process.wait()}")
         answer: Result = json.loads(line)
         return answer
 
-    def ask(self, limit: float, request: Result) -> Result:
-        """Run an operation within `limit` seconds, and return its result, with `error` if it failed."""
-        self._send(request)
-        return self.answer(limit)
-
-    def begin_to_end(self) -> None:
+    def stop(self) -> None:
         """Make the process end its shells and exit, without waiting for it."""
-        if self.busy and self.blocking:
-            # It would notice the end of its input too late. Shells end with their terminals.
-            self.process.terminate()
         with contextlib.suppress(BrokenPipeError):
-            self._stream(self.process.stdin).close()
+            self.requests.close()
 
     def end(self) -> None:
-        """Wait up to `grace` seconds for the exit of the process, then kill it."""
+        """Wait for the exit of the process, or kill it after `END_SECONDS`."""
+        self.stop()
         try:
-            self.process.wait(timeout=self.grace)
+            self.process.wait(timeout=END_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self._stream(self.process.stdout).close()
+        self.answers.close()
 
 
 class Run:
@@ -293,62 +266,38 @@ class Run:
     def __init__(self, setting: Setting, found: Found, directory: Path, show: Callable[[str], None]) -> None:
         self.setting, self.found, self.directory, self.show = setting, found, directory, show
         self.random = random.Random(setting.seed)
-        self.contenders = {contender.name: contender for contender in setting.contenders}
         self.workers: dict[str, Worker] = {}
-        self.restarted: set[str] = set()
         self.begin = time.perf_counter()
 
     def left(self) -> float:
         """Return the seconds of the budget that are left."""
         return math.inf if self.setting.once else self.begin + self.setting.seconds - time.perf_counter()
 
-    def start(self, names: Iterable[str]) -> None:
+    def start(self) -> None:
         """Start the engines concurrently, as most of the time is imports; note those that are not available."""
-        names = [name for name in names if name in self.contenders]
-        for name in names:
-            self._start(name)
-        for name in sorted(names, key=lambda name: not self.contenders[name].outlasts):
-            if name in self.workers:
-                self.show(f"starting {name}")
-                self._greet(name, 3600.0 if self.contenders[name].outlasts else min(self.left() / 2, ONCE_LIMIT))
-            if self.contenders[name].outlasts:
-                self.begin = time.perf_counter()
+        wanted = {turn.engine for row in self.found.rows for turn in row.turns}
+        for contender in self.setting.contenders:
+            if contender.name in wanted:
+                try:
+                    self.workers[contender.name] = Worker(contender, self.directory)
+                except WorkerError as error:
+                    self.found.absent[contender.name] = str(error)
+        for name, worker in list(self.workers.items()):
+            self.show(f"starting {name}")
+            try:
+                hello = worker.answer(START_SECONDS)
+            except WorkerError as error:
+                hello = {"error": str(error)}
+            if "ready" in hello:
+                self.found.versions[name] = hello["ready"]
+            else:
+                self.lose(name, hello["error"])
+        self.begin = time.perf_counter()
 
-    def _start(self, name: str) -> None:
-        contender = self.contenders[name]
-        try:
-            grace = 30.0 if contender.outlasts or self.setting.once else min(2.0, 0.1 * self.setting.seconds)
-            self.workers[name] = Worker(contender, self.directory, grace)
-        except WorkerError as error:
-            self.found.absent[name] = str(error)
-
-    def _greet(self, name: str, limit: float) -> None:
-        """Wait for an engine to be ready."""
-        try:
-            hello = self.workers[name].answer(limit)
-        except WorkerError as error:
-            hello = {"error": str(error)}
-        if "ready" in hello:
-            self.workers[name].blocking = hello["blocking"]
-            self.found.versions[name] = str(hello["ready"])
-        else:
-            self.found.absent[name] = str(hello["error"])
-            self._end(name)
-
-    def _end(self, name: str) -> None:
-        worker = self.workers.pop(name)
-        worker.begin_to_end()
-        worker.end()
-
-    def _again(self, name: str) -> None:
-        """Start a new process, once, for an engine whose process had to be ended; its sessions are lost."""
-        if name in self.restarted or name not in self.contenders or self.contenders[name].outlasts:
-            self.found.absent[name] = "its process was ended, because it gave no answer in time"
-            return
-        self.restarted.add(name)
-        self._start(name)
-        if name in self.workers:
-            self._greet(name, min(LOST * self.left(), ONCE_LIMIT))
+    def lose(self, name: str, why: str) -> None:
+        """End the process of an engine that is not, or no longer, available."""
+        self.found.absent[name] = why
+        self.workers.pop(name).end()
 
     def run(self) -> None:
         """Run all turns, each with its share of the time that is left."""
@@ -359,43 +308,33 @@ class Run:
                 turns = [turn for turn in row.turns if turn.rounds is None or number < turn.rounds]
                 self.random.shuffle(turns)
                 schedule += [(number, row, turn) for turn in turns]
-        weights = [row.weight for _, row, _ in schedule]
         for at, (number, row, turn) in enumerate(schedule):
-            spent = (
-                ""
-                if self.setting.once
-                else f"{self.setting.seconds - self.left():.0f} of {self.setting.seconds:.0f} s, "
-            )
-            self.show(f"{spent}{at + 1} of {len(schedule)}: {row.title}: {turn.name}")
-            needed = sum(turn.least for _, _, turn in schedule[at:])
-            self._turn(number, row, turn, row.weight / sum(weights[at:]), needed)
+            left = self.left()
+            time_left = "" if self.setting.once else f"{max(left, 0.0):.0f} s left, "
+            self.show(f"{time_left}{at + 1} of {len(schedule)}: {row.title}: {turn.name}")
+            if turn.engine not in self.workers:
+                row.errors.setdefault(turn.name, self.found.absent[turn.engine])
+            elif left <= 0:
+                row.errors.setdefault(turn.name, NO_TIME)
+            else:
+                self.turn(number, row, turn, left / (len(schedule) - at))
 
-    def _turn(self, number: int, row: Row, turn: Turn, share: float, needed: float) -> None:
-        """Run a turn with its share of the time that is left and that no turn needs at least."""
-        if turn.engine not in self.workers and turn.engine not in self.found.absent:
-            self._again(turn.engine)
-        if turn.engine not in self.workers:
-            row.errors.setdefault(turn.name, self.found.absent[turn.engine])
-            return
-        left = self.left()
-        spare = max(0.0, left - needed)
-        if left <= 0 or (not spare and turn.least > max(left * share, COSTLY * left)):
-            row.errors.setdefault(turn.name, NO_TIME)
-            return
-        count, seconds, limit = 1, 0.0, ONCE_LIMIT
-        if not self.setting.once:
-            count, seconds = 1 << 30, spare * share
-            over = left + (OVER - 1) * self.setting.seconds
-            limit = min(over, seconds + max(LOST * left, 3 * turn.least))
-        request = {"operation": row.operation, "count": count, "seconds": seconds, **turn.request}
+    def turn(self, number: int, row: Row, turn: Turn, seconds: float) -> None:
+        """Run a turn for some seconds, and keep its result."""
+        limits, longest = {"count": 1 << 30, "seconds": seconds}, seconds + LATE * self.setting.seconds
+        if self.setting.once:
+            limits, longest = {"count": 1, "seconds": 0.0}, ONCE_SECONDS
+        request = {"operation": row.operation, **limits, **turn.request}
         if megabytes := request.pop("megabytes", 0):
             end = " " if request.pop("one_line") else "\n"
             request["path"] = make_file(self.directory / f"{row.key}", megabytes, end)
+        worker = self.workers[turn.engine]
+        worker.send(request)
         try:
-            result = self.workers[turn.engine].ask(limit, request)
+            result = worker.answer(longest)
         except WorkerError as error:
             row.errors[turn.name] = str(error)
-            self._end(turn.engine)
+            self.lose(turn.engine, str(error))
             return
         if "error" in result:
             row.errors[turn.name] = result["error"]
@@ -405,10 +344,9 @@ class Run:
     def close(self) -> None:
         """End all engines and the processes that they started."""
         for worker in self.workers.values():
-            worker.begin_to_end()
+            worker.stop()
         for worker in self.workers.values():
             worker.end()
-        self.workers.clear()
 
 
 def measure(setting: Setting, rows: list[Row], show: Callable[[str], None] = lambda _: None) -> Found:
@@ -417,8 +355,12 @@ def measure(setting: Setting, rows: list[Row], show: Callable[[str], None] = lam
     No shell is left when it ends, even after an exception from a signal.
 
     Args:
+        rows: rows to measure; the turns of engines that the run does not have are removed.
         show: called with a short description before each turn.
     """
+    names = {contender.name for contender in setting.contenders}
+    for row in rows:
+        row.turns = [turn for turn in row.turns if turn.engine in names]
     found = Found(rows, load=os.getloadavg()[0])
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < FILES:
@@ -426,7 +368,7 @@ def measure(setting: Setting, rows: list[Row], show: Callable[[str], None] = lam
     with work_directory() as directory:
         run = Run(setting, found, directory, show)
         try:
-            run.start(dict.fromkeys(turn.engine for row in rows for turn in row.turns))
+            run.start()
             run.run()
         except KeyboardInterrupt:
             found.interrupted = True

@@ -132,7 +132,4 @@ def lines(found: Found, target: str = "") -> Iterator[str]:
     )
     for name, why in found.absent.items():
         shown = target if name == TARGET else name
-        if name not in measured:
-            yield f"Without {shown}: {why}"
-        elif why != NO_TIME:
-            yield f"{shown} was lost: {why}"
+        yield f"{shown} was lost: {why}" if name in measured else f"Without {shown}: {why}"

@@ -5,7 +5,7 @@ A row that only the source tree's `benchmarks/` measures has `full`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from .measure import Row, Turn
@@ -23,7 +23,6 @@ __all__ = [
     "TARGET",
     "TUNED",
     "all_rows",
-    "select",
 ]
 
 OURS = "swerex_c"
@@ -72,10 +71,9 @@ ACTIONS = [
 """An agent's small day, which mends a fault: commands, what they print, their exit codes."""
 
 
-def _turns(engines: tuple[str, ...], **request: Any) -> list[Turn]:
+def _turns(engines: tuple[str, ...], rounds: int | None = None, **request: Any) -> list[Turn]:
     """Return a turn for each engine; SWE-ReX and pexpect as it comes are slow, and have fewer rounds."""
-    slow = {SWEREX: (2, 0.8), PEXPECT: (3, 0.3)}
-    return [Turn(name, request, *slow.get(name, (None, 0.01))) for name in engines]
+    return [Turn(name, request, rounds or {SWEREX: 2, PEXPECT: 3}.get(name)) for name in engines]
 
 
 def all_rows() -> Iterator[Row]:
@@ -84,57 +82,33 @@ def all_rows() -> Iterator[Row]:
     yield Row("true", "A command: true", "command", _turns(everyone, text="true"))
     yield Row("bin-true", "A program: /bin/true", "command", _turns(everyone, text="/bin/true"))
     # Each start uses up a pre-started shell: without a rest, the next one would wait for a new shell.
-    starts = [*_turns((*QUICK, PEXPECT, SWEREX)), Turn(PRESTARTED, {"rest": 0.05}, None, 0.1)]
+    starts = [*_turns((*QUICK, PEXPECT, SWEREX)), *_turns((PRESTARTED,), rest=0.05)]
     yield Row("start", "Start of a session, until it takes a command", "create", starts)
     # Before the long outputs, after which this process keeps memory that sessions would use.
-    for number, full in ((1000, True), (64, False)):
-        turns = [Turn(name, {"number": number}, 2, 0.01 * number) for name in (*QUICK, SUBPROCESS)]
-        if full:
-            turns = [turn for turn in turns if turn.engine not in (TUNED, SUBPROCESS)]
-        else:  # its sessions run one after the other, so four stand for 64
-            turns.append(Turn(SWEREX, {"number": 4}, 1, 2.5, f"{SWEREX}, 4 sessions"))
-        title = f"{number:,} sessions at once, each runs true again and again"
-        yield Row(f"sessions-{number}", title, "sessions", turns, weight=0.5, full=full)
-    engines: tuple[str, ...]
+    title = "{:,} sessions at once, each runs true again and again"
+    engines: tuple[str, ...] = tuple(name for name in QUICK if name != TUNED)
+    yield Row("sessions-1000", title.format(1000), "sessions", _turns(engines, 2, number=1000), full=True)
+    turns = _turns((*QUICK, SUBPROCESS), 2, number=64)
+    turns.append(Turn(SWEREX, {"number": 4}, 1, f"{SWEREX}, 4 sessions"))  # they run one after the other
+    yield Row("sessions-64", title.format(64), "sessions", turns)
     for megabytes, one_line in ((1, False), (64, False), (64, True), (1000, False)):
-        engines = everyone if megabytes == 1 else (*QUICK, SUBPROCESS)  # the others search all of it again and again
-        turns = _turns(engines, megabytes=megabytes, one_line=one_line)
-        for turn in turns if megabytes > 1 else []:
-            turn.rounds, turn.least = 2, megabytes / 60
+        small = megabytes == 1
+        engines = everyone if small else (*QUICK, SUBPROCESS)  # the others search all of it again and again
+        turns = _turns(engines, None if small else 2, megabytes=megabytes, one_line=one_line)
         title = f"{megabytes:,} MB of output" + (" in one line" if one_line else "")
         key = f"{'line' if one_line else 'output'}-{megabytes}"
-        yield Row(key, title, "output", turns, weight=0.7, full=one_line or megabytes > 64)
-    turns = _turns((OURS, TUNED), megabytes=16, one_line=False, patterns=PATTERNS)
-    for turn in turns:
-        turn.rounds, turn.least = 2, 1.0
+        yield Row(key, title, "output", turns, full=one_line or megabytes > 64)
+    turns = _turns((OURS, TUNED), 2, megabytes=16, one_line=False, patterns=PATTERNS)
     title = f"16 MB of output, and one of {len(PATTERNS)} patterns behind it"
-    yield Row("expect-16", title, "output", turns, TUNED, weight=0.7, full=True)
-    turns = _turns((*QUICK, SWEREX))
-    for turn in turns:
-        turn.rounds, turn.least = turn.rounds or 3, max(turn.least, 0.3)
-    yield Row("interrupt", "Interrupt of sleep 100", "interrupt", turns, weight=0.7)
+    yield Row("expect-16", title, "output", turns, TUNED, full=True)
+    yield Row("interrupt", "Interrupt of sleep 100", "interrupt", _turns((*QUICK, SWEREX), 3))
     turns = _turns((OURS, TARGET, SUBPROCESS, SWEREX))
-    yield Row("execute", "execute: true without a session", "execute", turns, SUBPROCESS, weight=0.5)
-    turns = _turns((OURS, LIMIT, PTYPROCESS, SWEREX), actions=ACTIONS)
-    for turn in turns:
-        turn.rounds, turn.least = 3, 1.0
-    title = f"An agent's day: {len(ACTIONS)} actions with git, grep and tests"
-    yield Row("day", title, "day", turns, full=True)
-    turns = [Turn(name, {"module": f"{package}.runtime.local"}) for name, package in ((OURS, OURS), (SWEREX, "swerex"))]
+    yield Row("execute", "execute: true without a session", "execute", turns, SUBPROCESS)
+    turns = _turns((OURS, LIMIT, PTYPROCESS, SWEREX), 3, actions=ACTIONS)
+    yield Row("day", f"An agent's day: {len(ACTIONS)} actions with git, grep and tests", "day", turns, full=True)
+    turns = [*_turns((OURS,), module="swerex_c.runtime.local"), *_turns((SWEREX,), module="swerex.runtime.local")]
     yield Row("import", "Import of the package's LocalRuntime", "imports", turns, SWEREX, full=True)
 
 
 KEYS = tuple(row.key for row in all_rows() if not row.full)
 """Keys of the rows of `swerex-c bench`."""
-
-
-def select(engines: set[str], wanted: Callable[[Row], bool] = lambda row: not row.full) -> list[Row]:
-    """Return new rows with the turns of these engines only.
-
-    Args:
-        wanted: chooses the rows.
-    """
-    rows = [row for row in all_rows() if wanted(row)]
-    for row in rows:
-        row.turns = [turn for turn in row.turns if turn.engine in engines]
-    return rows

@@ -18,9 +18,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import IO, Any
 
 from .engines import Answer, Engine
 
@@ -34,9 +35,6 @@ MOST = 4000
 
 PIECE = 1 << 20
 """Bytes that are compared at a time, so that a comparison needs little memory."""
-
-PATIENCE = 120
-"""Seconds that an operation may exceed its `seconds` before the process of a blocking engine ends itself."""
 
 
 def result(count: int, samples: list[float], **more: object) -> Result:
@@ -249,28 +247,6 @@ def _make(kind: str, options: dict[str, Any]) -> Any:
     return made.operations() if hasattr(made, "operations") else Operations(made)
 
 
-async def _requests() -> AsyncIterator[Result]:
-    """Yield the driver's requests. The end of standard input, which may come at any time, cancels the calling task."""
-    loop, me = asyncio.get_running_loop(), asyncio.current_task()
-    assert me is not None
-    lines: asyncio.Queue[bytes] = asyncio.Queue()
-    rest = b""
-
-    def read() -> None:
-        nonlocal rest
-        if not (piece := os.read(0, 65536)):
-            loop.remove_reader(0)
-            me.cancel()
-            return
-        *whole, rest = (rest + piece).split(b"\n")
-        for line in whole:
-            lines.put_nowait(line)
-
-    loop.add_reader(0, read)
-    while True:
-        yield json.loads(await lines.get())
-
-
 def serve() -> None:
     """Serve requests until standard input ends, then end every shell."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, as a parent can hand it down, it would hide exit codes
@@ -284,27 +260,47 @@ def serve() -> None:
     def say(answer: Result) -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
-    async def answer_all(operations: Any) -> None:
-        engine = operations.engine
-        try:
-            await engine.start()
-            say({"ready": engine.version, "blocking": engine.blocking})
-            async for request in _requests():
-                if engine.blocking:  # the event loop may never notice that the driver is gone
-                    signal.alarm(int(request["seconds"]) + PATIENCE)
-                try:
-                    say(await getattr(operations, request.pop("operation"))(**request))
-                except Exception as error:
-                    say({"error": f"{type(error).__name__}: {error}"})
-                signal.alarm(0)
-        finally:
-            await engine.end()
-
     try:
-        with open(0, "rb", buffering=0, closefd=False) as requests:
-            operations = _make(**json.loads(requests.readline() or sys.exit(0)))
-        asyncio.run(answer_all(operations))
+        # Without a buffer: Python cannot end while a thread reads from one.
+        with open(0, "rb", buffering=0, closefd=False) as source:
+            operations = _make(**json.loads(source.readline() or sys.exit(0)))
+            asyncio.run(_answer(operations, source, say))
     except (asyncio.CancelledError, BrokenPipeError):
         sys.exit(0)
     except Exception as error:
         say({"error": f"{type(error).__name__}: {error}"})
+
+
+async def _answer(operations: Any, source: IO[bytes], say: Callable[[Result], None]) -> None:
+    """Answer requests, until the end of their source cancels what is done then."""
+    engine, requests = operations.engine, asyncio.Queue[Result]()
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    idle = False
+
+    def read() -> None:
+        nonlocal idle
+        for line in source:
+            idle = False
+            loop.call_soon_threadsafe(requests.put_nowait, json.loads(line))
+        if engine.blocking and not idle:
+            os._exit(0)  # the event loop would notice too late; shells end with their terminals
+        loop.call_soon_threadsafe(task.cancel)
+
+    def respond(answer: Result) -> None:
+        nonlocal idle
+        idle = True  # before the driver can send the next request
+        say(answer)
+
+    threading.Thread(target=read, daemon=True).start()
+    try:
+        await engine.start()
+        respond({"ready": engine.version})
+        while True:
+            request = await requests.get()
+            try:
+                respond(await getattr(operations, request.pop("operation"))(**request))
+            except Exception as error:
+                respond({"error": f"{type(error).__name__}: {error}"})
+    finally:
+        await engine.end()

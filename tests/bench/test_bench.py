@@ -20,7 +20,7 @@ from swerex_c.bench import report, rows
 from swerex_c.bench.command import contenders
 from swerex_c.bench.engines import Answer, Engine, Subprocess
 from swerex_c.bench.machine import _remove_abandoned
-from swerex_c.bench.measure import BOOT, NO_TIME, PACKAGE, Contender, Found, Setting, measure
+from swerex_c.bench.measure import BOOT, NO_TIME, PACKAGE, Contender, Found, Row, Setting, Turn, measure
 from swerex_c.bench.worker import Operations
 from swerex_c.cli.main import app
 from tests.support.cli import COMMAND
@@ -81,9 +81,13 @@ def test_an_engine_that_is_one_answer_behind_is_seen() -> None:
     assert with_engine(Late(), lambda operations: operations.command("true", 3, 0.01))["wrong"] > 0
 
 
+def some_rows(*keys: str) -> list[Row]:
+    return [row for row in rows.all_rows() if row.key in keys]
+
+
 def once(wanted: list[str], engines: list[Contender]) -> tuple[Found, dict[str, Any]]:
     setting = Setting(engines, 60, once=True)
-    found = measure(setting, rows.select({it.name for it in engines}, lambda row: row.key in wanted))
+    found = measure(setting, some_rows(*wanted))
     return found, report.as_data(found, setting)
 
 
@@ -127,8 +131,8 @@ def test_the_budget_is_kept_though_an_engine_hangs(tmp_path: Path, family: Famil
     hangs = "import time\n__version__ = '9'\ndef spawn(*_, **__):\n    time.sleep(999)\n"
     python = python_with(tmp_path, "pexpect", hangs)
     some = [it for it in contenders(python) if it.name in (rows.SUBPROCESS, rows.TUNED)]
-    setting = Setting(some, 3, rounds=1)
-    found = measure(setting, rows.select({it.name for it in some}, lambda row: row.key == "true"))
+    setting = Setting(some, 2, rounds=1)
+    found = measure(setting, some_rows("true"))
     assert "error" in report.as_data(found, setting)["rows"]["true"]["lines"][rows.TUNED]
     assert not family.left()
 
@@ -165,7 +169,8 @@ def test_an_interpreter_without_any_package_can_be_a_worker() -> None:
 
 def test_a_run_in_which_nothing_of_ours_was_measured_is_not_good() -> None:
     turn = {"round": 0, "count": 1, "wrong": 0, "samples_us": [1.0]}
-    found = Found(rows.select({rows.OURS, rows.LIMIT}, lambda row: row.key == "true"))
+    found = Found(some_rows("true"))
+    found.rows[0].turns = [Turn(rows.OURS), Turn(rows.LIMIT)]
     found.rows[0].results[rows.LIMIT] = [turn]
     assert not report.is_good(found)
     found.rows[0].results[rows.OURS] = [turn]
@@ -215,7 +220,7 @@ def test_an_interrupted_run_keeps_its_results(family: Family) -> None:
         if "/bin/true" in text:
             raise KeyboardInterrupt
 
-    found = measure(setting, rows.select({it.name for it in some}), show)
+    found = measure(setting, some_rows(*rows.KEYS), show)
     data = report.as_data(found, setting)["rows"]
     assert found.interrupted and shown
     assert all("p50_us" in line for line in data["true"]["lines"].values())
