@@ -69,9 +69,6 @@ class AliasFinder:
 
         return stand_in(context)
 
-    def invalidate_caches(self) -> None:
-        """Do nothing, because there is no cache; the finder protocol has this method."""
-
 
 class AliasLoader:
     """Loader that imports the module of this package.

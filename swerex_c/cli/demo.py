@@ -39,17 +39,6 @@ class Step:
     action: BashAction | BashInterruptAction
     output: str | Callable[[str], bool]
     code: int | None = 0
-    times_out: bool = False
-
-
-@dataclass
-class Result:
-    """The result of a step. Times are in seconds."""
-
-    output: str
-    code: int | None
-    timed_out: bool
-    seconds: float
     error: str = ""
 
 
@@ -72,7 +61,7 @@ def _steps(directory: str) -> list[Step]:
         Step("read the file it wrote", _run("cat notes.txt"), "first $HOME\n\tsecond `line`\n"),
         Step("a command that fails", _run("ls no-such-file 2>/dev/null"), "", 2),
         Step("its exit code is kept", _run("echo $?"), "2\n"),
-        Step("a timeout keeps the output", _run("echo one; sleep 60; echo two", timeout=0.5), "one\n", None, True),
+        Step("a timeout keeps the output", _run("echo one; sleep 60; echo two", timeout=0.5), "one\n", None, "timeout"),
         Step("interrupt the running command", BashInterruptAction(), lambda output: "two" not in output),
         Step("the session still works", _run("echo ready"), "ready\n"),
         Step("start an interactive program", _run(python, **asks), ""),
@@ -83,51 +72,45 @@ def _steps(directory: str) -> list[Step]:
     ]
 
 
-async def _do(runtime: LocalRuntime, step: Step) -> Result:
-    begin = time.perf_counter()
-    try:
-        answer = await runtime.run_in_session(step.action)
-        return Result(answer.output, answer.exit_code, False, time.perf_counter() - begin)
-    except CommandTimeoutError as e:
-        return Result(e.output, None, True, time.perf_counter() - begin)
-    except SwerexException as e:
-        return Result("", None, False, time.perf_counter() - begin, f"{type(e).__name__}: {e}")
-
-
-def _is_right(step: Step, result: Result) -> bool:
-    output = result.output
-    right = output == step.output if isinstance(step.output, str) else step.output(output)
-    return right and (result.code, result.timed_out, result.error) == (step.code, step.times_out, "")
-
-
 def _cut(text: str) -> str:
     if len(text) > _LONGEST_SHOWN:
         return visible(text[: _LONGEST_SHOWN // 2]) + f" ... ({len(text):,} characters)"
     return visible(text.rstrip("\n").replace("\t", "    "))
 
 
-def _command_of(action: BashAction | BashInterruptAction) -> str:
-    return "(interrupt)" if isinstance(action, BashInterruptAction) else action.command
-
-
 def _time(seconds: float) -> str:
     return f"{seconds * 1e3:.2f} ms" if seconds < 0.1 else f"{seconds:.2f} s"
 
 
-def _print(step: Step, result: Result, right: bool) -> None:
-    code = "timeout, " if result.timed_out else "" if result.code is None else f"exit code {result.code}, "
-    print(f"{'ok' if right else 'WRONG':5}  {step.title} ({code}{_time(result.seconds)})")
-    for sign, text in (("$", _cut(_command_of(step.action))), (" ", result.error or _cut(result.output))):
+async def _do(runtime: LocalRuntime, step: Step) -> bool:
+    """Do a step, show it, and return whether it gave the expected result."""
+    begin = time.perf_counter()
+    output, code, error = "", None, ""
+    try:
+        answer = await runtime.run_in_session(step.action)
+        output, code = answer.output, answer.exit_code
+    except CommandTimeoutError as e:
+        output, error = e.output, "timeout"
+    except SwerexException as e:
+        error = f"{type(e).__name__}: {e}"
+    spent = _time(time.perf_counter() - begin)
+    right = output == step.output if isinstance(step.output, str) else step.output(output)
+    right = right and (code, error) == (step.code, step.error)
+    how = f"{error.partition(':')[0]}, " if error else "" if code is None else f"exit code {code}, "
+    print(f"{'ok' if right else 'WRONG':5}  {step.title} ({how}{spent})")
+    command = "(interrupt)" if isinstance(step.action, BashInterruptAction) else step.action.command
+    for sign, text in (("$", _cut(command)), (" ", _cut(output or error.removeprefix("timeout")))):
         for line in text.splitlines():
             shown = line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 4] + " ..."
             print(f"       {sign} {shown}".rstrip())
             sign = ">" if sign == "$" else sign
+    return right
 
 
-async def _run_steps(directory: str) -> list[tuple[Step, Result]]:
+async def _run_steps(directory: str) -> list[bool]:
     async with LocalRuntime() as runtime:
         await runtime.create_session(CreateBashSessionRequest())
-        return [(step, await _do(runtime, step)) for step in _steps(directory)]
+        return [await _do(runtime, step) for step in _steps(directory)]
 
 
 def main() -> int:
@@ -135,15 +118,13 @@ def main() -> int:
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="swerex-c-demo-") as directory:
         try:
-            done = asyncio.run(_run_steps(directory))
+            right = asyncio.run(_run_steps(directory))
         except SwerexException as e:
             print(f"Cannot create a session: {e}\nRun `swerex-c doctor` to see what is missing.", file=sys.stderr)
             return 1
-    for step, result in done:
-        _print(step, result, _is_right(step, result))
-    right = sum(_is_right(step, result) for step, result in done)
-    print(f"\n{right} of {len(done)} steps gave the expected result, in {time.perf_counter() - begin:.1f} s.")
-    return 0 if right == len(done) else 1
+    seconds = time.perf_counter() - begin
+    print(f"\n{sum(right)} of {len(right)} steps gave the expected result, in {seconds:.1f} s.")
+    return 0 if all(right) else 1
 
 
 if __name__ == "__main__":

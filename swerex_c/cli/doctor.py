@@ -14,8 +14,8 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +52,8 @@ def examine() -> list[Finding]:
 
     They start a few short programs and, as the last checks, sessions.
     """
-    looks: list[Callable[[], Iterator[Finding]]] = [
-        _package, _python, _core, _kernel, _bash, _terminals, _limits, _clients, _swap, _session,
-        _startup_files,
-    ]  # fmt: skip
-    return [finding for look in looks for finding in look()]
+    checks = (_package, _core, _bash, _machine, _clients, _swap, _session, _startup_files)
+    return [finding for check in checks for finding in check()]
 
 
 def sessions_can_run(findings: list[Finding]) -> bool:
@@ -69,13 +66,8 @@ def as_data(findings: list[Finding]) -> dict[str, Any]:
     Returns:
         `findings` by name, and `ok`, which is true if sessions can run.
     """
-    return {
-        "ok": sessions_can_run(findings),
-        "findings": {
-            finding.name: {"value": finding.value, "good": finding.good, "note": finding.note, "needed": finding.needed}
-            for finding in findings
-        },
-    }
+    data = [asdict(finding) for finding in findings]
+    return {"ok": sessions_can_run(findings), "findings": {it.pop("name"): it for it in data}}
 
 
 def print_table(findings: list[Finding]) -> None:
@@ -108,9 +100,6 @@ def _package() -> Iterator[Finding]:
     from swerex_c._version import __version__ as own
 
     yield Finding("swerex-c", own, note=f"SWE-ReX API {api}, in {Path(__file__).parent.parent}")
-
-
-def _python() -> Iterator[Finding]:
     version = f"{platform.python_implementation()} {platform.python_version()}"
     yield Finding("python", version, sys.version_info[:2] >= (3, 11), note=sys.executable, needed=True)
 
@@ -128,41 +117,39 @@ def _core() -> Iterator[Finding]:
     yield Finding("msgpack-c", core.msgpack_version)
 
 
-def _kernel() -> Iterator[Finding]:
-    yield Finding("kernel", f"{platform.system()} {platform.release()}", note=platform.machine())
-
-
 def _bash() -> Iterator[Finding]:
     path = shutil.which("bash")
     if path is None:
         yield Finding("bash", "not found", False, "Install bash", needed=True)
         return
-    version = _first_line([path, "-c", 'echo "$BASH_VERSION"'])
+    version, _ = _ask([path, "-c", 'echo "$BASH_VERSION"'])
     numbers = re.match(r"(\d+)\.(\d+)", version)
     recent = numbers is not None and tuple(map(int, numbers.groups())) >= (4, 4)
     note = path if recent else f"{path}: 4.4 or later is needed"
     yield Finding("bash", version or "does not answer", recent, note, needed=True)
 
 
-def _terminals() -> Iterator[Finding]:
+def _machine() -> Iterator[Finding]:
+    yield Finding("kernel", f"{platform.system()} {platform.release()}", note=platform.machine())
     try:
         for descriptor in os.openpty():
             os.close(descriptor)
     except OSError as error:
         yield Finding("terminals", "none available", False, f"openpty: {error.strerror}", needed=True)
     else:
-        limits = [_number(f"/proc/sys/kernel/pty/{name}") for name in ("nr", "max")]
-        use = "unknown" if None in limits else f"{limits[0]} of {limits[1]} in use"
-        yield Finding("terminals", use, True, note="Each session needs one", needed=True)
-    ptmx = Path("/dev/ptmx")
-    yield Finding("/dev/ptmx", "there" if ptmx.exists() else "missing", ptmx.exists() and os.access(ptmx, os.W_OK))
-
-
-def _limits() -> Iterator[Finding]:
+        yield Finding("terminals", _terminals_in_use(), True, note="Each session needs one", needed=True)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     note = f"can be raised to {_limit(hard)}" if soft != hard else ""
     yield Finding("open files", f"at most {_limit(soft)}", soft == resource.RLIM_INFINITY or soft >= 1024, note)
     yield Finding("processes", f"at most {_limit(resource.getrlimit(resource.RLIMIT_NPROC)[0])}")
+
+
+def _terminals_in_use() -> str:
+    try:
+        used, most = (Path(f"/proc/sys/kernel/pty/{name}").read_text().strip() for name in ("nr", "max"))
+    except OSError:
+        return "available"
+    return f"{used} of {most} in use"
 
 
 _CLIENTS = (
@@ -181,23 +168,10 @@ def _clients() -> Iterator[Finding]:
         if path is None:
             yield Finding(name, "not found", note=f"required by {user}")
             continue
-        problem = _no_engine(path) if name == "docker" else ""
-        version = _first_line([path, *asks.split()]) or "does not answer"
+        engine = [path, "version", "--format", "{{.Server.Version}}"]
+        problem = _ask(engine)[1] if name == "docker" else ""
+        version = _ask([path, *asks.split()])[0] or "does not answer"
         yield Finding(name, version, False if problem else None, problem or path)
-
-
-def _no_engine(docker: str) -> str:
-    """Return the error of the docker command if no engine answers; empty if one does."""
-    try:
-        done = subprocess.run(
-            [docker, "version", "--format", "{{.Server.Version}}"],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=_PATIENCE,
-        )  # fmt: skip
-    except OSError as error:
-        return str(error)
-    except subprocess.TimeoutExpired:
-        return f"The engine does not answer within {_PATIENCE:g} seconds"
-    return "" if done.returncode == 0 else " ".join(done.stderr.split()) or "The engine does not answer"
 
 
 def _swap() -> Iterator[Finding]:
@@ -294,22 +268,19 @@ async def _time_hooks() -> tuple[float, list[str]]:
     return difference, hooks.output.splitlines()
 
 
-def _first_line(command: list[str]) -> str:
-    """Return the first line of a program's standard output, or else standard error; empty if it fails or times out."""
+def _ask(command: list[str]) -> tuple[str, str]:
+    """Return the first line that a program prints, and why it failed; one of them is empty."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=_PATIENCE
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return (done.stdout.strip() or done.stderr.strip()).partition("\n")[0].strip() if done.returncode == 0 else ""
-
-
-def _number(path: str) -> int | None:
-    try:
-        return int(Path(path).read_text())
-    except (OSError, ValueError):
-        return None
+    except subprocess.TimeoutExpired:
+        return "", f"No answer within {_PATIENCE:g} seconds"
+    except OSError as error:
+        return "", str(error)
+    if done.returncode:
+        return "", " ".join(done.stderr.split()) or f"It ended with {done.returncode}"
+    return (done.stdout.strip() or done.stderr.strip()).partition("\n")[0].strip(), ""
 
 
 def _limit(value: int) -> str:

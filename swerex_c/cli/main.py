@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from swerex_c.cli.exit import Exit, exit_on_lost_output, fail, open_closed_streams
 from swerex_c.exceptions import InvalidInputError, SwapError, SwerexException
 from swerex_c.utils.child_signal import restore_child_signal
+from swerex_c.utils.load import load_class
 from swerex_c.utils.visible import visible
 
 if TYPE_CHECKING:
     from swerex_c.cli.targets import Target
-    from swerex_c.providers.ownership import Orphan
 
 __all__ = ["app", "main"]
 
@@ -159,21 +160,15 @@ def status(
 
     now = swap.status()
     if as_json:
-        facts = {name: getattr(now, name) for name in now.__dataclass_fields__}
-        print(json.dumps(facts | {"enabled": [str(path) for path in now.enabled]}))
+        print(json.dumps(dataclasses.asdict(now), default=str))
         return
-    for line in _status_lines(now):
-        print(line)
-
-
-def _status_lines(now: Any) -> list[str]:
-    gives = "swerex_c" if now.active else now.original_path and f"the original, {now.original_path}" or "nothing"
-    lines = [f"import swerex:  {gives}"]
+    original = f"the original, {now.original_path}" if now.original_path else "nothing"
+    lines = [f"import swerex:  {'swerex_c' if now.active else original}"]
     lines += [f"enabled by:     {path}" for path in now.enabled] or ["enabled:        no"]
     lines += [f"swerex-c run:   {'yes' if now.run else 'no'}"]
     lines += ["switched off:   SWEREX_C_SWAP is 0"] if now.switched_off else []
     lines += [f"original:       {now.original_version or 'not installed'}"]
-    return lines
+    print(*lines, sep="\n")
 
 
 # Sessions
@@ -343,6 +338,9 @@ class Cloud(StrEnum):
     modal = "modal"
 
 
+_PRUNE_MODULES = {Cloud.daytona: "labels", Cloud.kubernetes: "prune", Cloud.modal: "tags"}
+
+
 @app.command()
 def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
@@ -360,7 +358,15 @@ def prune(
     other programs is left alone.
     """
     try:
-        found = _left_in(cloud, container_runtime.value, namespace, dry_run)
+        if cloud is None:
+            from swerex_c.providers.docker.engine import Engine
+            from swerex_c.providers.docker.prune import prune as prune_containers
+
+            found = prune_containers(Engine(container_runtime.value), dry_run=dry_run)
+        else:
+            options = {"namespace": namespace} if cloud is Cloud.kubernetes else {}
+            prune_cloud = load_class(f"swerex_c.providers.{cloud}.{_PRUNE_MODULES[cloud]}:prune")
+            found = prune_cloud(dry_run=dry_run, **options)
     except (SwerexException, TimeoutError, ImportError) as error:
         fail(str(error) or "the service did not answer in time", Exit.FAILED)
     for one in found:
@@ -373,25 +379,6 @@ def prune(
         what = {None: "container", Cloud.kubernetes: "pod"}.get(cloud, "sandbox")
         print(f"{cloud or container_runtime.value} has no {what} of a dead process")
     raise typer.Exit(Exit.FAILED if any(one.error is not None for one in found) else 0)
-
-
-def _left_in(cloud: Cloud | None, engine: str, namespace: str | None, dry_run: bool) -> list[Orphan]:
-    if cloud is None:
-        from swerex_c.providers.docker import engine as _engine
-        from swerex_c.providers.docker import prune as _prune
-
-        return _prune.prune(_engine.Engine(engine), dry_run=dry_run)
-    if cloud is Cloud.kubernetes:
-        from swerex_c.providers.kubernetes import prune as _kube_prune
-
-        return _kube_prune.prune(namespace=namespace, dry_run=dry_run)
-    if cloud is Cloud.modal:
-        from swerex_c.providers.modal import tags
-
-        return tags.prune(dry_run=dry_run)
-    from swerex_c.providers.daytona import labels
-
-    return labels.prune(dry_run=dry_run)
 
 
 # The benchmark

@@ -160,22 +160,23 @@ async def _session(
     request: CreateBashSessionRequest, target: Target | None, show: Callable[[str], None]
 ) -> AsyncIterator[AbstractRuntime]:
     """Yield a runtime with one session, after showing the session's startup output."""
-    if target is None:
-        async with quiet_runtime() as runtime:
-            show((await runtime.create_session(request)).output)
-            yield runtime
-        return
-    from swerex_c.cli.targets import opened
     from swerex_c.models import CloseBashSessionRequest
 
-    async with opened(target) as there:
-        response = await there.create_session(request)
+    place: contextlib.AbstractAsyncContextManager[AbstractRuntime]
+    if target is None:
+        place = quiet_runtime()
+    else:
+        from swerex_c.cli.targets import opened
+
+        place = opened(target)
+    async with place as runtime:
+        response = await runtime.create_session(request)
         try:
             show(response.output)
-            yield there
+            yield runtime
         finally:
             with contextlib.suppress(SwerexException, OSError):  # what went wrong before is what to report
-                await there.close_session(CloseBashSessionRequest(session=request.session))
+                await runtime.close_session(CloseBashSessionRequest(session=request.session))
 
 
 def quiet_runtime() -> LocalRuntime:
