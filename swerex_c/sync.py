@@ -13,17 +13,33 @@ loop is running, as in a notebook. An interrupt of the call cancels it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Self
+import functools
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
+from swerex_c.interfaces import AbstractDeployment, AbstractRuntime
 from swerex_c.utils.background import run_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from swerex_c import models
-    from swerex_c.interfaces import AbstractDeployment, AbstractRuntime
 
 __all__ = ["SyncDeployment", "SyncRuntime"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """Return the form of a method that returns when it is done, for a class with the real object in `asynchronous`."""
+
+    @functools.wraps(method)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = run_blocking(getattr(self.asynchronous, method.__name__)(*args, **kwargs))
+        return result
+
+    return call
 
 
 class SyncRuntime:
@@ -38,28 +54,17 @@ class SyncRuntime:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def is_alive(self, *, timeout: float | None = None) -> models.IsAliveResponse:
-        """Check whether the runtime responds."""
-        return run_blocking(self.asynchronous.is_alive(timeout=timeout))
-
-    def create_session(self, request: models.CreateSessionRequest | None = None) -> models.CreateSessionResponse:
-        """Start a session."""
-        return run_blocking(self.asynchronous.create_session(request))
-
-    def run(
-        self,
-        action: models.Action | str,
-        *,
-        timeout: float | None = None,
-        check: Literal["silent", "raise", "ignore"] = "raise",
-        session: str = "default",
-    ) -> models.Observation:
-        """Run a command in a session, or an action."""
-        return run_blocking(self.asynchronous.run(action, timeout=timeout, check=check, session=session))
-
-    def run_in_session(self, action: models.Action) -> models.Observation:
-        """Run an action in its session."""
-        return run_blocking(self.asynchronous.run_in_session(action))
+    is_alive = _blocking(AbstractRuntime.is_alive)
+    create_session = _blocking(AbstractRuntime.create_session)
+    run = _blocking(AbstractRuntime.run)
+    run_in_session = _blocking(AbstractRuntime.run_in_session)
+    close_session = _blocking(AbstractRuntime.close_session)
+    execute = _blocking(AbstractRuntime.execute)
+    read_file = _blocking(AbstractRuntime.read_file)
+    write_file = _blocking(AbstractRuntime.write_file)
+    upload = _blocking(AbstractRuntime.upload)
+    download = _blocking(AbstractRuntime.download)
+    close = _blocking(AbstractRuntime.close)
 
     def stream_in_session(self, action: models.Action) -> Iterator[str | models.BashObservation]:
         """Run a command, and yield its output as it arrives, then the observation."""
@@ -71,34 +76,6 @@ class SyncRuntime:
             return
         finally:
             run_blocking(_end(stream))
-
-    def close_session(self, request: models.CloseSessionRequest) -> models.CloseSessionResponse:
-        """End a session."""
-        return run_blocking(self.asynchronous.close_session(request))
-
-    def execute(self, command: models.Command) -> models.CommandResponse:
-        """Run one command outside of all sessions."""
-        return run_blocking(self.asynchronous.execute(command))
-
-    def read_file(self, request: models.ReadFileRequest) -> models.ReadFileResponse:
-        """Read a text file."""
-        return run_blocking(self.asynchronous.read_file(request))
-
-    def write_file(self, request: models.WriteFileRequest) -> models.WriteFileResponse:
-        """Write a text file."""
-        return run_blocking(self.asynchronous.write_file(request))
-
-    def upload(self, request: models.UploadRequest) -> models.UploadResponse:
-        """Copy a file or a directory to the runtime's machine."""
-        return run_blocking(self.asynchronous.upload(request))
-
-    def download(self, source_path: str, target_path: str) -> None:
-        """Copy a file or a directory from the runtime's machine."""
-        run_blocking(self.asynchronous.download(source_path, target_path))
-
-    def close(self) -> models.CloseResponse:
-        """End all sessions and close the runtime."""
-        return run_blocking(self.asynchronous.close())
 
 
 class SyncDeployment:
@@ -114,17 +91,9 @@ class SyncDeployment:
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
-    def start(self) -> None:
-        """Start the sandbox, and wait until its runtime responds."""
-        run_blocking(self.asynchronous.start())
-
-    def stop(self) -> None:
-        """End the sandbox with everything in it."""
-        run_blocking(self.asynchronous.stop())
-
-    def is_alive(self, *, timeout: float | None = None) -> models.IsAliveResponse:
-        """Check whether the runtime responds."""
-        return run_blocking(self.asynchronous.is_alive(timeout=timeout))
+    start = _blocking(AbstractDeployment.start)
+    stop = _blocking(AbstractDeployment.stop)
+    is_alive = _blocking(AbstractDeployment.is_alive)
 
     @property
     def runtime(self) -> SyncRuntime:
