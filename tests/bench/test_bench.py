@@ -20,7 +20,7 @@ from swerex_c.bench import report, rows
 from swerex_c.bench.command import contenders
 from swerex_c.bench.engines import Answer, Engine, Subprocess
 from swerex_c.bench.machine import _remove_abandoned
-from swerex_c.bench.measure import BOOT, NO_TIME, PACKAGE, Contender, Found, Row, Setting, Turn, measure
+from swerex_c.bench.measure import NO_TIME, Contender, Found, Row, Setting, Turn, measure
 from swerex_c.bench.worker import Operations
 from swerex_c.cli.main import app
 from tests.support.cli import COMMAND
@@ -153,18 +153,11 @@ def test_an_engine_that_is_missing_is_told_and_the_rest_goes_on(tmp_path: Path, 
     assert "p50_us" in data["rows"]["true"]["lines"][rows.SUBPROCESS]
 
 
-def test_an_interpreter_without_any_package_can_be_a_worker() -> None:
+def test_an_interpreter_without_any_package_can_be_a_worker(tmp_path: Path) -> None:
     """As that of the peers is, which need not have what this package requires."""
-    asks = [{"kind": "swerex_c.bench.engines:BareTerminal", "options": {}}]
-    asks += [{"operation": "command", "text": "true", "count": 1, "seconds": 0}]
-    lines = "".join(json.dumps(it) + "\n" for it in asks)
-    command = [sys.executable, "-I", "-S", "-c", BOOT, PACKAGE]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
-        assert worker.stdin is not None and worker.stdout is not None
-        worker.stdin.write(lines)
-        worker.stdin.flush()
-        assert json.loads(worker.stdout.readline())["ready"] == ""
-        assert json.loads(worker.stdout.readline())["wrong"] == 0
+    python = python_with(tmp_path, "pexpect", "")
+    _, data = once(["true"], [Contender(rows.LIMIT, "swerex_c.bench.engines:BareTerminal", python=python)])
+    assert "p50_us" in data["rows"]["true"]["lines"][rows.LIMIT]
 
 
 def test_a_run_in_which_nothing_of_ours_was_measured_is_not_good() -> None:

@@ -376,7 +376,7 @@ def main() -> int:
         parser.error("--server goes with one thread, whose end closes its sessions, and without --place")
     if wanted.closed and "SWX_CLOSED" not in os.environ:
         with tempfile.TemporaryDirectory() as directory:
-            library = str(build_preload(Path(directory)))
+            library = build_preload(Path(directory))
             command = [sys.executable, "-m", "tests.engine.random_tester", *sys.argv[1:]]
             closed = {"LD_PRELOAD": library, "SWX_CLOSED": library}
             return subprocess.run(command, env=os.environ | closed, check=False).returncode

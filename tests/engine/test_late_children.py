@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from swerex_c.runtime.abstract import BashAction, BashInterruptAction, CreateBashSessionRequest
-from swerex_c.runtime.local import LocalRuntime
-from tests.support.harness import needs
-from tests.support.wait import DEADLINE, until_async
+from tests.support.harness import build_library
+from tests.support.session import Shell
+from tests.support.wait import until_async
 
 _SOURCE = r"""
 #define _GNU_SOURCE
@@ -82,38 +79,28 @@ pid_t fork(void)
 
 @pytest.mark.parametrize("command", ["sleep 1000", "sleep 1000 | cat", "(sleep 1000; sleep 1001)"])
 @pytest.mark.parametrize("before", ["", "exec 255>&-"])  # without this descriptor no child takes the terminal
-async def test_what_the_shell_forks_behind_an_interrupt_ends(
-    before: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_the_shell_forks_behind_an_interrupt_ends(
+    shells: type[Shell], before: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needs("cc")
-    source, library, mark = tmp_path / "late.c", tmp_path / "late.so", tmp_path / "mark"
-    source.write_text(_SOURCE)
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True, timeout=DEADLINE)
-    if "LD_PRELOAD" in os.environ:
-        pytest.skip("another library is preloaded")
-    monkeypatch.setenv("LD_PRELOAD", str(library))
+    mark = tmp_path / "mark"
+    monkeypatch.setenv("LD_PRELOAD", build_library(tmp_path, _SOURCE))
     monkeypatch.setenv("LATE_FORK", str(mark))
-    runtime = LocalRuntime()
-    await runtime.create_session(CreateBashSessionRequest(startup_source=[], startup_timeout=DEADLINE))
+    sh = shells()
 
-    async def say(command: str) -> tuple[str, int | None]:
-        answer = await runtime.run_in_session(BashAction(command=command, check="silent", timeout=DEADLINE))
-        return answer.output, answer.exit_code
+    async def give_up_at(moment: str) -> None:
+        running = asyncio.ensure_future(sh.go(command))
+        await until_async(lambda: moment in mark.read_text())
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
 
-    try:
-        await say(before)
-        await say("sleep 1002 &")
-        for moment in ("1", "2", "3"):
-            mark.touch()
-            running = asyncio.ensure_future(say(command))
-            await until_async(lambda: moment in mark.read_text())  # noqa: B023
-            running.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await running
-            await runtime.run_in_session(BashInterruptAction(timeout=1.0, n_retry=10))
-            mark.unlink()
-            assert await say("echo a; (exit 3)") == ("a\n", 3)
-            assert await say("echo $?") == ("3\n", 0)
-            assert await say("kill -0 $! && echo the job lives") == ("the job lives\n", 0)
-    finally:
-        await runtime.close()
+    sh.run(before)
+    sh.run("sleep 1002 &")
+    for moment in ("1", "2", "3"):
+        mark.touch()
+        sh.wait(give_up_at(moment))
+        sh.interrupt(timeout=1.0, n_retry=10)
+        mark.unlink()
+        sh.gives("echo a; (exit 3)", "a\n", 3)
+        sh.gives("echo $?", "3\n")
+        sh.gives("kill -0 $! && echo the job lives", "the job lives\n")

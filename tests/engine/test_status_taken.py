@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.behaviour_runs import inherited
-from tests.support.harness import needs
+from tests.support.harness import build_library
 from tests.support.server_process import FRONT, REMOTE, serving
 
 SHIM = r"""
@@ -104,15 +104,7 @@ def kernel_tells() -> bool:
 @pytest.fixture(scope="module")
 def old_kernel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Variables of a process to which the kernel does not tell the status."""
-    if "SWX_ASAN_PYTHON" in os.environ:
-        pytest.skip("the place of the preloaded library is taken by the sanitizer's")
-    compiler = needs("cc")
-    place = tmp_path_factory.mktemp("shim")
-    (place / "shim.c").write_text(SHIM)
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-o", place / "shim.so", place / "shim.c", "-ldl"], check=True, timeout=60
-    )
-    return {"LD_PRELOAD": str(place / "shim.so")}
+    return {"LD_PRELOAD": build_library(tmp_path_factory.mktemp("shim"), SHIM)}
 
 
 def answers_of(taking: str, **variables: str) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
+
+from tests.support.harness import build_library
 
 __all__ = ["build_preload"]
 
@@ -54,15 +55,10 @@ OPEN(open64)
 """
 
 
-def build_preload(directory: Path, *, foreign: bool = False) -> Path:
-    """Compile the library there, with `cc`.
+def build_preload(directory: Path, *, foreign: bool = False) -> str:
+    """Compile the library there, and return its path.
 
     Args:
         foreign: the file can be opened, and has the system calls of another machine, as below an emulator.
     """
-    source, library = directory / "closed.c", directory / "closed.so"
-    source.write_text(_SOURCE)
-    subprocess.run(
-        ["cc", f"-DFOREIGN={foreign:d}", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True, timeout=60
-    )
-    return library
+    return build_library(directory, _SOURCE, f"-DFOREIGN={foreign:d}")

@@ -10,6 +10,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 
 from tests.support.needs import Lacking, skip
 
@@ -56,6 +59,16 @@ def no_signals(status: str) -> bool:
     """Whether the SigIgn and SigBlk lines of a /proc status are empty but for the C library's own 32 and 33."""
     masks = [int(word, 16) for word in status.split() if not word.endswith(":")]
     return len(masks) == 2 and not any(mask & ~0x1_8000_0000 for mask in masks)
+
+
+def build_library(directory: Path, source: str, *flags: str) -> str:
+    """Compile a library to preload, and return its path; the test is skipped where another one has that place."""
+    if "LD_PRELOAD" in os.environ or "SWX_ASAN_PYTHON" in os.environ:
+        pytest.skip("another library is preloaded")
+    library = directory / "preloaded.so"
+    command = [needs("cc"), *flags, "-shared", "-fPIC", "-o", str(library), "-xc", "-", "-ldl"]
+    subprocess.run(command, input=source, text=True, check=True, timeout=60)
+    return str(library)
 
 
 def needs(program: str) -> str:
