@@ -7,7 +7,6 @@ import contextlib
 import os
 import secrets
 import shlex
-import shutil
 import signal
 import stat
 import subprocess
@@ -97,13 +96,15 @@ def _own_input() -> str:
 
 
 def _copy_input(target: int) -> None:
-    """Copy this process's input to a descriptor, and close that.
+    """Copy this process's input to a descriptor as it comes, and close that.
 
-    Without a buffer: Python cannot end while a thread reads from one.
+    It is read without a buffer: Python cannot end while a thread reads from one.
     """
-    with open(0, "rb", buffering=0, closefd=False) as source, open(target, "wb") as file:
-        with contextlib.suppress(BrokenPipeError):
-            shutil.copyfileobj(source, file)
+    with contextlib.suppress(BrokenPipeError):
+        with open(0, "rb", buffering=0, closefd=False) as source, open(target, "wb") as file:
+            while piece := source.read(1 << 16):
+                file.write(piece)
+                file.flush()
 
 
 @contextlib.asynccontextmanager
