@@ -33,6 +33,12 @@ def _temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
 
 
+def _rss(pid: str) -> int:
+    """Kilobytes of memory that a process has."""
+    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1])
+
+
 class Footprint:
     """What this process holds at one moment."""
 
@@ -46,8 +52,7 @@ class Footprint:
         self.threads = len(os.listdir("/proc/self/task"))
         self.python_threads = threading.active_count()
         self.processes = set(command_lines())
-        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
-        self.rss = int(status["VmRSS"].split()[0])
+        self.rss = _rss("self")
         self.temporary = sorted(os.listdir(tempfile.gettempdir()))
 
 
@@ -138,20 +143,12 @@ def test_ten_thousand_commands(shells: type[Shell]) -> None:
 
     sh.wait(commands(1000))
     before = Footprint()
-    shell_before = Footprint.__new__(Footprint)
-    pid = int(sh.out("echo $$"))
-    shell_before.rss = _rss(pid)
+    pid = sh.out("echo $$").strip()
+    of_shell = _rss(pid)
     sh.wait(commands(10_000))
     assert_same(before, Footprint(), 4_000)
-    assert _rss(pid) - shell_before.rss < 4_000
+    assert _rss(pid) - of_shell < 4_000
     assert int(sh.out("ls /proc/$$/fd | wc -l")) <= 5
-
-
-def _rss(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            return int(line.split()[1])
-    raise AssertionError("no VmRSS")
 
 
 def test_large_outputs_are_given_back(shells: type[Shell]) -> None:

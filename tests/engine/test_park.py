@@ -6,20 +6,20 @@ import asyncio
 import contextlib
 import errno
 import os
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from swerex_c.exceptions import ResourceError
+from swerex_c.exceptions import ResourceError, SwerexException
 from swerex_c.runtime.abstract import BashAction, BashObservation, CloseBashSessionRequest, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
 from tests.support.harness import few_descriptors
 from tests.support.session import Gate
-from tests.support.wait import DEADLINE, until, until_async
+from tests.support.wait import until, until_async
 
 pytestmark = pytest.mark.xdist_group("rest")  # they share the second that they wait
 
@@ -157,13 +157,12 @@ async def test_the_terminal_of_a_killed_shell_keeps_nobody_busy(gate: Gate) -> N
 def test_a_forked_child(shells: SimpleNamespace) -> None:
     """The session is the parent's, and stays at rest and whole whatever the child does."""
     shell = shells.forked
-    core = shell.runtime.sessions["forked"].core
     child = os.fork()
     if not child:
         with contextlib.suppress(BaseException):
             try:
-                core.run("echo child", 1, None, None, None, None, None, None, 0)
-            except RuntimeError as error:
+                shell.run("echo child")
+            except SwerexException as error:
                 os._exit(0 if "fork" in str(error) else 1)
         os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
@@ -173,21 +172,12 @@ def test_a_forked_child(shells: SimpleNamespace) -> None:
 
 def test_threads_that_wait_by_themselves(shells: SimpleNamespace) -> None:
     """Calls from two threads wake it once, and each gets its own answer."""
-    core = shells.threads.runtime.sessions["threads"].core
-    answers: list[str] = []
 
-    def work(number: int) -> None:
-        for direct in (500, 0):
-            operation = core.run(f"echo {number}", 1, DEADLINE, None, None, None, None, None, direct)
-            assert operation.wait(DEADLINE)
-            answers.append(operation.output)
+    def work(number: int) -> list[str]:
+        return [shells.threads.run(f"echo {number}").output for _ in range(2)]
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(answers) == ["0\n", "0\n", "1\n", "1\n"]
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(work, range(2))) == [["0\n", "0\n"], ["1\n", "1\n"]]
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +26,7 @@ from swerex_c.runtime.abstract import BashAction, CloseBashSessionRequest, Creat
 from swerex_c.runtime.config import LocalRuntimeConfig
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
+from tests.support.slow_start import Slow
 from tests.support.wait import DEADLINE, settle, until_async
 
 SIZE = 2
@@ -89,7 +90,7 @@ async def run(runtime: LocalRuntime, command: str, name: str = "s") -> str:
 
 
 async def pid_of(runtime: LocalRuntime, name: str = "s") -> int:
-    return int(await run(runtime, "echo $$", name))
+    return int((await run(runtime, "echo $$", name)).split()[0])
 
 
 def state(pid: int) -> str:
@@ -120,11 +121,12 @@ async def described(runtime: LocalRuntime) -> list[str]:
     return [re.sub(r"7733;\w+|pts/\d+", "ITS OWN", re.sub(rf"\b{pid}\b", "PID", line)) for line in lines]
 
 
-async def test_it_is_the_session_that_would_be_started_now(home: Path) -> None:
+async def test_it_is_the_session_that_would_be_started_now(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / ".bashrc").write_text(
         "echo from bashrc $_ $BASH_LINENO $LINENO\nalias ll='ls -l'\nx=$((y+1)); shopt -s extglob; umask 027\n"
-        "PS1='mine> '; HISTSIZE=77; f() { echo f; }\ntrap 'echo usr1' USR1; TMOUT=1; PROMPT_COMMAND='x=2'\n"
+        "PS1='mine> '; HISTSIZE=77; f() { echo f; }\ntrap 'echo usr1' USR1; TMOUT=1; PROMPT_COMMAND+=('x=2')\n"
     )
+    monkeypatch.setenv("PROMPT_COMMAND", "echo prompt")
     runtime = LocalRuntime(warm_sessions=SIZE)
     assert await warm(runtime)
     waiting = pids(runtime)
@@ -175,73 +177,43 @@ async def test_a_request_for_something_else_starts_a_shell(runtime: LocalRuntime
     assert await run(runtime, "pwd; echo ${OLDPWD-none}", "1") == "/\nnone\n"
     assert await run(runtime, "stty size", "2") == "30 80\n"
     assert await run(runtime, "echo $y", "4") == "1\n"
+    with pytest.raises(InvalidInputError, match="startup_timeout"):
+        await create(runtime, startup_timeout=-1)
     assert pids(runtime) == waiting
 
 
-def set_variable() -> Iterator[None]:
-    os.environ["SWX_TEST_OF_WARM"] = "yes"
-    yield
-    del os.environ["SWX_TEST_OF_WARM"]
-
-
-def set_directory() -> Iterator[None]:
-    before = os.getcwd()
-    os.chdir("/usr")
-    yield
-    os.chdir(before)
-
-
-@pytest.mark.parametrize("change", [set_variable, set_directory])
+@pytest.mark.parametrize("variable, directory", [("yes", ""), ("no", "/usr")])
 async def test_shells_of_other_surroundings_are_replaced(
-    runtime: LocalRuntime, change: Callable[[], Iterator[None]]
+    runtime: LocalRuntime, variable: str, directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = pids(runtime)
-    steps = change()
-    next(steps)
-    try:
-        shown = "echo ${SWX_TEST_OF_WARM-no}; pwd"
-        await create(runtime)
-        assert await pid_of(runtime) not in old
-        expected = f"{os.environ.get('SWX_TEST_OF_WARM', 'no')}\n{os.getcwd()}\n"
-        assert await run(runtime, shown) == expected
+    if directory:
+        monkeypatch.chdir(directory)
+    else:
+        monkeypatch.setenv("SWX_TEST_OF_WARM", variable)
+    for name in "st":
+        new = pids(runtime)
+        await create(runtime, name)
+        assert (await pid_of(runtime, name) == new[0]) == (name == "t")
+        assert await run(runtime, "echo ${SWX_TEST_OF_WARM-no}; pwd", name) == f"{variable}\n{os.getcwd()}\n"
         assert await warm(runtime)
         await until_async(lambda: not any(map(lives, old)))
-        new = pids(runtime)
-        await create(runtime, "t")
-        assert await pid_of(runtime, "t") == new[0]
-        assert await run(runtime, shown, "t") == expected
-    finally:
-        assert next(steps, None) is None
 
 
 async def test_surroundings_that_change_while_a_shell_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    started, go_on, start = threading.Event(), threading.Event(), _core.Session
-
-    def slow(*arguments: Any, **more: Any) -> _core.Session:
-        started.set()
-        assert go_on.wait(DEADLINE)
-        return start(*arguments, **more)
-
+    """Its start does not hold the loop up."""
+    slow = Slow(_core.Session)
     monkeypatch.setattr(_core, "Session", slow)
     runtime = LocalRuntime(warm_sessions=SIZE)
-    assert await asyncio.to_thread(started.wait, DEADLINE)
+    await slow.begun()
     monkeypatch.chdir("/usr")
-    go_on.set()
+    slow.go_on.set()
     assert await warm(runtime)
+    assert threading.get_ident() not in slow.threads
     waiting = pids(runtime)
     await create(runtime)
     assert await pid_of(runtime) == waiting[0] and await run(runtime, "pwd") == "/usr\n"
     await runtime.close()
-
-
-async def test_a_prompt_that_prints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PROMPT_COMMAND", "echo prompt")
-    runtime, cold = LocalRuntime(warm_sessions=SIZE), LocalRuntime()
-    assert await warm(runtime)
-    assert await create(runtime) == await create(cold)
-    assert await run(runtime, "echo here") == await run(cold, "echo here")
-    await runtime.close()
-    await cold.close()
 
 
 async def test_a_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,14 +271,6 @@ async def test_a_shell_that_somebody_wrote_to_is_not_handed_out(runtime: LocalRu
     await until_async(lambda: shells(runtime)._shells[0].core.facts()["late"])
     assert await create(runtime) == ""
     assert await pid_of(runtime) != first
-
-
-async def test_errors_are_those_of_any_session(runtime: LocalRuntime) -> None:
-    with pytest.raises(InvalidInputError, match="does not exist"):
-        await create(runtime, startup_source=["/nonexistent/file"])
-    with pytest.raises(InvalidInputError, match="startup_timeout"):
-        await create(runtime, startup_timeout=-1)
-    assert "s" not in runtime.sessions
 
 
 async def test_where_no_shell_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -469,25 +433,6 @@ async def test_nothing_ticks_while_they_wait(runtime: LocalRuntime) -> None:
     before = list(map(switches, pids(runtime)))
     await asyncio.sleep(0.3)
     assert list(map(switches, pids(runtime))) == before
-
-
-async def test_a_start_does_not_hold_the_loop_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    go_on, threads, start = threading.Event(), [], _core.Session
-
-    def slow(*arguments: Any, **more: Any) -> _core.Session:
-        threads.append(threading.get_ident())
-        assert go_on.wait(DEADLINE)
-        return start(*arguments, **more)
-
-    monkeypatch.setattr(_core, "Session", slow)
-    runtime = LocalRuntime(warm_sessions=SIZE)
-    full = asyncio.ensure_future(warm(runtime))
-    await until_async(lambda: threads)
-    await settle()
-    go_on.set()
-    assert await full
-    assert threading.get_ident() not in threads
-    await runtime.close()
 
 
 # -- where it is asked for

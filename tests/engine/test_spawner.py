@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -17,28 +15,8 @@ from swerex_c.engine.spawner import Spawner, spawner
 from swerex_c.exceptions import RuntimeClosedError
 from swerex_c.runtime.abstract import BashAction, CloseBashSessionRequest, Command, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
+from tests.support.slow_start import Slow
 from tests.support.wait import DEADLINE, settle, until_async
-
-
-class Slow:
-    """Stands for something that starts a program, and takes until it is told to go on."""
-
-    def __init__(self, start: Callable[..., Any], waits: bool = True):
-        self.start = start
-        self.threads: list[int] = []
-        self.go_on = threading.Event()
-        if not waits:
-            self.go_on.set()
-
-    def __call__(self, *arguments: Any, **more: Any) -> Any:
-        self.threads.append(threading.get_ident())
-        assert self.go_on.wait(DEADLINE), "the event loop has to go on meanwhile"
-        return self.start(*arguments, **more)
-
-    async def begun(self) -> None:
-        """Until a start is under way: the event loop gets to this only where it is not held up by it."""
-        await until_async(lambda: self.threads)
-        await settle()
 
 
 async def test_programs_that_start_at_once_leave_the_loop_alone(monkeypatch: pytest.MonkeyPatch) -> None:
