@@ -204,11 +204,3 @@ def test_standard_fds_of_the_parent_may_be_closed(tmp_path: Path) -> None:
     )
     subprocess.run([sys.executable, "-c", program], timeout=DEADLINE, env=python_environment())
     assert (tmp_path / "result").read_text() == "out\nerr\n"
-
-
-def test_two_runtimes_share_nothing(sh: Shell, shells: type[Shell]) -> None:
-    other = shells()
-    sh.out("x=first")
-    other.out("x=second")
-    sh.gives("echo $x", "first\n")
-    other.gives("echo $x", "second\n")

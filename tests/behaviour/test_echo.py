@@ -52,7 +52,7 @@ def test_every_length_of_a_line(sh: Shell) -> None:
 
 
 def test_a_pattern_is_not_found_in_the_command_itself(sh: Shell) -> None:
-    for setup in ("stty echo", "readonly PS0=", "exec 2>/dev/null"):
+    for setup in ("true", "stty echo", "readonly PS0=", "exec 2>/dev/null"):
         sh.run(setup)
         seen = sh.run("echo first; : PAT; echo second; echo PAT; read x", expect=["PAT"], check="ignore")
         assert (seen.output, seen.expect_string) == ("first\nsecond\n", "PAT")

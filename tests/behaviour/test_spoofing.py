@@ -222,13 +222,6 @@ def test_the_shells_own_state_may_be_printed(sh: Shell, command: str) -> None:
     sh.gives("echo next", "next\n")
 
 
-def test_debug_trap_that_prints_commands(sh: Shell) -> None:
-    sh.run('trap \'printf "%s\\n" "<$BASH_COMMAND>"\' DEBUG')
-    for i in range(3):
-        sh.gives(f"echo {i}", f"<echo {i}>\n{i}\n")
-    sh.run("trap - DEBUG")
-
-
 def test_debug_trap_that_prints_marks(sh: Shell) -> None:
     sh.run("trap 'printf %s \"${PS1@P}\"' DEBUG")
     for i in range(3):

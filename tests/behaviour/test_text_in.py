@@ -44,6 +44,7 @@ TYPED = [
     ("here-document with braces", "cat <<EOF\n}\n{\n)\ndone\nfi\nEOF", "}\n{\n)\ndone\nfi\n"),
     ("here-document with our kind of words", "cat <<'EOF'\nbuiltin eval exit EOF \nEOF", "builtin eval exit EOF \n"),
     ("empty here-document", "cat <<EOF\nEOF", ""),
+    ("delimiter of SWE-ReX's own", "cat <<SOUNIQUEEOF\none\nSOUNIQUEEOF\necho two", "one\ntwo\n"),
     ("python in a here-document", "python3 - <<'PY'\nfor i in range(2):\n\tprint(f'{i}!')\n\nPY", "0!\n1!\n"),
     ("here-string", 'cat <<< "a $((2*3))"', "a 6\n"),
     ("stdin is the terminal for no line", "cat </dev/null\necho next", "next\n"),
@@ -95,6 +96,32 @@ def test_typed(sh: Shell, command: str, output: str | None) -> None:
         assert "hi\n" in seen.output
     else:
         assert seen.output == output
+
+
+STEPS: dict[str, list[tuple[str, str, int]]] = {
+    "extglob from the line before": [
+        ("shopt -s extglob", "", 0),
+        ("[[ aab == +(a)b ]] && x=foobar; echo ${x/+(o)/0}", "f0bar\n", 0),
+        ("case abc in @(abc|def)) echo in;; esac", "in\n", 0),
+        ("f() { echo !(nothing) | wc -w; }\ncd /\n[[ $(f) -gt 2 ]]; echo $?", "0\n", 0),
+    ],
+    "alias from the line before": [
+        ("alias greet='echo hello'", "", 0),
+        ("greet world", "hello world\n", 0),
+        ("if true; then\ngreet two\nfi", "hello two\n", 0),
+        ("unalias greet", "", 0),
+        ("greet world", "bash: greet: command not found\n", 127),
+    ],
+    # Aliases may carry half of a construct; no check in advance may refuse what bash takes.
+    "alias that opens a group": [("alias begin='{' end='}'", "", 0), ("begin echo a; end", "a\n", 0)],
+    "a line that history would expand": [(" echo a", "a\n", 0), ("^a^b", "bash: ^a^b: command not found\n", 127)],
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_typed_one_after_the_other(sh: Shell, name: str) -> None:
+    for command, output, code in STEPS[name]:
+        sh.gives(command, output, code)
 
 
 def test_second_line_is_not_stdin_of_the_first(sh: Shell) -> None:
@@ -166,32 +193,11 @@ def test_nul_is_refused(sh: Shell, tmp_path: Path, command: str) -> None:
     assert not mark.exists()
 
 
-def test_extglob_from_the_line_before(sh: Shell) -> None:
-    sh.out("shopt -s extglob")
-    sh.gives("[[ aab == +(a)b ]] && x=foobar; echo ${x/+(o)/0}", "f0bar\n")
-    sh.gives("case abc in @(abc|def)) echo in;; esac", "in\n")
-    sh.gives("f() { echo !(nothing) | wc -w; }\ncd /\n[[ $(f) -gt 2 ]]; echo $?", "0\n")
-
-
 def test_extglob_in_a_file_pattern(sh: Shell, tmp_path: Path) -> None:
     for name in ("a.c", "b.c", "c.h"):
         (tmp_path / name).touch()
     sh.out("shopt -s extglob")
     sh.gives(f"cd {tmp_path} && echo !(*.h|home)", "a.c b.c\n")
-
-
-def test_alias_from_the_line_before(sh: Shell) -> None:
-    sh.out("alias greet='echo hello'")
-    sh.gives("greet world", "hello world\n")
-    sh.gives("if true; then\ngreet two\nfi", "hello two\n")
-    sh.out("unalias greet")
-    assert sh.run("greet world").exit_code == 127
-
-
-def test_alias_that_opens_a_group(sh: Shell) -> None:
-    """Aliases may carry half of a construct; no check in advance may refuse what bash takes."""
-    sh.out("alias begin='{' end='}'")
-    sh.gives("begin echo a; end", "a\n")
 
 
 @pytest.mark.parametrize("command", ["} ; echo stray; {", "echo a\n}\n{\necho b", "echo a; }", "echo a )", "a && && b"])
@@ -239,10 +245,6 @@ def test_a_last_backslash_behind_an_open_here_document(sh: Shell, before: str) -
     sh.gives("echo $?", "1\n")
 
 
-def test_the_words_of_other_peoples_delimiters(sh: Shell) -> None:
-    sh.gives("cat <<SOUNIQUEEOF\none\nSOUNIQUEEOF\necho two", "one\ntwo\n")
-
-
 def test_open_here_document(sh: Shell) -> None:
     """Bash takes the end of the text for the end of the document, with a warning; so no line is waited for."""
     seen = sh.run("cat <<EOF\none\ntwo")
@@ -259,12 +261,6 @@ def test_random_text_round_trip(sh: Shell) -> None:
         quoted = "'" + text.replace("'", "'\\''") + "'"
         seen = sh.out(f"printf '%s' {quoted} | sha256sum")
         assert seen.split()[0] == hashlib.sha256(text.encode()).hexdigest(), repr(text)
-
-
-def test_history_of_commands_is_not_needed(sh: Shell) -> None:
-    """A command may begin with a space, a bang or a caret."""
-    sh.gives(" echo a", "a\n")
-    sh.gives("^a^b", "bash: ^a^b: command not found\n", 127)
 
 
 READER = """

@@ -284,11 +284,6 @@ def test_expect_ends_the_wait(sh: Shell, expect: list[str]) -> None:
     sh.gives("echo next", "next\n")
 
 
-def test_expect_that_is_in_the_command_only(sh: Shell) -> None:
-    seen = sh.run("x=never-printed; sleep 0.1; echo end", expect=["never-printed"])
-    assert (seen.output, seen.exit_code) == ("end\n", 0)
-
-
 def test_expect_cut_anywhere(sh: Shell) -> None:
     program = "import os, time\nfor c in 'one ready> ':\n  os.write(1, c.encode()); time.sleep(0.004)\nos.read(0, 1)"
     seen = sh.talk(f'python3 -c "{program}"', "ready> ")

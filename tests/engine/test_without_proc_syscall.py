@@ -94,7 +94,7 @@ _ROOMS = [
     ("interrupts", 25),
     ("redefinitions", 8),
     ("attacks", 19),
-    ("spoofing", 68),
+    ("spoofing", 65),
     ("time", 70),
     ("text_in", 140),
 ]

@@ -51,7 +51,7 @@ LEFT_OUT = (
     "test_redefinitions.py::test_answers_stay_right[spoils1]",
     "test_redefinitions.py::test_answers_stay_right[spoils5]",
     "test_redefinitions.py::test_a_newline_that_is_bound[emacs]",
-    "test_state.py::test_line_editing_turned_on_inside_a_longer_command",
+    "test_state.py::test_steps[line editing turned on inside a longer command",
     "test_hidden_prompts.py::test_readline_behind_hidden_prompts[; ",
     # Nor is a pause made before a long line, with a trap on SIGCHLD that waits and prompts that are not seen.
     "test_redefinitions.py::test_a_trap_waits_for_a_long_line",
