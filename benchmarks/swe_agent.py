@@ -37,7 +37,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -198,8 +197,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--python", required=True, help="the interpreter that SWE-agent is installed for")
     parser.add_argument("--places", default="local,container", help=f"{', '.join(PLACES)} (the last for ours only)")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="write everything measured to this file")
-    parser.add_argument("--keep", type=Path, help="keep the trajectories and logs in this directory")
     arguments = parser.parse_args()
     if unknown := set(arguments.places.split(",")) - set(PLACES):
         parser.error(f"--places knows {', '.join(PLACES)}, not {', '.join(unknown)}")
@@ -212,19 +209,6 @@ def bring_up_loopback() -> None:
         fcntl.ioctl(any_socket, 0x8914, request)  # SIOCSIFFLAGS
 
 
-@contextlib.contextmanager
-def directory(keep: Path | None) -> Iterator[Path]:
-    if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
-        yield keep.resolve()
-        return
-    path = Path(tempfile.mkdtemp(prefix="swx-swe-agent-"))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-
-
 def compare(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> int:
     python = Path(os.path.abspath(arguments.python))
     probe = "import sweagent, swerex; print(sweagent.REPO_ROOT)"
@@ -233,8 +217,8 @@ def compare(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> int:
         raise BenchError(f"{python} cannot import sweagent and swerex: {done.stderr.strip()[-300:]}")
     agent = Path(done.stdout.split()[-1])
     places = [place for place in arguments.places.split(",") if place]
-    here = stack.enter_context(directory(arguments.keep))
-    bench = Bench(python, agent, here)
+    here = stack.enter_context(tempfile.TemporaryDirectory(prefix="swx-swe-agent-", ignore_cleanup_errors=True))
+    bench = Bench(python, agent, Path(here))
     if any(place.startswith("container") for place in places):
         bench.start_engine(stack)
     runs = {
@@ -250,9 +234,6 @@ def compare(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> int:
             print(f"{place:18} {who:9} {outcome.seconds:7.2f} s, {len(outcome.steps)} steps", flush=True)
     report(runs)
     wrong = check(runs)
-    if arguments.json:
-        found = {f"{place} {who}": [vars(run) for run in each] for (place, who), each in runs.items()}
-        arguments.json.write_text(json.dumps(found, indent=1))
     for begin, why in WRONG_IN_ORIGINAL.items():
         print(f"Not compared: {begin!r}, in which the original is wrong: {why}.")
     print("\n".join(wrong) or "Every run submitted the same patch, and every other step was answered alike.")
@@ -274,7 +255,6 @@ class Bench:
         self.config.write_text(CONFIG.replace("TOO_LONG", str(TOO_LONG)))
         actions = [{"message": f"Step {number}.\n```\n{action}\n```"} for number, action in enumerate(STEPS)]
         self.script.write_text(json.dumps({"script": actions}) + "\n")
-        shutil.rmtree(self.repository, ignore_errors=True)
         for name, text in FILES.items():
             path = self.repository / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -320,7 +300,6 @@ class Bench:
     def run(self, place: str, who: str, number: int) -> Outcome:
         """Run SWE-agent once."""
         output = self.here / f"{place}-{who}-{number}"
-        shutil.rmtree(output, ignore_errors=True)
         output.mkdir()
         clock, view = output / "clock.json", output / "view"
         view.mkdir()
