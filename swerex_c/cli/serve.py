@@ -14,27 +14,30 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from swerex_c._version import API_VERSION
-from swerex_c.cli.exit import exit_on_lost_output, open_closed_streams
+from swerex_c.cli.exit import Exit, exit_on_lost_output, open_closed_streams
 from swerex_c.exceptions import InvalidInputError, SwerexException
+from swerex_c.remote.server import auth, logs
+from swerex_c.remote.server.first_process import leave_first_process
 from swerex_c.remote.server.limits import Limits
 from swerex_c.utils.child_signal import restore_child_signal
 from swerex_c.utils.visible import visible
 
 if TYPE_CHECKING:
-    from swerex_c.remote.server.listeners import ListenAddresses, ServeOptions
+    from swerex_c.remote.server.listeners import Listeners
 
-__all__ = ["FAILED", "USAGE", "main"]
+__all__ = ["main"]
 
-FAILED = 1
-"""Exit code if the server cannot run, such as without a free port or a readable certificate."""
-
-USAGE = 2
-"""Exit code if the options are wrong, or there is no key."""
-
-_DEFAULTS = Limits()
+_LIMITS = {
+    "body": "bytes per request, except uploads",
+    "sessions": "open sessions",
+    "requests": "concurrent requests",
+    "connections": "open connections",
+}
+"""Fields of `Limits` that options set, with their descriptions."""
 
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -74,9 +77,9 @@ def main(
         else:
             _serve(options, program, host, make_key)
     except InvalidInputError as error:
-        _fail(program, str(error), USAGE)
+        _fail(program, str(error), Exit.USAGE)
     except SwerexException as error:
-        _fail(program, str(error), FAILED)
+        _fail(program, str(error), Exit.FAILED)
     except KeyboardInterrupt:  # before the server set its signal handlers
         raise SystemExit(130) from None
 
@@ -91,7 +94,7 @@ def _fail(program: str, message: str, code: int) -> NoReturn:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        _fail(self.prog, f"{message} (see {self.prog} --help)", USAGE)
+        _fail(self.prog, f"{message} (see {self.prog} --help)", Exit.USAGE)
 
     def print_help(self, file: Any = None) -> None:
         print(self.format_help(), end="", file=file)  # argparse ignores errors of the write
@@ -121,16 +124,10 @@ def _parser(program: str, host: str) -> argparse.ArgumentParser:
     one.add_argument("--auth-token-file", metavar="FILE", help="file that contains the key")
 
     limits = parser.add_argument_group("limits (bytes may end in K, M, G)")
-    for name, kind, text in (
-        ("body", _bytes, "bytes per request, except uploads"),
-        ("sessions", int, "open sessions"),
-        ("requests", int, "concurrent requests"),
-        ("connections", int, "open connections"),
-    ):
-        default = getattr(_DEFAULTS, name)
-        shown = f"{default >> 20}M" if kind is _bytes else default
-        text = f"{text} (default: {shown})"
-        limits.add_argument(f"--max-{name}", type=_number(kind, 1), default=default, metavar="N", help=text)
+    for name, text in _LIMITS.items():
+        default = getattr(Limits(), name)
+        text += f" (default: {default})" if name != "body" else f" (default: {default >> 20}M)"
+        limits.add_argument(f"--max-{name}", type=_number(_bytes, 1), default=default, metavar="N", help=text)
 
     warm = parser.add_argument_group("shells started ahead of time")
     warm.add_argument("--warm-sessions", type=_number(int, 0), default=0, metavar="N", help="number (default: 0)")
@@ -162,27 +159,7 @@ def _bytes(text: str) -> int:
 
 
 def _limits(options: argparse.Namespace) -> Limits:
-    return Limits(
-        body=options.max_body,
-        sessions=options.max_sessions,
-        requests=options.max_requests,
-        connections=options.max_connections,
-    )
-
-
-def _serve_options(options: argparse.Namespace, default_host: str) -> ServeOptions:
-    from swerex_c.remote.server.listeners import ServeOptions
-
-    only_unix = options.unix is not None and options.host is None and options.port is None
-    return ServeOptions(
-        host=None if only_unix else options.host or default_host,
-        port=8000 if options.port is None else options.port,
-        unix=options.unix,
-        tls_cert=options.tls_cert,
-        tls_key=options.tls_key,
-        limits=_limits(options),
-        graceful=options.graceful,
-    )
+    return Limits(**{name: getattr(options, f"max_{name}") for name in _LIMITS})
 
 
 # The key
@@ -194,8 +171,6 @@ def _key(options: argparse.Namespace) -> str | None:
     Raises:
         InvalidInputError: if the key is not valid.
     """
-    from swerex_c.remote.server import auth
-
     from_environment = auth.take_from_environment()
     if options.auth_token is not None:
         return auth.checked(options.auth_token, "--auth-token")
@@ -210,9 +185,6 @@ def _key(options: argparse.Namespace) -> str | None:
 
 
 def _serve(options: argparse.Namespace, program: str, default_host: str, make_key: bool) -> None:
-    from swerex_c.remote.server import auth, logs
-    from swerex_c.remote.server.first_process import leave_first_process
-
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         given = _key(options)
@@ -233,19 +205,21 @@ def _serve(options: argparse.Namespace, program: str, default_host: str, make_ke
 
     from swerex_c.remote.server.listeners import Listeners
 
-    where = _serve_options(options, default_host)
+    only_unix = options.unix is not None and options.host is None and options.port is None
+    host = None if only_unix else options.host or default_host
+    port = 8000 if options.port is None else options.port
 
-    def ready(addresses: ListenAddresses) -> None:
+    def ready() -> None:
         gc.freeze()  # the collector never has to scan the imported objects again
         gc.enable()
-        logs.listening(str(addresses))
+        logs.listening(str(listeners))
         if given is None:
             with exit_on_lost_output(program):
-                _print_key(addresses, secret)
+                _print_key(listeners, secret)
 
     gc.disable()  # imports create no garbage
     # Listen before the slow imports, so that a port in use is reported at once.
-    with contextlib.closing(Listeners(where)) as listeners:
+    with contextlib.closing(Listeners(host, port, options.unix, options.tls_cert, options.tls_key)) as listeners:
         # Typed as Any, because callers may set the module's globals to other values.
         server: Any = importlib.import_module("swerex_c.server")
         from swerex_c.remote.server.app import create_app
@@ -258,25 +232,22 @@ def _serve(options: argparse.Namespace, program: str, default_host: str, make_ke
             from swerex_c.runtime.local import LocalRuntime
 
             server.runtime = LocalRuntime(warm_sessions=options.warm_sessions)
-        service = Service(server, where.limits)
+        service = Service(server, _limits(options))
         server.app = create_app(service, metrics=options.metrics)
-        main = partial(serve, service, server.app, where, listeners=listeners, ready=ready)
-        run(main, options.graceful)
+        run(partial(serve, service, server.app, listeners, graceful=options.graceful, ready=ready), options.graceful)
 
 
-def _print_key(addresses: ListenAddresses, secret: str) -> None:
+def _print_key(listeners: Listeners, secret: str) -> None:
     """Print the key for the user, once, on standard output; the log never contains it.
 
     Raises:
         OSError: if it cannot be written. `sys.stdout` would drop it.
     """
-    if addresses.url is None:
-        where = f'host="unix://{addresses.unix}"'
+    if listeners.url is None:
+        where = f'host="unix://{listeners.unix}"'
     else:
-        host = addresses.url.rpartition(":")[0]
-        for everywhere in ("0.0.0.0", "[::]"):
-            host = host.replace(f"//{everywhere}", "//127.0.0.1")
-        where = f'host="{host}", port={addresses.port}'
+        host = listeners.url.replace("//0.0.0.0", "//127.0.0.1").replace("//[::]", "//127.0.0.1")
+        where = f'host="{host}", port={listeners.port}'
     text = f"""\
 The key of this server until it stops: {secret}
 To use it from Python:
@@ -295,14 +266,9 @@ def _serve_stdio(options: argparse.Namespace) -> None:
     Raises:
         InvalidInputError: if there are options that only a server with an address has.
     """
-    from types import SimpleNamespace
-
     for name in ("host", "port", "unix", "tls_cert", "tls_key", "auth_token", "auth_token_file", "metrics"):
         if (given := getattr(options, name)) is not None and given is not False:
             raise InvalidInputError(f"--stdio cannot be combined with --{name.replace('_', '-')}")
-
-    from swerex_c.remote.server import auth, logs
-    from swerex_c.remote.server.first_process import leave_first_process
 
     if unused := auth.take_from_environment():
         auth.hide(unused)
@@ -319,7 +285,6 @@ def _serve_stdio(options: argparse.Namespace) -> None:
     from swerex_c.remote.server.stdio import serve_stdio
     from swerex_c.runtime.local import LocalRuntime
 
-    service = Service(
-        SimpleNamespace(runtime=LocalRuntime(warm_sessions=options.warm_sessions), AUTH_TOKEN=""), _limits(options)
-    )
+    holder = SimpleNamespace(runtime=LocalRuntime(warm_sessions=options.warm_sessions), AUTH_TOKEN="")
+    service = Service(holder, _limits(options))
     run(partial(serve_stdio, service, read_fd, write_fd, options.graceful), options.graceful)

@@ -18,7 +18,7 @@ import pytest
 
 from swerex_c.exceptions import InvalidInputError, ResourceError
 from swerex_c.remote.server.limits import Limits
-from swerex_c.remote.server.listeners import Listeners, ServeOptions
+from swerex_c.remote.server.listeners import Listeners
 from swerex_c.remote.wire.protocol import GOODBYE, PING, PONG, new_decoder
 from tests.support.frames_tools import Served, encode, serving
 from tests.support.server_process import KEY, upgrade
@@ -383,7 +383,7 @@ def test_what_cannot_be_is_named(
     for path in certificate:
         shutil.copy(path, tmp_path)
     with pytest.raises(error) as caught:
-        Listeners(ServeOptions(port=0, **options))
+        Listeners(**options)
     assert says in str(caught.value)
     assert sorted(os.listdir()) == ["cert.pem", "key.pem"]
     assert (tmp_path / "cert.pem").read_text() == certificate[0].read_text()
@@ -393,15 +393,15 @@ def test_all_addresses_of_a_host_have_one_port(monkeypatch: pytest.MonkeyPatch) 
     addresses = [("127.0.0.1", 0), ("127.0.0.2", 0), ("192.0.2.1", 0)]
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-    with contextlib.closing(Listeners(ServeOptions(host="all.of.them", port=0))) as listeners:
-        port = listeners.addresses.port
+    with contextlib.closing(Listeners("all.of.them")) as listeners:
+        port = listeners.port
         assert [one.getsockname() for one in listeners.all] == [("127.0.0.1", port), ("127.0.0.2", port)]
-        assert str(listeners.addresses) == f"http://all.of.them:{port}"
+        assert str(listeners) == f"http://all.of.them:{port}"
 
 
 def test_a_client_that_vanishes_is_noticed() -> None:
-    listeners = Listeners(ServeOptions(port=0))
-    with contextlib.closing(listeners), socket.create_connection(("127.0.0.1", listeners.addresses.port or 0)):
+    listeners = Listeners()
+    with contextlib.closing(listeners), socket.create_connection(("127.0.0.1", listeners.port or 0)):
         accepted, _ = listeners.all[0].accept()
         with accepted:
             assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
@@ -411,17 +411,16 @@ def test_a_client_that_vanishes_is_noticed() -> None:
 
 def test_a_unix_socket_belongs_to_one_user_and_one_server(tmp_path: Path) -> None:
     path = tmp_path / "socket"
-    options = ServeOptions(port=0, unix=str(path))
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
-    with contextlib.closing(Listeners(options)) as listeners:  # a dead server's is replaced
-        assert str(listeners.addresses) == f"http://127.0.0.1:{listeners.addresses.port} and unix://{path}"
+    with contextlib.closing(Listeners(unix=str(path))) as listeners:  # a dead server's is replaced
+        assert str(listeners) == f"http://127.0.0.1:{listeners.port} and unix://{path}"
         mode = path.stat().st_mode
         assert stat.S_ISSOCK(mode) and stat.S_IMODE(mode) == 0o600
         with pytest.raises(ResourceError, match="another server does"):
-            Listeners(options)
+            Listeners(unix=str(path))
         path.unlink()
-        new = Listeners(options)
+        new = Listeners(unix=str(path))
     assert path.exists(), "another server's is not removed"
     new.close()
     assert not path.exists()

@@ -18,7 +18,8 @@ from swerex_c.exceptions import ConnectionLostError, RuntimeClosedError, Session
 from swerex_c.remote.client import base
 from swerex_c.remote.client.http import _GIVE_UP_SECONDS, JsonClient
 from swerex_c.remote.server.app import create_app
-from swerex_c.remote.server.serve import ServeOptions, serve
+from swerex_c.remote.server.listeners import Listeners
+from swerex_c.remote.server.serve import serve
 from swerex_c.remote.server.service import Service
 from swerex_c.remote.wire import file_transfer
 from swerex_c.runtime.abstract import (
@@ -268,18 +269,10 @@ async def test_a_server_whose_closing_is_cancelled_serves_on(wire: Any, sleep: s
     SlowToClose.closes, SlowToClose.goes = asyncio.Event(), asyncio.Event()
     place = Place(SlowToClose(), KEY)
     service, stop = Service(place), asyncio.Event()
-    ready: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-    served = asyncio.create_task(
-        serve(
-            service,
-            create_app(service),
-            ServeOptions(port=0, limits=service.limits, graceful=2.0),
-            ready=lambda places: ready.set_result(places.port),
-            stop=stop,
-        )
-    )
+    listeners = Listeners()
+    served = asyncio.create_task(serve(service, create_app(service), listeners, graceful=2.0, stop=stop))
     before = place.runtime
-    async with session_of(f"http://127.0.0.1:{await ready}", wire=wire) as session:
+    async with session_of(f"http://127.0.0.1:{listeners.port}", wire=wire) as session:
         program = execute(session, sleep)
         await until_async(lambda: running(sleep))
         closing = asyncio.create_task(session.runtime.close())

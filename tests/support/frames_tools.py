@@ -20,7 +20,8 @@ from swerex_c.remote.client.frames import Address, WireClient
 from swerex_c.remote.server.calls import Registry
 from swerex_c.remote.server.gate import Gate
 from swerex_c.remote.server.limits import Limits
-from swerex_c.remote.server.serve import ServeOptions, serve
+from swerex_c.remote.server.listeners import Listeners
+from swerex_c.remote.server.serve import serve
 from swerex_c.remote.server.service import Service
 from swerex_c.remote.wire import protocol
 from swerex_c.remote.wire.protocol import (
@@ -73,10 +74,10 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 class Served:
     """A server in the running loop."""
 
-    def __init__(self, limits: Limits | None = None, port: int = 0):
+    def __init__(self, limits: Limits | None, port: int):
         self.place = SimpleNamespace(runtime=LocalRuntime(), AUTH_TOKEN=KEY)
         self.service = Service(self.place, limits)
-        self.registry: Registry
+        self.registry = Registry(self.service)
         self.port = port
         self.stop = asyncio.Event()
         self.errors: list[dict[str, Any]] = []
@@ -101,24 +102,15 @@ async def serving(
     limits: Limits | None = None, port: int = 0, session: bool = False, tls: tuple[Path, Path] | None = None
 ) -> AsyncIterator[Served]:
     """A server in the running loop; nothing may go wrong in it without being answered for."""
-    served = Served(limits, port)
-    ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    served.registry = Registry(served.service)
-
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: served.errors.append(context))
     cert, key = map(str, tls) if tls else (None, None)
-    options = ServeOptions(port=port, limits=served.service.limits, graceful=2.0, tls_cert=cert, tls_key=key)
+    listeners = Listeners(port=port, tls_cert=cert, tls_key=key)
+    served = Served(limits, listeners.port or 0)
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: served.errors.append(context))
+    gate = Gate(app, served.service, own_process=False)
     server = asyncio.create_task(
-        serve(
-            served.service, Gate(app, served.service, own_process=False), options, registry=served.registry,
-            ready=lambda places: ready.set_result(places.port), stop=served.stop,
-        )
-    )  # fmt: skip
+        serve(served.service, gate, listeners, graceful=2.0, registry=served.registry, stop=served.stop)
+    )
     try:
-        await asyncio.wait([ready, server], return_when=asyncio.FIRST_COMPLETED)
-        if server.done():
-            await server
-        served.port = await ready
         if session:
             make_session = served.client()
             await make_session.run(lambda channel: channel.call("create_session", SESSION))

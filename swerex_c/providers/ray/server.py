@@ -20,7 +20,8 @@ from swerex_c.interfaces import AbstractRuntime
 from swerex_c.models import UploadRequest, UploadResponse
 from swerex_c.providers.docker.config import DockerDeploymentConfig
 from swerex_c.providers.local.config import LocalDeploymentConfig
-from swerex_c.remote.server.serve import ListenAddresses, ServeOptions, serve
+from swerex_c.remote.server.listeners import Listeners
+from swerex_c.remote.server.serve import serve
 from swerex_c.remote.server.service import METHODS, Service
 from swerex_c.remote.wire.exceptions import to_wire
 
@@ -106,12 +107,12 @@ async def _serve(spec: dict[str, Any], directory: str, report_fd: int) -> None:
     try:
         service = _Service(_Holder(deployment.runtime, spec["key"]))
         socket = os.path.join(directory, "socket")
-        options = ServeOptions(host=None, unix=socket, graceful=_GRACEFUL)
+        listeners = Listeners(host=None, unix=socket)
 
-        def ready(_: ListenAddresses) -> None:
+        def ready() -> None:
             pids = {"supervisor": os.getppid(), "server": os.getpid()}
             _report(report_fd, {"ready": {"socket": socket, "directory": directory, **pids}})
 
-        await serve(service, _no_app, options, ready=ready)
+        await serve(service, _no_app, listeners, graceful=_GRACEFUL, ready=ready)
     finally:
         await deployment.stop()

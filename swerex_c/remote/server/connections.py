@@ -15,20 +15,17 @@ import resource
 import socket
 from collections.abc import Callable
 from email.message import Message
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from uvicorn.server import ServerState
 
 from swerex_c.exceptions import ServerLimitError
 from swerex_c.remote.server import logs
+from swerex_c.remote.server.calls import Registry, ServerConnection
 from swerex_c.remote.server.responses import failure
+from swerex_c.remote.server.service import Service
 from swerex_c.remote.server.upgrade import switching, upgrade_fields
 from swerex_c.remote.wire.protocol import CHANNEL_HEADER, HEAD_BYTES
-
-if TYPE_CHECKING:
-    from swerex_c.remote.server.calls import Registry
-    from swerex_c.remote.server.limits import Limits
-    from swerex_c.remote.server.service import Service
 
 __all__ = ["Connections", "FirstHead"]
 
@@ -40,10 +37,10 @@ _HEAD_END = b"\r\n\r\n"
 class Connections:
     """The connections of one server. `service.connections` counts them, together with those of frames."""
 
-    def __init__(self, service: Service, registry: Registry, limits: Limits):
+    def __init__(self, service: Service, registry: Registry):
         self.service = service
         self.registry = registry
-        self._limits = limits
+        self._limits = service.limits
         self._descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         """Maximum number of the process; sessions, commands and files need a third of them."""
         self.waiting: dict[FirstHead, float] = {}
@@ -190,7 +187,7 @@ class FirstHead(asyncio.Protocol):
     def _upgrade(self, channel: str, rest: bytes) -> None:
         """Open a channel, and give the connection to the protocol of frames."""
         transport, registry = self.transport, self._connections.registry
-        connection = registry.new_connection()
+        connection = ServerConnection(registry)
         try:
             self.admit()
             known = registry.open(channel, connection)

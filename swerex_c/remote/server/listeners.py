@@ -1,4 +1,4 @@
-"""Create the TCP and unix sockets that a server listens on, from its options."""
+"""TCP and unix sockets that a server listens on, and its TLS certificate."""
 
 from __future__ import annotations
 
@@ -9,84 +9,61 @@ import socket
 import ssl
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from swerex_c.exceptions import InvalidInputError, ResourceError
-from swerex_c.remote.server.limits import Limits
 
-__all__ = ["Listeners", "ListenAddresses", "ServeOptions"]
+__all__ = ["Listeners"]
 
 BACKLOG = 2048
 """Maximum number of connections in the system's queue that the server has not accepted yet."""
 
 
-@dataclass(slots=True)
-class ServeOptions:
-    """Options of a server: addresses, TLS and limits."""
-
-    host: str | None = "127.0.0.1"
-    """Host name or address to listen on; None to listen on no TCP port."""
-
-    port: int = 8000
-    """TCP port; 0 selects a free port."""
-
-    unix: str | None = None
-    """Path of a unix socket to listen on as well; only the same user may connect to it."""
-
-    tls_cert: str | None = None
-    """File with the server's certificate and the intermediate certificates (PEM)."""
-
-    tls_key: str | None = None
-    """File with the private key, unless `tls_cert` contains it."""
-
-    limits: Limits = field(default_factory=Limits)
-
-    graceful: float = 5.0
-    """Maximum number of seconds for the shutdown, whatever clients do."""
-
-
-@dataclass(frozen=True, slots=True)
-class ListenAddresses:
-    """The addresses on which a server listens.
-
-    An address is None if the server does not use its kind.
-    """
-
-    url: str | None
-    port: int | None
-    unix: str | None
-
-    def __str__(self) -> str:
-        return " and ".join(place for place in (self.url, self.unix and f"unix://{self.unix}") if place)
-
-
 class Listeners:
     """The listening sockets of a server; they listen as soon as the object is created.
 
+    `url` (without the port), `port` and `unix` are its addresses; each is None if the server does not use its kind.
+
+    Args:
+        host: name or address to listen on; None to listen on no TCP port.
+        port: TCP port; 0 selects a free port.
+        unix: path of a unix socket to listen on as well; only the same user may connect to it.
+        tls_cert: file with the server's certificate and the intermediate certificates (PEM).
+        tls_key: file with the private key, unless `tls_cert` contains it.
+
     Raises:
         ResourceError: if an address is in use or cannot be used, or a certificate or key cannot be read.
-        InvalidInputError: if the options contradict each other.
+        InvalidInputError: if the arguments contradict each other.
     """
 
-    def __init__(self, options: ServeOptions):
-        if options.host is None and options.unix is None:
+    def __init__(
+        self,
+        host: str | None = "127.0.0.1",
+        port: int = 0,
+        unix: str | None = None,
+        tls_cert: str | None = None,
+        tls_key: str | None = None,
+    ):
+        if host is None and unix is None:
             raise InvalidInputError("The server is to listen neither on a port nor on a unix socket")
-        if options.tls_cert is None and options.tls_key is not None:
+        if tls_cert is None and tls_key is not None:
             raise InvalidInputError("A TLS key was given without a certificate")
-        self.tls = None if options.tls_cert is None else _tls_context(options.tls_cert, options.tls_key)
+        self.tls = None if tls_cert is None else _tls_context(tls_cert, tls_key)
         self.all: list[socket.socket] = []
-        url = port = unix = None
+        self.url = self.port = self.unix = None
         with contextlib.ExitStack() as stack:
-            if options.host is not None:
-                self.all += map(stack.enter_context, _bind_tcp(options.host, options.port))
-                port = int(self.all[0].getsockname()[1])
-                host = f"[{options.host}]" if ":" in options.host else options.host
-                url = f"{'https' if self.tls else 'http'}://{host}:{port}"
-            if options.unix is not None:
-                self.all.append(stack.enter_context(_unix_listener(options.unix)))
-                unix = os.path.abspath(options.unix)
+            if host is not None:
+                self.all += map(stack.enter_context, _bind_tcp(host, port))
+                self.port = int(self.all[0].getsockname()[1])
+                self.url = f"{'https' if self.tls else 'http'}://{f'[{host}]' if ':' in host else host}"
+            if unix is not None:
+                self.all.append(stack.enter_context(_unix_listener(unix)))
+                self.unix = os.path.abspath(unix)
             self._opened = stack.pop_all()
-        self.addresses = ListenAddresses(url, port, unix)
+
+    def __str__(self) -> str:
+        """Return the addresses for people."""
+        places = [f"{self.url}:{self.port}"] if self.url else []
+        return " and ".join([*places, f"unix://{self.unix}"] if self.unix else places)
 
     def close(self) -> None:
         """Close all sockets, and remove the unix socket's file, unless another server has replaced it."""

@@ -6,25 +6,20 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from uvicorn.config import Config
 
 from swerex_c.exceptions import ResourceError
 from swerex_c.remote.server import logs
 from swerex_c.remote.server.accept import Acceptor
+from swerex_c.remote.server.calls import Registry
 from swerex_c.remote.server.connections import Connections
-from swerex_c.remote.server.listeners import ListenAddresses, Listeners, ServeOptions
+from swerex_c.remote.server.listeners import Listeners
+from swerex_c.remote.server.service import Service
 from swerex_c.remote.wire.protocol import HEAD_BYTES
 
-if TYPE_CHECKING:
-    from swerex_c.remote.server.calls import Registry
-    from swerex_c.remote.server.service import Service
-
-__all__ = ["App", "ListenAddresses", "ServeOptions", "serve"]
-
-App = Callable[[Any, Any, Any], Awaitable[None]]
-"""An ASGI application."""
+__all__ = ["serve"]
 
 KEEP_ALIVE_SECONDS = 75
 """Seconds that an idle HTTP connection stays open for the next request."""
@@ -32,30 +27,29 @@ KEEP_ALIVE_SECONDS = 75
 
 async def serve(
     service: Service,
-    app: App,
-    options: ServeOptions,
+    app: Callable[[Any, Any, Any], Awaitable[None]],
+    listeners: Listeners,
     *,
+    graceful: float = 5.0,
     registry: Registry | None = None,
-    listeners: Listeners | None = None,
-    ready: Callable[[ListenAddresses], None] | None = None,
+    ready: Callable[[], object] = lambda: None,
     stop: asyncio.Event | None = None,
 ) -> None:
-    """Serve until `stop` is set, then shut down gracefully.
+    """Serve an ASGI application, and frames, until `stop` is set, then shut down gracefully.
 
     The shutdown first ends all that the runtime runs, and sends responses.
 
     Args:
+        listeners: closed at the end.
+        graceful: maximum number of seconds for the shutdown, whatever clients do.
         registry: channels and connections of frame clients; None means a new one.
-        listeners: sockets that were created before; they are closed at the end.
         ready: called when the server accepts requests.
 
     Raises:
-        ResourceError: if the server cannot listen, see `Listeners`, or the app does not start.
+        ResourceError: if the app does not start.
     """
-    from swerex_c.remote.server import calls
-
-    with contextlib.closing(listeners or Listeners(options)) as listeners:
-        connections = Connections(service, registry or calls.Registry(service), options.limits)
+    with contextlib.closing(listeners):
+        connections = Connections(service, registry or Registry(service))
         config = Config(
             app, ws="none", interface="asgi3", log_config=None, access_log=False, proxy_headers=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS, h11_max_incomplete_event_size=HEAD_BYTES,
@@ -71,14 +65,13 @@ async def serve(
                 raise ResourceError("The server's application did not start")
             tls = {} if listeners.tls is None else {"ssl": listeners.tls, "ssl_shutdown_timeout": 2.0}
             acceptor = Acceptor(listeners.all, connections, **tls)
-            if ready is not None:
-                ready(listeners.addresses)
+            ready()
             await (stop or asyncio.Event()).wait()
         finally:
             if acceptor is not None:
                 acceptor.close()
             listeners.close()
-            await _end(connections, options.graceful)
+            await _end(connections, graceful)
             if not lifespan.should_exit:
                 await lifespan.shutdown()
 
