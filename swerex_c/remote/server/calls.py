@@ -18,10 +18,7 @@ import hashlib
 import io
 import time
 from collections import deque
-from collections.abc import Coroutine
 from typing import Any
-
-from pydantic import BaseModel
 
 from swerex_c import _core
 from swerex_c.exceptions import (
@@ -106,34 +103,16 @@ class ServerCall(Request):
         """Start the task that executes the request, as soon as its payload is there.
 
         Raises:
-            InvalidInputError: if there is no such method, or the payload is not valid for it.
             ServerLimitError: if the payload has more than `Limits.body` bytes.
         """
-        if self.payload.__class__ is int:
-            size, most = self.payload, self.channel.registry.service.limits.body
-            if size > most:
-                raise ServerLimitError(f"The request has {size} bytes; the server takes {most}")
+        is_long = self.payload.__class__ is int
+        if is_long and self.payload > (most := self.channel.registry.service.limits.body):
+            raise ServerLimitError(f"The request has {self.payload} bytes; the server takes {most}")
+        if is_long or self.method == "upload":
             self.up = Receiver(self.id, UP, self.connection)
-            work = self._after_payload(self.up, size)
-        else:
-            work = self._work()
-        self.task = self.channel.registry.loop.create_task(self._run(work))
+        self.task = self.channel.registry.loop.create_task(self._run())
 
-    def _work(self) -> Coroutine[Any, Any, Any]:
-        """Return the coroutine that executes the request, once its payload is complete."""
-        service = self.channel.registry.service
-        if self.method in METHODS:
-            return service.call(self.method, service.validate(self.method, self.payload))
-        if self.method == "stream_in_session":
-            return self._stream()
-        if self.method == "upload":
-            self.up = Receiver(self.id, UP, self.connection)
-            return self._upload()
-        if self.method == "download":
-            return self._download()
-        raise InvalidInputError(f"There is no method {self.method!r:.100}")
-
-    async def _run(self, work: Coroutine[Any, Any, Any]) -> None:
+    async def _run(self) -> None:
         begin = time.perf_counter()
         outcome = ""
         try:
@@ -142,7 +121,9 @@ class ServerCall(Request):
             if self.channel.ending_runs and self.method in _RUNS:
                 # An interrupt must not overtake cancelled commands: one still queued in its session would begin.
                 await asyncio.wait(self.channel.ending_runs)
-            answer = await work
+            if self.payload.__class__ is int:
+                self.payload = await self._long_payload(self.payload)
+            answer = await self._execute()
             self.finish(RESULT, answer if answer.__class__ is dict else answer.__dict__)
         except asyncio.CancelledError:
             outcome = "cancelled"
@@ -150,28 +131,41 @@ class ServerCall(Request):
         except Exception as error:
             outcome = type(error).__name__
             self.finish(ERROR, to_wire(error))
-        finally:
-            work.close()  # which did not begin if the client had cancelled the request
         client = "" if self.connection is None else self.connection.client
         seconds = time.perf_counter() - begin
         logs.request_done(self.method, seconds, outcome or "done", client, str(self.id), bool(outcome))
 
-    async def _after_payload(self, up: Receiver, size: int) -> BaseModel | dict[str, Any]:
-        """Receive the payload of `size` bytes, then execute the request."""
+    async def _long_payload(self, size: int) -> Any:
+        """Receive a payload of `size` bytes."""
+        assert self.up is not None
         data = io.BytesIO()
-        async with contextlib.aclosing(up.pieces()) as pieces:
+        async with contextlib.aclosing(self.up.pieces()) as pieces:
             while data.tell() < size and (piece := await anext(pieces, b"")):
                 data.write(piece)
-        self.up = None
+        up, self.up = self.up, None
         if up.received != size:
             raise InvalidInputError("The request does not have its announced size")
-        if self.method == "upload":
-            raise InvalidInputError("The path is too long")
         try:
-            self.payload = decode_payload(data.getvalue())
+            return decode_payload(data.getvalue())
         except _core.FrameError as error:
             raise InvalidInputError(f"The request cannot be read: {error}") from None
-        return await self._work()  # type: ignore[no-any-return]
+
+    async def _execute(self) -> Any:
+        """Execute the request, whose payload is complete; return the fields of its result, or a model with them.
+
+        Raises:
+            InvalidInputError: if there is no such method, or the payload is not valid for it.
+        """
+        service = self.channel.registry.service
+        if self.method in METHODS:
+            return await service.call(self.method, service.validate(self.method, self.payload))
+        if self.method == "stream_in_session":
+            return await self._stream()
+        if self.method == "upload":
+            return await self._upload()
+        if self.method == "download":
+            return await self._download()
+        raise InvalidInputError(f"There is no method {self.method!r:.100}")
 
     async def _stream(self) -> dict[str, Any]:
         service = self.channel.registry.service
@@ -197,7 +191,8 @@ class ServerCall(Request):
         return answer
 
     async def _upload(self) -> dict[str, Any]:
-        assert self.up is not None
+        if self.up is None:
+            raise InvalidInputError("The path is too long")
         with self.channel.registry.service.counted("upload"):
             await file_transfer.receive(self.up.pieces(), _text(self.payload, "target_path"))
         return {}
@@ -224,21 +219,18 @@ class ServerCall(Request):
             self.long = Sender(self.id, ANSWER, self.connection)
             self.long.write(long)
         self.send_answer()
-        for lane in (self.down, self.long):
-            if lane is not None:
-                lane.when_sent(self.send_answer)
+        for sender in self.senders:
+            sender.when_sent(self.send_answer)
         self.channel.requests.finished(self, len(self.answer) + len(long or b""))
         if self.channel.ended or self.method == "is_alive":  # which the client may ask again
             self.channel.requests.drop(self)
 
     def send_answer(self) -> None:
         """Send the response if all of its streams were sent."""
-        for lane in (self.down, self.long):
-            if lane is not None and not lane.through:
-                return
         if self.connection is not None and self.answer is not None and not self.answered:
-            self.answered = True
-            self.connection.send_encoded(self.answer)
+            if all(sender.through for sender in self.senders):
+                self.answered = True
+                self.connection.send_encoded(self.answer)
 
     # -- connections
 
@@ -256,13 +248,17 @@ class ServerCall(Request):
             lane.detach()
 
     @property
+    def senders(self) -> list[Sender]:
+        return [sender for sender in (self.down, self.long) if sender is not None]
+
+    @property
     def lanes(self) -> list[Sender | Receiver]:
-        return [lane for lane in (self.up, self.down, self.long) if lane is not None]
+        return [*self.senders] if self.up is None else [self.up, *self.senders]
 
     @property
     def owed(self) -> bool:
         """True if the client is connected and has not yet taken all bytes of the streams."""
-        return self.connection is not None and any(lane is not None and lane.held for lane in (self.down, self.long))
+        return self.connection is not None and any(sender.held for sender in self.senders)
 
     def dropped(self) -> None:
         del self.channel.calls[self.id]
@@ -292,10 +288,10 @@ class ServerCall(Request):
 class ServerChannel:
     """The requests of one client and their responses, over successive connections."""
 
-    def __init__(self, registry: Registry, name: str, connection: ServerConnection):
+    def __init__(self, registry: Registry, name: str):
         self.registry = registry
         self.name = name
-        self.connection: ServerConnection | None = connection
+        self.connection: ServerConnection | None = None
         self.calls: dict[int, ServerCall] = {}
         self.highest = 0
         self.detached_at = 0.0
@@ -355,15 +351,21 @@ class ServerChannel:
             self.requests.drop(calls[first])
 
     def attach(self, connection: ServerConnection) -> None:
-        """Set the new connection of the client, and abort the previous one.
-
-        The client has lost the previous connection.
-        """
+        """Take the frames of a new connection, and abort the previous one, which the client has lost."""
         old, self.connection = self.connection, connection
-        if old is not None and old is not connection:
+        if old is not None:
             self._detach_all()
             old.channel = None
             old.abort()
+        connection.channel = self
+        connection.handlers |= {
+            REQUEST: self.request,
+            CANCEL: self.cancel,
+            CREDIT: self.credit,
+            DATA: self.data,
+            END: self.end_of_stream,
+            GOODBYE: connection.goodbye,
+        }
 
     def detach(self, connection: ServerConnection) -> None:
         if self.connection is connection:
@@ -438,10 +440,7 @@ class Registry:
         self.connections: set[ServerConnection] = set()
         self.ending = False
         """True if the server is shutting down. It then refuses channels: their requests are being cancelled."""
-        self._timer: asyncio.TimerHandle | None = None
-
-    def new_connection(self) -> ServerConnection:
-        return ServerConnection(self)
+        self._timer = self.loop.call_later(_SWEEP, self._sweep)
 
     def open(self, name: str, connection: ServerConnection) -> bool:
         """Make `connection` that of the channel `name`; return whether the channel existed before.
@@ -451,14 +450,12 @@ class Registry:
         """
         if self.ending:
             raise ServerLimitError(_ENDING)
-        channel = self.channels.get(name)
-        if known := channel is not None:
-            channel.attach(connection)
-        else:
+        known = name in self.channels
+        if not known:
             if len(self.channels) >= 2 * self.service.limits.connections:
                 self._forget_oldest()
-            channel = self.channels[name] = ServerChannel(self, name, connection)
-        connection.use(channel)
+            self.channels[name] = ServerChannel(self, name)
+        self.channels[name].attach(connection)
         return known
 
     def _forget_oldest(self) -> None:
@@ -466,17 +463,6 @@ class Registry:
         if not lonely:
             raise ServerLimitError("The server has too many clients: try again later")
         min(lonely, key=lambda channel: channel.detached_at).end()
-
-    def join(self, connection: ServerConnection) -> None:
-        self.connections.add(connection)
-        self.service.connections += 1
-        if self._timer is None:
-            self._timer = self.loop.call_later(_SWEEP, self._sweep)
-
-    def leave(self, connection: ServerConnection) -> None:
-        if connection in self.connections:
-            self.connections.discard(connection)
-            self.service.connections -= 1
 
     def _sweep(self) -> None:
         now = time.monotonic()
@@ -490,8 +476,7 @@ class Registry:
                 for call in channel.calls.values():
                     if call.waits_for_client:
                         call.cancel()
-        busy = self.connections or self.channels
-        self._timer = self.loop.call_later(_SWEEP, self._sweep) if busy else None
+        self._timer = self.loop.call_later(_SWEEP, self._sweep)
 
     async def shutdown(self, seconds: float = 2.0) -> None:
         """Send GOODBYE and close all connections.
@@ -511,8 +496,7 @@ class Registry:
             connection.abort()
         for channel in self.channels.values():
             channel.cancel_all()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
 
 
 class ServerConnection(FrameConnection):
@@ -532,10 +516,12 @@ class ServerConnection(FrameConnection):
         super().connection_made(transport)
         peer = transport.get_extra_info("peername")
         self.client = str(peer[0]) if isinstance(peer, tuple) and peer else "local"
-        self.registry.join(self)
+        self.registry.connections.add(self)
+        self.registry.service.connections += 1
 
     def lost(self, error: BaseException) -> None:
-        self.registry.leave(self)
+        self.registry.connections.remove(self)
+        self.registry.service.connections -= 1
         if isinstance(error, ProtocolError):
             logger.warning("The client %s was disconnected: %s", self.client, error)
         if self.channel is not None:
@@ -590,18 +576,6 @@ class ServerConnection(FrameConnection):
             self.send([GOODBYE, _ENDING])
             self.close()
 
-    def use(self, channel: ServerChannel) -> None:
-        """Pass the frames to `channel`."""
-        self.channel = channel
-        self.handlers |= {
-            REQUEST: channel.request,
-            CANCEL: channel.cancel,
-            CREDIT: channel.credit,
-            DATA: channel.data,
-            END: channel.end_of_stream,
-            GOODBYE: self._goodbye,
-        }
-
     # -- frames
 
     def _ping(self, frame: list[Any]) -> None:
@@ -609,7 +583,7 @@ class ServerConnection(FrameConnection):
         if self.channel is not None and len(frame) > 1:
             self.channel.forget(frame[1])
 
-    def _goodbye(self, frame: list[Any]) -> None:
+    def goodbye(self, frame: list[Any]) -> None:
         """End the channel and the connection: the client will not ask for its responses again."""
         channel, self.channel = self.channel, None
         if channel is not None:

@@ -24,8 +24,6 @@ _MOST_LOST = 1 << 17
 _LOOK_AT = 64
 """Maximum number of outcomes to examine at once for some to drop, because outcomes that are being sent must stay."""
 
-_GIVEN_UP = "The request has no result: it was cancelled, or the server shut down"
-
 
 class Request:
     """A request, from its start until its outcome is dropped.
@@ -135,7 +133,7 @@ class RequestTable:
         key: Hashable,
         content: object,
         work: Callable[[], Coroutine[Any, Any, Any]],
-        size: Callable[[Any], int] = lambda result: 0,
+        size: Callable[[Any], int],
         *,
         keep: bool = True,
     ) -> Any:
@@ -151,8 +149,8 @@ class RequestTable:
 
         Raises:
             InvalidInputError: if the key was used for another request.
-            ResultLostError: if the request was cancelled, if its event loop ended before it completed, or if its
-                result was dropped because the kept results exceeded a limit.
+            ResultLostError: if the request was cancelled, or if its result was dropped because the kept results
+                exceeded a limit.
         """
         self._trim()
         request = self._requests.get(key)
@@ -165,19 +163,16 @@ class RequestTable:
             self.add(request)
         elif request.content != content:
             raise InvalidInputError(f"The request id {str(key)[:100]!r} was already used for another request")
-        task = request.task
-        if task is None or not task.done() and task.get_loop() is not asyncio.get_running_loop():
-            raise ResultLostError(_GIVEN_UP)
+        assert request.task is not None
         try:
-            return await asyncio.shield(task)
+            return await asyncio.shield(request.task)
         except asyncio.CancelledError:
-            if task.cancelled():
-                raise ResultLostError(_GIVEN_UP) from None
+            if request.task.cancelled():
+                msg = "The request has no result: it was cancelled, or the server shut down"
+                raise ResultLostError(msg) from None
             raise
 
     def _done(self, request: Request, task: asyncio.Task[Any], size: Callable[[Any], int], keep: bool) -> None:
-        if self._requests.get(request.key) is not request:  # it was dropped by `close`
-            return
         if keep:
             self.finished(request, size(task.result()) if not task.cancelled() and task.exception() is None else 0)
         else:
@@ -192,7 +187,7 @@ class RequestTable:
         request = self._requests.get(key)
         if request is None:
             self._lost.setdefault(key, time.monotonic())
-        elif (task := request.task) and not task.done() and task.get_loop() is asyncio.get_running_loop():
+        elif (task := request.task) and not task.done():
             if not task.cancelling():  # a second cancellation would interrupt the task's cleanup
                 task.cancel()
             await asyncio.wait([task])
@@ -202,12 +197,10 @@ class RequestTable:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        loop = asyncio.get_running_loop()
         tasks = [request.task for request in self._requests.values() if request.task is not None]
-        running = [task for task in tasks if not task.done() and task.get_loop() is loop]
-        for task in running:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for request in list(self._requests.values()):
             self.drop(request)
         self._lost.clear()
