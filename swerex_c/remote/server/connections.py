@@ -1,10 +1,10 @@
-"""Connections of a server: their limits, and the first head of each.
+"""Connections of a server: their acceptance, their limits, and the first head of each.
 
-    Acceptor ── FirstHead ── upgrade request for frames ── 101 ── `calls.ServerConnection`
-                    └─────── other head ── uvicorn's protocol ── the app
+    Connections ── FirstHead ── upgrade request for frames ── 101 ── `calls.ServerConnection`
+                       └─────── other head ── uvicorn's protocol ── the app
 
 A connection waits until it has sent the key, either in an upgrade request or in a request that the app's `Gate` lets
-pass. It has a time limit for that, and the oldest one is cut when too many wait.
+pass. It has a time limit for that.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ import asyncio
 import contextlib
 import resource
 import socket
-from collections.abc import Callable
 from email.message import Message
 from typing import Any
 
+from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from swerex_c.exceptions import ServerLimitError
 from swerex_c.remote.server import logs
 from swerex_c.remote.server.calls import Registry, ServerConnection
+from swerex_c.remote.server.listeners import Listeners
 from swerex_c.remote.server.responses import failure
 from swerex_c.remote.server.service import Service
 from swerex_c.remote.server.upgrade import switching, upgrade_fields
@@ -29,18 +30,41 @@ from swerex_c.remote.wire.protocol import CHANNEL_HEADER, HEAD_BYTES
 
 __all__ = ["Connections", "FirstHead"]
 
+_AT_ONCE = 16
+"""Maximum number of connections to accept in one turn of the event loop."""
+
+_SHOW_SECONDS = 0.5
+"""Seconds for a connection to send the key while others wait to be accepted."""
+
+_PAUSE_SECONDS = 0.01
+"""Seconds until the next attempt to accept connections when too many wait, or the system has no descriptor for one."""
+
+_LOG_SECONDS = 60.0
+"""Minimum number of seconds between two log lines about too many connections."""
+
 _TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 _HEAD_END = b"\r\n\r\n"
 
 
 class Connections:
-    """The connections of one server. `service.connections` counts them, together with those of frames."""
+    """The connections of one server. `service.connections` counts them, together with those of frames.
 
-    def __init__(self, service: Service, registry: Registry):
+    When too many wait, each new connection cuts the oldest whose time to send the key is over. Until there is such a
+    connection, the server accepts nothing, and new connections wait in the system's queue.
+
+    Args:
+        config: uvicorn's, which is loaded.
+    """
+
+    def __init__(self, service: Service, registry: Registry, config: Config, listeners: Listeners):
         self.service = service
         self.registry = registry
-        self._limits = service.limits
+        self._config = config
+        self._listeners = listeners
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._logged_at = -_LOG_SECONDS
         self._descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         """Maximum number of the process; sessions, commands and files need a third of them."""
         self.waiting: dict[FirstHead, float] = {}
@@ -48,21 +72,86 @@ class Connections:
         self.http = ServerState()
         """The connections that uvicorn's protocols have, and the tasks of their requests."""
         self.ending = False
-        self.new_http: Callable[[dict[str, Any]], asyncio.Protocol]
-        """Factory of uvicorn's protocol for one connection; its argument is the `state` of each request's scope."""
+
+    # Accepting connections
+
+    def start(self) -> None:
+        """Accept connections."""
+        for listener in self._listeners.all:
+            listener.setblocking(False)
+            self._loop.add_reader(listener, self._accept, listener)
+
+    def stop(self) -> None:
+        """Accept no more connections."""
+        for listener in self._listeners.all:
+            self._loop.remove_reader(listener)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _pause(self, reason: str) -> None:
+        self._log(reason)
+        self.stop()
+        self._timer = self._loop.call_later(_PAUSE_SECONDS, self.start)
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(1 if self._full else _AT_ONCE):
+            try:
+                if not self._has_room():
+                    return
+                accepted, _ = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause(f"the system cannot accept one ({error.strerror})")
+                return
+            accepted.setblocking(False)
+            task = self._loop.create_task(self._adopt(FirstHead(self, accepted), accepted))
+            self.http.tasks.add(task)
+            task.add_done_callback(self.http.tasks.discard)
+
+    async def _adopt(self, connection: FirstHead, accepted: socket.socket) -> None:
+        tls: dict[str, Any] = {}
+        if self._listeners.tls is not None and accepted.family != socket.AF_UNIX:
+            tls = {"ssl": self._listeners.tls, "ssl_shutdown_timeout": 2.0}
+        try:
+            with contextlib.suppress(Exception):  # errors of TLS or of a lost peer are not the server's
+                await self._loop.connect_accepted_socket(lambda: connection, accepted, **tls)
+        finally:
+            if connection.transport is None:
+                connection.leave()
 
     @property
-    def full(self) -> bool:
+    def _full(self) -> bool:
         """True if a connection that waits has to go before another one is accepted."""
         all_of_them = self.service.connections
-        return len(self.waiting) >= self._limits.unauthenticated or all_of_them >= self._descriptors * 2 // 3
+        return len(self.waiting) >= self.service.limits.unauthenticated or all_of_them >= self._descriptors * 2 // 3
+
+    def _has_room(self) -> bool:
+        """Cut the oldest waiting connection if the server is full; return False if accepting has to pause."""
+        if not self._full:
+            return True
+        reason = "new ones wait for those that have not sent the key, which are cut"
+        oldest, since = next(iter(self.waiting.items()), (None, 0.0))
+        if oldest is None or self._loop.time() - since < _SHOW_SECONDS:
+            self._pause(reason)
+            return False
+        self._log(reason)
+        oldest.cut()
+        return True
+
+    def _log(self, reason: str) -> None:
+        if self._loop.time() - self._logged_at >= _LOG_SECONDS:
+            self._logged_at = self._loop.time()
+            count, waiting = self.service.connections, len(self.waiting)
+            logs.LOGGER.warning("Too many connections (%d, %d of them without the key): %s", count, waiting, reason)
+
+    # Accepted connections
 
     def enter(self, connection: FirstHead) -> asyncio.TimerHandle:
         """Register an accepted connection; return the timer of its time to send the key."""
-        loop = asyncio.get_running_loop()
-        self.waiting[connection] = loop.time()
+        self.waiting[connection] = self._loop.time()
         self.service.connections += 1
-        return loop.call_later(self._limits.head_seconds, connection.cut)
+        return self._loop.call_later(self.service.limits.head_seconds, connection.cut)
 
     def admit(self, connection: FirstHead) -> None:
         """Let a waiting connection stay.
@@ -70,9 +159,15 @@ class Connections:
         Raises:
             ServerLimitError: if the server has as many others as it allows.
         """
-        if self.service.connections - len(self.waiting) >= min(self._limits.connections, self._descriptors // 2):
+        most = min(self.service.limits.connections, self._descriptors // 2)
+        if self.service.connections - len(self.waiting) >= most:
             raise ServerLimitError("The server has as many connections as it allows: try again later")
         del self.waiting[connection]
+
+    def new_http(self, state: dict[str, Any]) -> Any:
+        """Return uvicorn's protocol for a connection; `state` is that of each request's scope."""
+        made: Any = self._config.http_protocol_class
+        return made(self._config, self.http, state, _loop=self._loop)
 
     def shutdown(self) -> None:
         """Close idle HTTP connections now, and the others after their next response."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 from uvicorn.config import Config
 
 from swerex_c.exceptions import ResourceError
 from swerex_c.remote.server import logs
-from swerex_c.remote.server.accept import Acceptor
 from swerex_c.remote.server.calls import Registry
 from swerex_c.remote.server.connections import Connections
 from swerex_c.remote.server.listeners import Listeners
@@ -49,27 +47,22 @@ async def serve(
         ResourceError: if the app does not start.
     """
     with contextlib.closing(listeners):
-        connections = Connections(service, registry or Registry(service))
         config = Config(
             app, ws="none", interface="asgi3", log_config=None, access_log=False, proxy_headers=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS, h11_max_incomplete_event_size=HEAD_BYTES,
         )  # fmt: skip
         config.load()
-        uvicorns: Any = config.http_protocol_class
-        connections.new_http = partial(uvicorns, config, connections.http, _loop=asyncio.get_running_loop())
+        connections = Connections(service, registry or Registry(service), config, listeners)
         lifespan = config.lifespan_class(config)
-        acceptor: Acceptor | None = None
         try:
             await lifespan.startup()
             if lifespan.should_exit:
                 raise ResourceError("The server's application did not start")
-            tls = {} if listeners.tls is None else {"ssl": listeners.tls, "ssl_shutdown_timeout": 2.0}
-            acceptor = Acceptor(listeners.all, connections, **tls)
+            connections.start()
             ready()
             await (stop or asyncio.Event()).wait()
         finally:
-            if acceptor is not None:
-                acceptor.close()
+            connections.stop()
             listeners.close()
             await _end(connections, graceful)
             if not lifespan.should_exit:
@@ -85,8 +78,6 @@ async def _end(connections: Connections, graceful: float) -> None:
     try:
         async with asyncio.timeout_at(deadline):
             await service.shutdown()
-            while service.in_flight:
-                await asyncio.sleep(0.005)
     except TimeoutError:
         logs.LOGGER.warning("Some requests did not end in time")
     except Exception:

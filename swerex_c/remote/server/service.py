@@ -207,12 +207,14 @@ class Service:
         return answer
 
     async def shutdown(self) -> None:
-        """Close the runtime for good, because the server ends.
+        """Close the runtime for good, because the server ends, and wait until no request runs.
 
         Running and later requests get the error that this causes.
         """
         self.ending = True
         await self.holder.runtime.close()
+        while self.in_flight:
+            await asyncio.sleep(0.005)
 
     @staticmethod
     def validate(method: str, payload: Any) -> BaseModel | None:

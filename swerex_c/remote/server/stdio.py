@@ -71,8 +71,6 @@ async def serve_stdio(
         await stop.wait()
         exit_after(graceful)
         await service.shutdown()
-        while service.in_flight:
-            await asyncio.sleep(0.005)
     finally:
         await registry.shutdown(_LAST_SECONDS)
         await in_thread(writer.join, _LAST_SECONDS)
