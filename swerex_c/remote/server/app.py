@@ -155,18 +155,12 @@ class _App(FastAPI):
         described = self.openapi_schema is not None
         description = super().openapi()
         if not described:
-            for name, tag in _TAGS.items():
-                schema = description["components"]["schemas"][name]
-                schema["required"] = [*schema.get("required", []), tag]
+            for schema in description["components"]["schemas"].values():
+                tags = [name for name, field in schema.get("properties", {}).items() if "const" in field]
+                if tags:
+                    schema["required"] = [*schema.get("required", []), *tags]
         return description
 
-
-_TAGS = {
-    "BashAction": "action_type",
-    "BashInterruptAction": "action_type",
-    "CreateBashSessionRequest": "session_type",
-    "CloseBashSessionRequest": "session_type",
-}
 
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     401: {"model": ErrorResponse, "description": "The key is wrong"},

@@ -14,9 +14,7 @@ from swerex_c.exceptions import NotAvailableError
 from swerex_c.remote.server import output
 from swerex_c.utils.visible import visible
 
-__all__ = ["FORMATS", "LOGGER", "answered", "connected", "listening", "request_done", "set_up"]
-
-FORMATS = ("text", "json")
+__all__ = ["LOGGER", "answered", "connected", "listening", "request_done", "set_up"]
 
 LOGGER = logging.getLogger("rex-server")
 

@@ -6,17 +6,14 @@ It needs the optional package prometheus-client.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from swerex_c.exceptions import NotAvailableError
 from swerex_c.remote.server import output
-from swerex_c.remote.server.service import METHODS
-
-if TYPE_CHECKING:
-    from swerex_c.remote.server.service import Service
+from swerex_c.remote.server.service import METHODS, Service
 
 __all__ = ["endpoint"]
 
@@ -33,14 +30,21 @@ def endpoint(service: Service) -> _Endpoint:
         NotAvailableError: if prometheus-client is not installed.
     """
     try:
-        from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
         from prometheus_client.exposition import choose_encoder
     except ImportError:
         msg = "--metrics needs the package prometheus-client: pip install 'swerex-c[metrics]'"
         raise NotAvailableError(msg) from None
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
-    registry.register(_Collector(service))
+    for name, text, value in (
+        ("swerex_requests_in_flight", "Requests that are being carried out.", lambda: service.in_flight),
+        ("swerex_sessions", "Sessions that are open.", lambda: service.session_count),
+        ("swerex_connections", "Connections that are open.", lambda: service.connections),
+        ("swerex_warm_sessions", "Shells that wait to become sessions.", lambda: _warm(service)),
+    ):
+        Gauge(name, text, registry=registry).set_function(value)
+    registry.register(_DroppedLines())
     of_each: dict[str, Any] = {"labelnames": ["method"], "registry": registry}
     calls = Counter("swerex_calls", "Requests that were carried out, or failed.", **of_each)
     errors = Counter("swerex_call_errors", "Those of them that failed.", **of_each)
@@ -63,22 +67,16 @@ def endpoint(service: Service) -> _Endpoint:
     return metrics
 
 
-class _Collector:
-    def __init__(self, service: Service):
-        self._service = service
+def _warm(service: Service) -> int:
+    warm = getattr(service.runtime, "warm", None)
+    return 0 if warm is None else int(warm.waiting)
+
+
+class _DroppedLines:
+    """Collector of a counter that is kept elsewhere."""
 
     def collect(self) -> Iterator[Any]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+        from prometheus_client.core import CounterMetricFamily
 
-        service = self._service
-        for name, text, value in (
-            ("swerex_requests_in_flight", "Requests that are being carried out.", service.in_flight),
-            ("swerex_sessions", "Sessions that are open.", service.session_count),
-            ("swerex_connections", "Connections that are open.", service.connections),
-        ):
-            yield GaugeMetricFamily(name, text, value=value)
         text = "Lines of the log that were dropped, because nobody read them."
         yield CounterMetricFamily("swerex_log_lines_dropped", text, value=output.dropped())
-        warm = getattr(service.runtime, "warm", None)
-        if warm is not None:
-            yield GaugeMetricFamily("swerex_warm_sessions", "Shells that wait to become sessions.", value=warm.waiting)
