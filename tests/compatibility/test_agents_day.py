@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.support.docker_engine import Engine
-from tests.support.http_servers import start_ours, stop
 from tests.support.luggage import Luggage
 from tests.support.original import ROOT, original_python
+from tests.support.server_process import KEY, serving
 
 SECONDS = 200
 pytestmark = pytest.mark.timeout(400)  # the first one may have an image to make
@@ -147,13 +147,10 @@ def test_in_this_process(tmp_path: Path, here: dict[str, Any]) -> None:
 @pytest.mark.slice
 def test_behind_our_server(tmp_path: Path, here: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", here["home"])
-    server = start_ours(tmp_path / "log")
-    try:
-        remote = {"host": "http://127.0.0.1", "port": server.port, "auth_token": server.key, "timeout": 10}
+    with serving(tmp_path / "log") as server:
+        remote = {"host": "http://127.0.0.1", "port": server.port, "auth_token": KEY, "timeout": 10}
         here |= {"remote": remote, "swap": True}
         assert spend(sys.executable, here, tmp_path, {"HOME": here["home"], "PYTHONPATH": str(ROOT)}) == ANSWERS
-    finally:
-        stop(server)
 
 
 @pytest.mark.xdist_group("engine")

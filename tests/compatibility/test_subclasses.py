@@ -15,8 +15,8 @@ from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.utils.wait import _wait_until_alive
 from tests.support import images, needs
 from tests.support.docker_engine import Engine
-from tests.support.http_servers import Server, start_ours, stop
 from tests.support.original import ROOT
+from tests.support.server_process import KEY, serving
 
 pytestmark = pytest.mark.timeout(400)  # the first one may have an image to make
 
@@ -368,11 +368,8 @@ def test_a_runtime_and_a_deployment_of_ones_own() -> None:
 
 
 def test_a_request_of_ones_own(tmp_path: Path) -> None:
-    server: Server = start_ours(tmp_path / "log")
-    try:
-        run(OWN_REQUEST, str(server.port), server.key)
-    finally:
-        stop(server)
+    with serving(tmp_path / "log") as server:
+        run(OWN_REQUEST, str(server.port), KEY)
 
 
 def test_a_dummy_runtime_that_raises() -> None:

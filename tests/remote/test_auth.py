@@ -17,21 +17,18 @@ import requests
 from swerex_c.remote.server import auth as keys
 from tests.support import processes
 from tests.support.processes import Family
-from tests.support.server_process import KEY, REMOTE, Background, Server, ended, serving
+from tests.support.server_process import KEY, REMOTE, UVICORN, Background, Server, ended, serving
 from tests.support.wait import DEADLINE, until
-
-UVICORN = [sys.executable, "-m", "uvicorn", "swerex_c.server:app", "--no-access-log"]
 
 
 @pytest.fixture(params=["swerex-remote", "httptools", "h11"])
 def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
     """Our server, and the application under uvicorn with either of its parsers."""
-    if request.param == "swerex-remote":
-        with serving(tmp_path / "log") as server:
-            yield server
-        return
-    pytest.importorskip(request.param, reason=f"{request.param} is not installed")
-    with serving(tmp_path / "log", "--http", request.param, command=UVICORN) as server:
+    command, options = REMOTE, list[str]()
+    if request.param != "swerex-remote":
+        pytest.importorskip(request.param, reason=f"{request.param} is not installed")
+        command, options = UVICORN, ["--http", request.param]
+    with serving(tmp_path / "log", *options, command=command) as server:
         yield server
 
 

@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 
 from tests.support import client_cases
-from tests.support.http_servers import KEY, environment
 from tests.support.original import original_python
-from tests.support.server_process import KEY as OTHER_KEY
-from tests.support.server_process import REMOTE, serving
+from tests.support.server_process import KEY, REMOTE, environment, serving
 
 PAIRS = [
     # client, server, configuration of our client
@@ -150,7 +148,7 @@ def server_of(kind: str, request: pytest.FixtureRequest, place: Path) -> Iterato
     elif kind in ("swerex-remote", "unix socket"):
         arguments = ["--unix", str(place / "socket")] if kind == "unix socket" else []
         with serving(place / "log", *arguments, TERM="dumb") as server:
-            yield f"unix://{place}/socket" if arguments else server.url, OTHER_KEY
+            yield f"unix://{place}/socket" if arguments else server.url, KEY
     else:
         name = "original_server" if kind == "original" else "our_server"
         yield request.getfixturevalue(name).url, KEY

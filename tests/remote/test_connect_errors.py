@@ -19,8 +19,7 @@ from swerex_c.remote.wire.protocol import DATA, DOWN, RESULT
 from swerex_c.runtime.abstract import BashAction, ReadFileRequest
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support.frames_tools import keep_answering, raw_server, serving
-from tests.support.http_servers import KEY, Server
-from tests.support.server_process import REMOTE
+from tests.support.server_process import KEY, REMOTE, Server
 
 
 def closed_port() -> int:

@@ -32,9 +32,10 @@ from swerex_c.runtime.abstract import (
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support import server_process
-from tests.support.http_servers import KEY, Place, Server
+from tests.support.http_servers import Place
 from tests.support.processes import running
 from tests.support.raw_http import Cutter, ask, serving
+from tests.support.server_process import KEY, Server
 from tests.support.targets import Session
 from tests.support.wait import DEADLINE, settle, until, until_async
 

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -38,9 +39,9 @@ from swerex_c.runtime.abstract import (
     ReadFileRequest,
     ReadFileResponse,
 )
-from tests.support.http_servers import KEY, Server, environment, start_ours, stop
 from tests.support.raw_http import Cutter, read_request, serving
-from tests.support.server_process import connections_to
+from tests.support.server_process import KEY, Server, connections_to, environment
+from tests.support.server_process import serving as server_process
 from tests.support.wait import DEADLINE, until_async
 
 HEADERS = {"X-API-Key": KEY}
@@ -306,16 +307,14 @@ async def test_what_was_not_sent_is_sent_again(our_server: Server, tmp_path: Pat
 async def test_a_restart_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is under way does not run on the next server, and what comes later works."""
     monkeypatch.setattr(http, "_RETRIES", 10)
-    server = await asyncio.to_thread(start_ours, tmp_path / "log")
-    client = JsonClient(server.url, HEADERS)
-    try:
+    with server_process(tmp_path / "log") as server:
+        client = JsonClient(server.url, HEADERS)
         create = CreateBashSessionRequest(session="s", startup_timeout=20)
         await client.call("create_session", create, CreateBashSessionResponse)
         running = asyncio.create_task(execute(client, f"echo run >> {tmp_path}/runs; sleep 60"))
         await until_async((tmp_path / "runs").exists)
-        server.process.kill()
-        await asyncio.to_thread(server.process.wait)
-        server = await asyncio.to_thread(start_ours, tmp_path / "log", "{}", server.port)
+        server.terminate(number=signal.SIGKILL)
+    with server_process(tmp_path / "log2", "--host", "127.0.0.1", "--port", str(server.port)):
         with pytest.raises(ServerRestartedError):
             await asyncio.wait_for(running, DEADLINE)
         assert (tmp_path / "runs").read_text() == "run\n"
@@ -325,9 +324,7 @@ async def test_a_restart_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         with pytest.raises(SwerexException, match="does not exist"):
             await client.call("run_in_session", action, BashObservation)
         assert (await execute(client, "echo on")).stdout == "on\n"
-    finally:
         await client.close()
-        await asyncio.to_thread(stop, server)
 
 
 # Files

@@ -19,9 +19,9 @@ import pytest
 from swerex_c.remote.server.app import create_app
 from swerex_c.remote.server.service import Service
 from swerex_c.runtime.dummy import DummyRuntime
-from tests.support.http_servers import KEY, Place, Server, start_ours, stop
+from tests.support.http_servers import Place
 from tests.support.raw_http import Answer, ask, call, form
-from tests.support.server_process import descriptors, memory_of
+from tests.support.server_process import KEY, Server, descriptors, memory_of, serving
 from tests.support.wait import until
 
 ENDPOINTS = {
@@ -42,9 +42,8 @@ ENDPOINTS = {
 @pytest.fixture(scope="module")
 def small_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One that takes little."""
-    server = start_ours(tmp_path_factory.mktemp("small") / "log", json.dumps({"body": 2000, "sessions": 1}))
-    yield server
-    stop(server)
+    with serving(tmp_path_factory.mktemp("small") / "log", "--max-body", "2000") as server:
+        yield server
 
 
 # The key

@@ -21,9 +21,8 @@ from swerex_c.remote.client.frames import WireClient
 from swerex_c.runtime.abstract import BashAction, BashInterruptAction, Command, CreateBashSessionRequest
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support.frames_tools import SESSION, bash, client, open_files, serving
-from tests.support.http_servers import Server, environment
 from tests.support.processes import Family, running
-from tests.support.server_process import KEY, connections_to
+from tests.support.server_process import KEY, Server, connections_to, environment
 from tests.support.server_process import serving as serving_process
 from tests.support.wait import DEADLINE, until, until_async
 

@@ -16,8 +16,8 @@ from swerex_c.runtime.abstract import (
     CreateBashSessionRequest,
 )
 from swerex_c.runtime.remote import RemoteRuntime
-from tests.support.http_servers import KEY, Server
 from tests.support.patterns import CATASTROPHIC, COSTLY
+from tests.support.server_process import KEY, Server
 
 
 @pytest.mark.parametrize("pattern", [CATASTROPHIC, COSTLY])

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.http_servers import KEY, Server
+from tests.support.server_process import KEY, Server
 
 
 @dataclass
@@ -37,13 +37,13 @@ def ask(
     body: Any = None,
     headers: Mapping[str, str] | None = None,
     *,
-    key: str | None = "",
+    key: str | None = KEY,
 ) -> Answer:
     """One request on a connection of its own; `body` is JSON, or bytes, or pieces of bytes to be sent in chunks."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     sent = dict(headers or {})
     if key is not None:
-        sent["X-API-Key"] = key or server.key
+        sent["X-API-Key"] = key
     if body is not None and not isinstance(body, bytes | Iterable) or isinstance(body, dict | list | str):
         body = json.dumps(body).encode()
         sent.setdefault("Content-Type", "application/json")

@@ -23,6 +23,7 @@ from tests.support.wait import DEADLINE, until
 KEY = "the-key-of-the-tests"
 REMOTE = [sys.executable, "-c", "from swerex_c.cli.serve import main; main()"]
 FRONT = [sys.executable, "-m", "swerex_c", "serve"]
+UVICORN = [sys.executable, "-m", "uvicorn", "swerex_c.server:app", "--no-access-log"]
 
 
 def environment(**more: str) -> dict[str, str]:

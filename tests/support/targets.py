@@ -368,15 +368,14 @@ def _stdio(get: Get) -> Iterator[Target]:
 
 @_engine("original", deployment=False)
 def _original(get: Get) -> Iterator[Target]:
-    from tests.support.http_servers import KEY, start_original, stop
+    from tests.support.http_servers import KEY, serving_original
 
     directory = _directory(get)
-    server = start_original(directory / "log")
-    fields = {"auth_token": KEY, "host": server.url, "wire": "json"}
-    runtime = RemoteRuntime(timeout=DEADLINE, **fields)
-    abilities = ABILITIES - {"download"}
-    yield Target("original", runtime, str(directory), live=False, abilities=abilities, patience=5.0)
-    stop(server)
+    with serving_original(directory / "log") as server:
+        fields = {"auth_token": KEY, "host": server.url, "wire": "json"}
+        runtime = RemoteRuntime(timeout=DEADLINE, **fields)
+        abilities = ABILITIES - {"download"}
+        yield Target("original", runtime, str(directory), live=False, abilities=abilities, patience=5.0)
 
 
 # Engines and hosts
