@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import json
 import os
 import re
-import select
-import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,80 +15,41 @@ from typing import IO, Any
 
 import pytest
 
-from swerex_c.exceptions import NonZeroExitCodeError
 from swerex_c.remote.wire.protocol import ERROR
-from swerex_c.runtime.abstract import Command
-from swerex_c.runtime.remote import RemoteRuntime
 from tests.support.frames_tools import Frames
-from tests.support.server_process import KEY, REMOTE, environment
+from tests.support.server_process import KEY, REMOTE, Server, environment
 from tests.support.wait import DEADLINE
 
 PIPE_BYTES = 1 << 16
 DROPPED = re.compile(r"(\d+) log lines were dropped because the output was not read")
+SMALL_QUEUE = [*REMOTE[:-1], "from swerex_c.remote.server import output; output.QUEUE_BYTES = 20_000; " + REMOTE[-1]]
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ +[\w.-]+: \S.*")
 
 
-def with_queue(size: int) -> list[str]:
-    """The command of a server whose lines wait in that many bytes."""
-    code = f"from swerex_c.remote.server import output; output.QUEUE_BYTES = {size}; "
-    return [sys.executable, "-c", code + "from swerex_c.cli.serve import main; main()"]
-
-
-class Unread:
-    """A server whose standard output and error are one pipe."""
-
-    def __init__(self, path: Path, process: subprocess.Popen[bytes]):
-        self.path = path
-        self.process = process
-
-    @property
-    def pipe(self) -> IO[bytes]:
-        assert self.process.stdout is not None
-        return self.process.stdout
-
-    def http(self, what: str, **body: Any) -> int:
-        """Return the status of the answer to a request."""
-        data = json.dumps(body).encode()
-        fields = f"Host: x\r\nX-API-Key: {KEY}\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
-        with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(DEADLINE)
-            client.connect(str(self.path))
-            client.sendall(f"{what} HTTP/1.1\r\n{fields}\r\nConnection: close\r\n\r\n".encode() + data)
-            answer = b""
-            while data := client.recv(4096):
-                answer += data
-        return int(answer.split()[1])
-
-    def fail(self, number: int) -> None:
-        """Make a request that fails; its line in the log is long and has the number."""
-        assert self.http(f"GET /no.{number}.{'x' * 180}") == 404
-
-    def drained(self) -> list[str]:
-        return self.pipe.read().decode().splitlines()
-
-
 @contextlib.contextmanager
-def serving_unread(path: Path, *options: str, command: list[str] = REMOTE) -> Iterator[Unread]:
+def serving_unread(*options: str, command: list[str] = REMOTE) -> Iterator[tuple[Server, IO[bytes]]]:
+    """A server, and the pipe that is its standard output and error, of which the first line is read."""
     process = subprocess.Popen(
-        [*command, "--unix", str(path), *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, env=environment(SWEREX_AUTH_TOKEN=KEY),
+        [*command, "--host", "127.0.0.1", "--port", "0", *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, bufsize=0, env=environment(SWEREX_AUTH_TOKEN=KEY),
     )  # fmt: skip
-    server = Unread(path, process)
+    assert process.stdout is not None
+    server = Server(process, Path(os.devnull))
     try:
-        deadline = time.monotonic() + DEADLINE
-        while True:
-            with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
-                client.connect(str(path))
-                break
-            assert process.poll() is None, server.drained()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        yield server
+        listening = re.search(r"Listening on (http://[\d.:]+)", process.stdout.readline().decode())
+        assert listening
+        server.url = listening[1]
+        yield server, process.stdout
     finally:
-        if process.poll() is None:
-            process.kill()
+        server.client.close()
+        process.kill()
         process.wait()
-        server.pipe.close()
+        process.stdout.close()
+
+
+def fail(server: Server, number: int) -> None:
+    """Make a request that fails; its line in the log is long and has the number."""
+    assert server.get(f"/no.{number}.{'x' * 180}").status_code == 404
 
 
 def numbers(lines: list[str]) -> list[int]:
@@ -101,80 +57,49 @@ def numbers(lines: list[str]) -> list[int]:
 
 
 @pytest.mark.slow
-async def test_a_server_whose_output_nobody_reads_goes_on(tmp_path: Path) -> None:
-    def over_http() -> None:
-        for number in range(300):
-            assert server.http("POST /execute", command=["false"], check=True) == 511
-            server.fail(number)
-        assert server.http("GET /is_alive") == 200
-
-    with serving_unread(tmp_path / "socket") as server:
-        await asyncio.to_thread(over_http)
-        runtime = RemoteRuntime(host=f"unix://{server.path}", auth_token=KEY)
-        for _ in range(300):
-            with pytest.raises(NonZeroExitCodeError):
-                await runtime.execute(Command(command=["false"], check=True))
-        assert (await runtime.is_alive(timeout=DEADLINE)).is_alive
-        await runtime.close()
-        server.process.terminate()
-        assert server.process.wait(DEADLINE) == 0
-        lines = server.drained()
-        assert sum(map(len, lines)) > PIPE_BYTES * 0.9, "the pipe was full"
-        assert "Listening on " in lines[0]
-        for line in lines[:-1]:
-            assert LINE.fullmatch(line), line
-        assert numbers(lines) == list(range(len(numbers(lines)))), "none is missing before the end"
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_a_late_reader_learns_how_many_lines_were_dropped(tmp_path: Path, form: str) -> None:
+def test_a_late_reader_learns_how_many_lines_were_dropped(form: str) -> None:
     if form == "json":
         pytest.importorskip("pythonjsonlogger", reason="python-json-logger is not installed")
     count = 500
-    with serving_unread(tmp_path / "socket", "--log-format", form, command=with_queue(20_000)) as server:
+    with serving_unread("--log-format", form, command=SMALL_QUEUE) as (server, pipe):
         for number in range(count):
-            server.fail(number)
+            fail(server, number)
         lines: list[str] = []
         while not (lines and DROPPED.search(lines[-1])):  # by itself, without another line
-            lines.append(server.pipe.readline().decode())
+            lines.append(pipe.readline().decode())
             assert lines[-1], "the server has ended"
-        server.fail(count)
-        server.process.terminate()
-        assert server.process.wait(DEADLINE) == 0
+        fail(server, count)
+        assert server.terminate() == 0
         told = DROPPED.search(lines[-1])
         assert told and (lines[-1].startswith("{") if form == "json" else LINE.fullmatch(lines[-1].rstrip()))
         before = numbers(lines)
         assert before == list(range(len(before))) and len(before) + int(told[1]) == count
-        after = server.drained()
+        after = pipe.read().decode().splitlines()
         assert f"/no.{count}." in after[-1] and not any(DROPPED.search(line) for line in after)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["pipe", "slow reader", "file"])
-def test_all_lines_come_in_their_order(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("pause", [0.0, 0.002], ids=["fast reader", "slow reader"])
+def test_all_lines_come_in_their_order(pause: float) -> None:
     count = 500
     got: list[bytes] = []
 
     def read(pipe: IO[bytes]) -> None:
-        while data := os.read(pipe.fileno(), 1000):
+        while data := pipe.read(1000):
             got.append(data)
-            if place == "slow reader":
-                time.sleep(0.002)
+            time.sleep(pause)
 
-    more = ["sh", "-c", f'exec "$@" >{tmp_path / "log"} 2>&1', "sh"] if place == "file" else []
-    with serving_unread(tmp_path / "socket", command=[*more, *REMOTE]) as server:
-        reader = threading.Thread(target=read, args=(server.pipe,))
+    with serving_unread() as (server, pipe):
+        reader = threading.Thread(target=read, args=(pipe,))
         reader.start()
         for number in range(count):
-            server.fail(number)
-        server.process.terminate()
-        assert server.process.wait(DEADLINE) == 0
+            fail(server, number)
+        assert server.terminate() == 0
         reader.join(DEADLINE)
-        text = (tmp_path / "log").read_text() if place == "file" else b"".join(got).decode()
-        lines = text.splitlines()
-        assert numbers(lines) == list(range(count))
-        assert len(lines) == count + 1 and text.endswith("\n")
+        text = b"".join(got).decode()
+        assert numbers(text.splitlines()) == list(range(count))
+        assert text.count("\n") == count and text.endswith("\n")
 
 
 @pytest.mark.slow
@@ -274,14 +199,6 @@ threading.Thread(target=chatter, daemon=True).start()
 """
     process = printing(code)
     assert process.wait(DEADLINE) == 0
-
-
-def test_a_signal_ends_a_process_that_waits_to_write(printing: Printing) -> None:
-    process = printing("print('z' * 1000000)\nlogs.LOGGER.info('after')\ntime.sleep(1000)\n")
-    assert process.stdout is not None
-    assert select.select([process.stdout], [], [], DEADLINE)[0]
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(DEADLINE) == -signal.SIGTERM
 
 
 def test_an_output_whose_reader_has_gone_is_no_error(printing: Printing) -> None:
