@@ -119,17 +119,6 @@ def test_answers_have_the_originals_shapes(our_server: Server, original_server: 
     assert not different
 
 
-def test_every_answer_names_the_process(our_server: Server) -> None:
-    names = {ask(our_server, "GET", path).headers["x-swerex-server"] for path in ("/", "/is_alive", "/nowhere")}
-    assert len(names) == 1 and len(names.pop()) == 32
-
-
-def test_wire_wants_an_upgrade(our_server: Server) -> None:
-    answer = ask(our_server, "GET", "/wire")
-    assert (answer.status, answer.headers["upgrade"]) == (426, "swerex-frames/1")
-    assert ask(our_server, "GET", "/is_alive").status == 200
-
-
 def test_a_request_for_another_process_is_refused(our_server: Server, tmp_path: Path) -> None:
     body = {"command": f"touch {tmp_path}/ran", "shell": True}
     answer = ask(our_server, "POST", "/execute", body, {"X-Swerex-Server": "0" * 32})
@@ -139,18 +128,14 @@ def test_a_request_for_another_process_is_refused(our_server: Server, tmp_path: 
     assert ask(our_server, "POST", "/execute", body, {"X-Swerex-Server": name}).status == 200
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "", "application/jsonp"])
-def test_a_body_has_to_say_that_it_is_json(our_server: Server, kind: str) -> None:
-    answer = ask(our_server, "POST", "/execute", b'{"command": "true", "shell": true}', {"Content-Type": kind})
-    assert answer.status == 422
-
-
-@pytest.mark.parametrize(
-    "body", [b"{", b"\xff", b"[" * 100_000, b'{"command": "true"} x', b"nul", b"NaN", b'"\\ud800"']
-)
-def test_a_body_that_is_no_json_is_refused(our_server: Server, body: bytes) -> None:
-    answer = ask(our_server, "POST", "/execute", body, {"Content-Type": "application/json"})
-    assert answer.status == 422 and answer.json()["detail"]
+def test_a_body_has_to_be_json_and_to_say_so(our_server: Server) -> None:
+    valid, said = b'{"command": "true", "shell": true}', "application/json"
+    kinds = [(kind, valid) for kind in ("text/plain", "application/x-www-form-urlencoded", "", "application/jsonp")]
+    bodies = [b"{", b"\xff", b"[" * 100_000, b'{"command": "true"} x', b"nul", b"NaN", b'"\\ud800"']
+    for kind, body in [*kinds, *((said, body) for body in bodies)]:
+        answer = ask(our_server, "POST", "/execute", body, {"Content-Type": kind})
+        assert answer.status == 422 and answer.json()["detail"], (kind, body[:30])
+    assert ask(our_server, "POST", "/execute", valid, {"Content-Type": said}).status == 200
 
 
 def test_lone_surrogates_come_through(our_server: Server, tmp_path: Path) -> None:
@@ -301,21 +286,6 @@ def zipped(*entries: tuple[str, bytes, int]) -> bytes:
             info.external_attr = mode << 16
             archive.writestr(info, content)
     return file.getvalue()
-
-
-@pytest.mark.parametrize("order", [("file", "target_path", "unzip"), ("target_path", "unzip", "file")])
-def test_fields_of_an_upload_may_come_in_any_order(our_server: Server, tmp_path: Path, order: tuple[str, ...]) -> None:
-    target = tmp_path / "deep" / "target"
-    parts = {
-        "file": ("file", "name", bytes(range(256)) * 5000),
-        "target_path": ("target_path", None, str(target).encode()),
-        "unzip": ("unzip", None, b"false"),
-    }
-    body, headers = form(*(parts[name] for name in order))
-    answer = ask(our_server, "POST", "/upload", body, headers)
-    assert (answer.status, answer.json()) == (200, {})
-    assert target.read_bytes() == bytes(range(256)) * 5000
-    assert os.listdir(target.parent) == ["target"]
 
 
 TARGET, FILE = ("target_path", None, b"/tmp/x"), ("file", "f", b"x")

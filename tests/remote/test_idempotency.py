@@ -14,7 +14,6 @@ import pytest
 from swerex_c.engine import session
 from swerex_c.exceptions import (
     ConnectionLostError,
-    InvalidInputError,
     ResultLostError,
     ServerLimitError,
     ServerRestartedError,
@@ -249,19 +248,6 @@ async def test_busy_clients_make_no_room(tmp_path: Path) -> None:
             await channel.call("is_alive", {})
 
 
-async def test_limits_are_told(tmp_path: Path) -> None:
-    """Requests beyond a limit are refused by a typed error, and not carried out; the others are."""
-    ran = tmp_path / "ran"
-    async with serving(Limits(requests=3, body=200_000)) as served, channel_to(served.port) as channel:
-        calls = [channel.call("execute", count(ran, 0.2)) for _ in range(8)]
-        answers = await asyncio.gather(*calls, return_exceptions=True)
-        assert sum(isinstance(answer, ServerLimitError) for answer in answers) == 5
-        with pytest.raises(ServerLimitError):
-            await channel.call("write_file", {"path": str(tmp_path / "f"), "content": "x" * 300_000})
-        assert not (tmp_path / "f").exists()
-    assert ran.read_text() == "x\n" * 3
-
-
 class Foreign:
     """A runtime of another package."""
 
@@ -407,35 +393,15 @@ async def test_who_takes_no_answers_gets_no_more(tmp_path: Path) -> None:
 # The table of requests
 
 
-def counted(
-    seconds: float = 0.0, error: Exception | None = None
-) -> tuple[list[int], Callable[[], Coroutine[Any, Any, bytes]]]:
+def counted(seconds: float = 0.0) -> tuple[list[int], Callable[[], Coroutine[Any, Any, bytes]]]:
     calls: list[int] = []
 
     async def start() -> bytes:
         calls.append(1)
         await asyncio.sleep(seconds)
-        if error is not None:
-            raise error
         return b"result"
 
     return calls, start
-
-
-async def test_the_second_gets_the_first_ones_result() -> None:
-    once: RequestTable = RequestTable(Limits())
-    calls, start = counted()
-    assert [await once.run("a", "x", start, len) for _ in range(3)] == [b"result"] * 3
-    assert len(calls) == 1
-    assert await once.run("b", "x", start, len) == b"result"
-    assert len(calls) == 2
-
-
-async def test_those_that_come_meanwhile_wait_for_the_first() -> None:
-    once: RequestTable = RequestTable(Limits())
-    calls, start = counted(0.05)
-    assert await asyncio.gather(*(once.run("a", "x", start, len) for _ in range(5))) == [b"result"] * 5
-    assert len(calls) == 1
 
 
 async def test_it_goes_on_when_the_first_has_gone_away() -> None:
@@ -447,24 +413,6 @@ async def test_it_goes_on_when_the_first_has_gone_away() -> None:
     with pytest.raises(asyncio.CancelledError):
         await first
     assert await once.run("a", "x", start, len) == b"result"
-    assert len(calls) == 1
-
-
-async def test_errors_are_kept_too() -> None:
-    once: RequestTable = RequestTable(Limits())
-    calls, start = counted(error=KeyError("k"))
-    for _ in range(2):
-        with pytest.raises(KeyError):
-            await once.run("a", "x", start, len)
-    assert len(calls) == 1
-
-
-async def test_an_id_is_for_one_request() -> None:
-    once: RequestTable = RequestTable(Limits())
-    calls, start = counted()
-    await once.run("a", "x", start, len)
-    with pytest.raises(InvalidInputError):
-        await once.run("a", "y", start, len)
     assert len(calls) == 1
 
 
@@ -491,30 +439,6 @@ async def test_only_so_much_is_kept(limits: Limits, kept: int) -> None:
         with pytest.raises(ResultLostError):
             await once.run("0", "x", start, len)
         assert not again
-
-
-async def test_results_go_when_their_time_is_over() -> None:
-    """Also when nothing is asked any more."""
-    once: RequestTable = RequestTable(Limits(result_seconds=0.05))
-    _, start = counted()
-    for name in "ab":
-        await once.run(name, "x", start, len)
-    assert once.kept_bytes == 12
-    await until_async(lambda: not once.kept_bytes)
-    assert len(once) == 0
-
-
-async def test_what_runs_is_not_forgotten() -> None:
-    once: RequestTable = RequestTable(Limits(results=1))
-    calls, slow = counted(0.1)
-    running = asyncio.create_task(once.run("slow", "x", slow, len))
-    await settle()
-    _, start = counted()
-    for i in range(5):
-        await once.run(str(i), "x", start, len)
-    assert await once.run("slow", "x", slow, len) == b"result"
-    assert len(calls) == 1
-    await running
 
 
 async def test_closing_ends_what_runs() -> None:

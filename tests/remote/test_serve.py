@@ -23,7 +23,7 @@ import requests
 
 from swerex_c.exceptions import InvalidInputError
 from swerex_c.remote.server import auth as keys
-from swerex_c.remote.wire.protocol import ERROR, GOODBYE, PING, PONG, RESULT, encode, new_decoder
+from swerex_c.remote.wire.protocol import ERROR, GOODBYE, RESULT
 from tests.support.frames_tools import Frames
 from tests.support.processes import Family
 from tests.support.server_process import (
@@ -233,10 +233,11 @@ def talk(path: Path, data: bytes) -> bytes:
         return wire.recv(65536)
 
 
-def test_a_unix_socket_serves_the_same(tmp_path: Path) -> None:
+def test_a_port_and_a_unix_socket_serve_the_same(tmp_path: Path) -> None:
     path = tmp_path / "socket"
-    with serving(tmp_path / "log", "--unix", str(path)) as server:
-        assert server.url == f"unix://{path}"
+    with serving(tmp_path / "log", "--port", "0", "--host", "127.0.0.1", "--unix", str(path)) as server:
+        assert server.url.startswith("http://127.0.0.1:") and f" and unix://{path}\n" in server.said()
+        assert server.get("/is_alive").status_code == 200
         head = f"GET /is_alive HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY}\r\n\r\n"
         assert talk(path, head.encode()).startswith(b"HTTP/1.1 200 ")
         assert talk(path, upgrade()).startswith(b"HTTP/1.1 101 ")
@@ -406,24 +407,6 @@ def test_the_servers_module_is_the_command_too(tmp_path: Path) -> None:
     with serving(tmp_path / "log", command=module) as server:
         assert server.get("/is_alive").status_code == 200
         assert server.post("/create_session", session_type="bash").status_code == 200
-        assert server.terminate() == 0
-
-
-def test_a_port_and_a_unix_socket_serve_the_same(tmp_path: Path) -> None:
-    path = tmp_path / "socket"
-    places = ("--port", "0", "--host", "127.0.0.1", "--unix", str(path))
-    with serving(tmp_path / "log", *places) as server:
-        assert server.post("/execute", command="echo hi", shell=True).json()["stdout"] == "hi\n"
-        for wire in (socket.create_connection(("127.0.0.1", server.port)), socket.socket(socket.AF_UNIX)):
-            with wire:
-                if wire.family == socket.AF_UNIX:
-                    wire.connect(str(path))
-                wire.settimeout(DEADLINE)
-                wire.sendall(upgrade() + encode([PING, 0]))
-                said = b""
-                while not said.partition(b"\r\n\r\n")[2]:
-                    said += wire.recv(65536)
-                assert new_decoder().feed(said.partition(b"\r\n\r\n")[2]) == [[PONG]]
         assert server.terminate() == 0
 
 
