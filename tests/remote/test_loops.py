@@ -177,7 +177,7 @@ def test_calls_in_loops_of_their_own_share_a_connection(swerex_remote: Server) -
 
 async def test_a_connection_without_calls_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "HEARTBEAT", 0.02)
-    monkeypatch.setattr(calls, "_IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(calls, "_IDLE_BEATS", 3)
     async with serving() as served:
         wire = served.client()
         assert (await wire.is_alive(20)).is_alive

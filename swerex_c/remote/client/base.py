@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,7 +14,6 @@ __all__ = [
     "ANSWER_LIMIT",
     "MARGIN",
     "ServerInstances",
-    "at_loop_shutdown",
     "fields_of",
     "is_loopback",
     "patience",
@@ -36,23 +34,6 @@ def too_long(method: str, limit: int) -> ResourceError:
         f"The answer to {method} is longer than the {limit} bytes that this client takes (answer_limit); what was "
         "asked for was carried out"
     )
-
-
-async def at_loop_shutdown(close: Callable[[], Awaitable[object]]) -> AsyncGenerator[None, None]:
-    """Await `close()` when the running loop shuts down its asynchronous generators.
-
-    Returns: the generator that does it; the caller keeps it as long as it has something to close.
-    """
-
-    async def until_shutdown() -> AsyncGenerator[None, None]:
-        try:
-            yield
-        finally:
-            await close()
-
-    generator = until_shutdown()
-    await anext(generator)
-    return generator
 
 
 def is_loopback(url: str) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import math
 import os
 from collections.abc import AsyncGenerator, Awaitable, Coroutine
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from swerex_c.exceptions import (
     ServerRestartedError,
     SwerexException,
 )
-from swerex_c.remote.client.base import ANSWER_LIMIT, at_loop_shutdown, too_long
+from swerex_c.remote.client.base import ANSWER_LIMIT, too_long
 from swerex_c.remote.client.connect import Address, NotFrames, check_upgrade, connect, upgrade_request
 from swerex_c.remote.client.errors import advice
 from swerex_c.remote.wire import file_transfer
@@ -69,11 +70,13 @@ _LAST_SECONDS = 5.0
 _BACKOFF = (0.05, 1.0)
 """First and maximum pause between two attempts to connect, in seconds. The pause doubles each time."""
 
-_IDLE_SECONDS = 300.0
-"""Seconds without a call after which a connection is closed; the next call opens another one."""
+_IDLE_BEATS = 20
+"""Heartbeats without a call after which a connection is closed; the next call opens another one."""
 
 _STEADY = 1.0
 """Seconds after which a connection counts as successful even without a response."""
+
+_CLOSED = "The runtime was closed before the server answered"
 
 
 @dataclass(eq=False, slots=True)
@@ -103,9 +106,12 @@ class ClientChannel:
 
     def __init__(self, address: Address, reconnect_seconds: float, answer_limit: int = ANSWER_LIMIT):
         self.address = address
-        self._answer_limit = answer_limit
+        self.loop = asyncio.get_running_loop()
         self.instance_id: str | None = None
         """Id of the server process; None before the first connection."""
+        self.closed = False
+        """True if the channel takes no more calls: it was closed, by the runtime or at the end of its loop."""
+        self._answer_limit = answer_limit
         self._reconnect_seconds = reconnect_seconds
         self._name = os.urandom(16).hex()
         self._calls: dict[int, _Call] = {}
@@ -113,24 +119,17 @@ class ClientChannel:
         self._given_up: list[int] = []
         """Ids of cancelled calls whose CANCEL could not be sent, because there was no connection."""
         self._connection: ClientConnection | None = None
+        self._opened_at = 0.0
+        self._idle_beats = 0
+        """Number of heartbeats since the last call."""
         self._connecting: asyncio.Task[None] | None = None
-        self._skip_pause = asyncio.Event()
-        self.closed = False
-        """True if the channel was closed, by the runtime or at the end of its loop."""
-        self._outage_began: float | None = None
-        """Start of the current outage, in the loop's time; None if there is none."""
+        self._retry: asyncio.TimerHandle | None = None
+        self._outage_began = math.inf
+        """Start of the current outage, in the loop's time; infinite if there is none."""
+        self._pause = 0.0
         self._last_error = ""
         """Error message of the last attempt to connect, empty if the attempt succeeded."""
-        self._pause = 0.0
-        self._pending_error: NotFrames | None = None
-        """Error for the next call, from an attempt to connect that found no frames after its calls had ended."""
-        self._opened_at = 0.0
-        self._heartbeat: asyncio.TimerHandle | None = None
-        self._beaten_id = 0
-        """Id of the last call at the last heartbeat with calls, which was at `_used_at`."""
-        self._used_at = 0.0
-        self._guard: Any = None
-        self.loop = asyncio.get_running_loop()
+        self._guard: AsyncGenerator[None, None] | None = None
 
     # -- calls
 
@@ -219,12 +218,9 @@ class ClientChannel:
 
     def _submit(self, call: _Call) -> None:
         if self.closed:
-            self._settle(call, RuntimeClosedError("The runtime was closed before the server answered"))
+            self._fail(call, RuntimeClosedError(_CLOSED))
             return
-        if self._pending_error is not None:
-            error, self._pending_error = self._pending_error, None
-            self._settle(call, error)
-            return
+        self._idle_beats = 0
         self._calls[call.id] = call
         if self._connection is not None:
             self._send_request(self._connection, call)
@@ -258,96 +254,43 @@ class ClientChannel:
             if timer is not None:
                 timer.cancel()
 
+    def _expire(self, call: _Call, seconds: float) -> None:
+        why = "it is not connected" if self._connection is None else "the request was sent"
+        msg = f"The server {self.address} did not respond to {call.method} within {seconds:g} seconds: {why}"
+        self._fail(call, ConnectionLostError(msg if self._connection is not None else self._last_error or msg))
+
     def _forget(self, call: _Call) -> None:
-        """Drop a call whose caller no longer waits, and tell the server to cancel it if it is unanswered."""
-        known = self._calls.pop(call.id, None) is not None
-        if known and call.sent and self._connection is not None:
-            with contextlib.suppress(Exception):
-                self._connection.send([CANCEL, call.id])
-        elif known and call.sent:
-            self._given_up.append(call.id)
-        if not call.future.done():
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                call.future.cancel()
-        elif not call.future.cancelled():
+        """Drop a call whose caller no longer waits, and its error."""
+        self._drop(call)
+        if call.future.done() and not call.future.cancelled():
             call.future.exception()
 
-    def _expire(self, call: _Call, seconds: float) -> None:
-        if not call.future.done():
-            why = "it is not connected" if self._connection is None else "the request was sent"
-            msg = f"The server {self.address} did not respond to {call.method} within {seconds:g} seconds: {why}"
-            error = ConnectionLostError(msg if self._connection is not None else self._last_error or msg)
-            call.future.set_exception(error)
-            if call.down is not None:
-                call.down.fail(error)
+    def _drop(self, call: _Call) -> None:
+        """Drop a call, and tell the server to cancel it if it is unanswered."""
+        if self._calls.pop(call.id, None) is None or not call.sent:
+            return
+        if self._connection is None:
+            self._given_up.append(call.id)
+        else:
+            with contextlib.suppress(Exception):  # the loop is closed
+                self._connection.send([CANCEL, call.id])
 
     def _settle(self, call: _Call, outcome: BaseException | dict[str, Any]) -> None:
+        """End a call with its response or an error."""
         self._calls.pop(call.id, None)
+        if isinstance(outcome, BaseException):
+            self._fail(call, outcome)
+            return
         if not call.future.done():
-            if isinstance(outcome, BaseException):
-                call.future.set_exception(outcome)
-            else:
-                call.future.set_result(outcome)
+            call.future.set_result(outcome)
         if call.down is not None and call.down.total is None:
-            if isinstance(outcome, BaseException):
-                call.down.fail(outcome)
-            else:
-                call.down.fail(ProtocolError("A response came before the end of its stream"))
+            call.down.fail(ProtocolError("A response came before the end of its stream"))
 
-    # -- the connection
-
-    def _connect(self) -> None:
-        if self._outage_began is None:
-            self._outage_began = self.loop.time()
-        if self._connecting is None:
-            self._connecting = self.loop.create_task(self._keep_connecting())
-        else:
-            self._skip_pause.set()
-
-    async def _keep_connecting(self) -> None:
-        """Try to connect until there is a connection, no call waits for one, or `reconnect_seconds` have passed."""
-        try:
-            while self._calls:
-                # A call that does not retry may have a short timeout, so it connects without a pause.
-                if self._pause and all(call.patient for call in self._calls.values()):
-                    self._skip_pause.clear()
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._skip_pause.wait(), self._pause)
-                try:
-                    connection = await asyncio.wait_for(self._open(), _CONNECT_SECONDS)
-                    if connection.closing:
-                        raise connection.error or ConnectionLostError("the connection was closed")
-                except (NotFrames, AuthenticationError, InvalidInputError, ProtocolError) as error:
-                    if isinstance(error, NotFrames) and not self._calls:
-                        self._pending_error = error
-                    self._fail_all(error)
-                except (OSError, SwerexException, TimeoutError) as error:
-                    hint = f"; {advice(error)}" if isinstance(error, OSError) and not self.address.command else ""
-                    what = str(error) or type(error).__name__
-                    self._in_vain(f"The server {self.address} cannot be reached: {what}{hint}")
-                else:
-                    self._attach(connection)
-                    break
-        except Exception as error:
-            self._fail_all(SwerexException(f"The connection to {self.address} failed: {error!r}"))
-        finally:
-            if self._connecting is asyncio.current_task():
-                self._connecting = None
-
-    def _in_vain(self, message: str) -> None:
-        """Lengthen the pause after a failure. Fail calls that do not retry, or all calls after `reconnect_seconds`."""
-        self._last_error = message
-        since = self.loop.time() if self._outage_began is None else self._outage_began
-        give_up = self.loop.time() - since >= self._reconnect_seconds or bool(self.address.command)
-        for call in [c for c in self._calls.values() if give_up or not c.patient]:
-            self._settle(call, ConnectionLostError(message))
-        self._pause = min(2 * self._pause, _BACKOFF[1]) or _BACKOFF[0]
-        if give_up:
-            self._recovered()
-
-    def _recovered(self) -> None:
-        self._outage_began = None
-        self._pause = 0.0
+    def _fail(self, call: _Call, error: BaseException) -> None:
+        if not call.future.done():
+            call.future.set_exception(error)
+        if call.down is not None and call.down.total is None:
+            call.down.fail(error)
 
     def _fail_all(self, error: BaseException) -> None:
         for call in list(self._calls.values()):
@@ -356,23 +299,74 @@ class ClientChannel:
                 self._settle(call, ServerRestartedError(msg))
             else:
                 self._settle(call, error)
+        self._end_outage()
 
-    async def _open(self) -> ClientConnection:
-        """Open a connection and wait until the server has upgraded it."""
-        address = self.address
-        connection = ClientConnection(self, upgrade_request(address, self._name))
+    # -- the connection
+
+    def _connect(self) -> None:
+        """Begin an attempt to connect, if calls wait for a connection and none is being made."""
+        if self._calls and self._connection is None and self._connecting is None:
+            if self._retry is not None:
+                self._retry.cancel()
+            self._outage_began = min(self._outage_began, self.loop.time())
+            self._connecting = self.loop.create_task(self._attempt())
+
+    async def _attempt(self) -> None:
+        """Open a connection, and wait until the server has upgraded it: then it calls `attach`."""
         try:
-            await connect(self.loop, address, connection)
-            await connection.ready
-        except BaseException:
-            if connection.transport is not None:
-                connection.abort()
-            raise
-        return connection
+            connection = ClientConnection(self, upgrade_request(self.address, self._name))
+            try:
+                async with asyncio.timeout(_CONNECT_SECONDS):
+                    await connect(self.loop, self.address, connection)
+                    await connection.ready
+            except BaseException:
+                if connection.transport is not None:
+                    connection.abort()
+                raise
+        except (NotFrames, AuthenticationError, InvalidInputError, ProtocolError) as error:
+            self._fail_all(error)
+        except (OSError, SwerexException) as error:
+            hint = f"; {advice(error)}" if isinstance(error, OSError) and not self.address.command else ""
+            what = str(error) or type(error).__name__
+            self._last_error = f"The server {self.address} cannot be reached: {what}{hint}"
+            self._try_again(self._last_error)
+        except Exception as error:
+            self._fail_all(SwerexException(f"The connection to {self.address} failed: {error!r}"))
+        finally:
+            self._connecting = None
 
-    def _attach(self, connection: ClientConnection) -> None:
-        """Use a new connection: send the waiting requests, and resend those without a response."""
-        instance_id, known = connection.instance_id, connection.known
+    def _try_again(self, message: str, worked: bool = False) -> None:
+        """Connect again after a pause. Fail calls that do not retry, or all calls after `reconnect_seconds`.
+
+        Args:
+            worked: whether there was a connection until now.
+        """
+        now = self.loop.time()
+        if worked:
+            self._outage_began, self._pause = now, 0.0
+        late = not worked and now - self._outage_began >= self._reconnect_seconds
+        give_up = late or bool(self.address.command)
+        for call in [c for c in self._calls.values() if give_up or not c.patient]:
+            self._settle(call, ConnectionLostError(message))
+        if self._calls:
+            self._pause = min(2 * self._pause, _BACKOFF[1]) or _BACKOFF[0]
+            self._retry = self.loop.call_later(self._pause, self._connect)
+        else:
+            self._end_outage()
+
+    def _end_outage(self) -> None:
+        self._outage_began, self._pause = math.inf, 0.0
+
+    def attach(self, connection: ClientConnection, instance_id: str, known: bool) -> None:
+        """Use a new connection: send the waiting requests, and resend those without a response.
+
+        Args:
+            instance_id: id of the server process at its other end.
+            known: whether that knows the channel.
+        """
+        if self.closed:
+            connection.abort()
+            return
         restarted = self.instance_id is not None and instance_id != self.instance_id
         for call in [c for c in self._calls.values() if c.sent]:
             if call.method == "is_alive":
@@ -387,9 +381,6 @@ class ClientChannel:
                 msg = f"The server {self.address} no longer knows of this {call.method}; it may have been carried out"
                 self._settle(call, ResultLostError(msg))
         self.instance_id = instance_id
-        if self.closed:
-            connection.abort()
-            return
         self._opened_at = self.loop.time()
         self._last_error = ""
         self._connection = connection
@@ -399,62 +390,51 @@ class ClientChannel:
                 connection.send([CANCEL, number])
         for call in list(self._calls.values()):
             self._send_request(connection, call)
-        if self._heartbeat is None:
-            self._heartbeat = self.loop.call_later(HEARTBEAT, self._beat, False)
+        self.loop.call_later(HEARTBEAT, self._beat, connection)
 
     def lost(self, connection: ClientConnection, error: BaseException) -> None:
         """Detach the streams from a lost connection, and reconnect if calls are waiting."""
         if connection is not self._connection:
             return
         self._connection = None
-        if self._heartbeat is not None:
-            self._heartbeat.cancel()
-            self._heartbeat = None
-        for call in list(self._calls.values()):
+        for call in self._calls.values():
             for lane in call.lanes:
                 lane.detach()
         if isinstance(error, ProtocolError):
             self._fail_all(error)
-        if self._outage_began is None or self.loop.time() - self._opened_at >= _STEADY:
-            self._recovered()
-            message = f"The connection to {self.address} was lost: {error}"
-            for call in [c for c in self._calls.values() if not c.patient or self.address.command]:
-                self._settle(call, ConnectionLostError(message))
-        else:
-            self._in_vain(f"The connection to {self.address} was lost: {error}")
-        if self._calls:
-            self._connect()
+        worked = self._outage_began == math.inf or self.loop.time() - self._opened_at >= _STEADY
+        self._try_again(f"The connection to {self.address} was lost: {error}", worked)
 
-    def _beat(self, asked: bool) -> None:
-        """Send a PING. If `asked`, abort the connection instead if nothing was received since the previous PING."""
-        connection = self._connection
-        self._heartbeat = None
-        if connection is None:
+    def _beat(self, connection: ClientConnection) -> None:
+        """Send a PING, unless nothing was received since the previous one: then abort the connection."""
+        if connection is not self._connection:
             return
-        if asked and not connection.heard:
+        self._idle_beats = 0 if self._calls else self._idle_beats + 1
+        if not connection.heard:
             connection.fail(ConnectionLostError(f"nothing came for {HEARTBEAT:g} seconds"))
-            return
-        if self._calls or self._last_id != self._beaten_id:
-            self._beaten_id, self._used_at = self._last_id, self.loop.time()
-        elif self.loop.time() - self._used_at >= _IDLE_SECONDS and not self.address.command:
+        elif self._idle_beats > _IDLE_BEATS and not self.address.command:
             self._connection = None
             connection.leave()
-            return
-        connection.heard = False
-        connection.send([PING, next(iter(self._calls), self._last_id + 1)])
-        self._heartbeat = self.loop.call_later(HEARTBEAT, self._beat, True)
+        else:
+            connection.heard = False
+            connection.send([PING, next(iter(self._calls), self._last_id + 1)])
+            self.loop.call_later(HEARTBEAT, self._beat, connection)
 
     # -- closing
 
     async def guard(self) -> None:
-        """Register the channel to be closed after its loop's other generators."""
-        self._guard = await at_loop_shutdown(self._shut_down)
+        """Have the channel closed when its loop shuts down its asynchronous generators."""
+        self._guard = self._until_shutdown()
+        await anext(self._guard)
 
-    async def _shut_down(self) -> None:
-        until = self.loop.time() + _LAST_SECONDS
-        while self._calls and self.loop.time() < until:
-            await asyncio.sleep(0.005)
-        await self.close_and_wait()
+    async def _until_shutdown(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            self.closed = True
+            if self._calls:  # of other generators
+                await asyncio.wait([call.future for call in self._calls.values()], timeout=_LAST_SECONDS)
+            await self.close_and_wait()
 
     async def close_and_wait(self) -> None:
         """Close the channel, and wait until its connection has closed."""
@@ -467,11 +447,7 @@ class ClientChannel:
         if self._connecting is not None:
             self._connecting.cancel()
         connection, self._connection = self._connection, None
-        if self._heartbeat is not None:
-            self._heartbeat.cancel()
-            self._heartbeat = None
-        for call in list(self._calls.values()):
-            self._settle(call, RuntimeClosedError("The runtime was closed before the server answered"))
+        self._fail_all(RuntimeClosedError(_CLOSED))
         if connection is not None:
             connection.leave()
         return connection
@@ -482,8 +458,7 @@ class ClientChannel:
         kind, number, payload = frame
         call = self._calls.get(number)
         if call is not None:
-            if self._outage_began is not None:
-                self._recovered()
+            self._end_outage()
             if payload.__class__ is int:
                 if call.answer is None or payload != call.answer.received:
                     raise ProtocolError("A response does not have its announced size")
@@ -504,18 +479,13 @@ class ClientChannel:
             if call.answer is None:
                 call.answer = Receiver(number, ANSWER, self._connection)
             if offset + len(data) > self._answer_limit:
-                self._refuse(call)
+                self._fail(call, too_long(call.method, self._answer_limit))
+                self._drop(call)
                 return
             call.answer.data(offset, data)
             call.answer.drain(call.long)
         elif lane == DOWN and call.down is not None:
             call.down.data(offset, data)
-
-    def _refuse(self, call: _Call) -> None:
-        """Fail a call whose response is too long, and tell the server to cancel it."""
-        self._settle(call, too_long(call.method, self._answer_limit))
-        if self._connection is not None:
-            self._connection.send([CANCEL, call.id])
 
     def end(self, frame: list[Any]) -> None:
         _, number, lane, offset = frame
@@ -537,8 +507,6 @@ class ClientConnection(FrameConnection):
         super().__init__(b"HTTP/")
         self._channel = channel
         self._request = request
-        self.instance_id = ""
-        self.known = False
         self.gone = asyncio.Event()
         self.ready: asyncio.Future[None] = channel.loop.create_future()
         self.handlers |= {
@@ -556,12 +524,13 @@ class ClientConnection(FrameConnection):
 
     def head_received(self, head: bytes, rest: bytes) -> None:
         try:
-            self.instance_id, self.known = check_upgrade(head, rest)
+            instance_id, known = check_upgrade(head, rest)
         except (NotFrames, SwerexException) as error:
             self.fail(error)
         else:
-            if not self.ready.done():
+            if not self.ready.done():  # else its time is over
                 self.ready.set_result(None)
+                self._channel.attach(self, instance_id, known)
 
     def lost(self, error: BaseException) -> None:
         self.gone.set()

@@ -6,7 +6,6 @@ import asyncio
 import codecs
 import contextlib
 import threading
-import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -64,9 +63,10 @@ _UNREACHABLE = (  # errors that `is_alive` reports as a server that is not alive
 
 
 @dataclass
-class _Calls:
-    """Number of calls of one event loop over the shared connection."""
+class _Caller:
+    """Event loop that calls: its own channel, and its calls over the shared connection."""
 
+    channel: ClientChannel | None = None
     open: int = 0
     answered: int = 0
 
@@ -88,8 +88,7 @@ class WireClient:
         self.address = address
         self._answer_limit = answer_limit
         self._reconnect_seconds = reconnect_seconds
-        self._own: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, ClientChannel] = weakref.WeakKeyDictionary()
-        self._calls: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Calls] = weakref.WeakKeyDictionary()
+        self._callers: dict[asyncio.AbstractEventLoop, _Caller] = {}
         self._lock = threading.Lock()
         self._instances = ServerInstances()
         self.refuses_key = False
@@ -195,7 +194,7 @@ class WireClient:
 
     def __del__(self) -> None:
         """Close the connections of event loops that still run."""
-        for channel in [*self._own.values(), self._shared]:
+        for channel in [self._shared, *(caller.channel for caller in self._callers.values())]:
             if channel is not None:
                 with contextlib.suppress(RuntimeError):  # the loop is closed, so its connection is closed too
                     channel.loop.call_soon_threadsafe(channel.close)
@@ -209,10 +208,8 @@ class WireClient:
         own = await self.own_channel(long)
         if own is not None:
             return await work(own)
-        with self._shared_call() as calls:
-            result = await background.run(self._run_shared(work))
-            calls.answered += 1
-            return result
+        with self._shared_call():
+            return await background.run(self._run_shared(work))
 
     async def _run_shared(self, work: Callable[[ClientChannel], Coroutine[Any, Any, T]]) -> T:
         channel = self.shared_channel()
@@ -224,34 +221,39 @@ class WireClient:
             raise
 
     @contextlib.contextmanager
-    def _shared_call(self) -> Iterator[_Calls]:
+    def _shared_call(self) -> Iterator[None]:
         """Count a call of the running loop over the shared connection."""
-        calls = self._calls[asyncio.get_running_loop()]
-        calls.open += 1
+        caller = self._caller()
+        caller.open += 1
         try:
-            yield calls
+            yield
+            caller.answered += 1
         finally:
-            calls.open -= 1
+            caller.open -= 1
+
+    def _caller(self) -> _Caller:
+        loop = asyncio.get_running_loop()
+        caller = self._callers.get(loop)
+        if caller is None:
+            with self._lock:
+                for ended in [other for other in self._callers if other.is_closed()]:
+                    del self._callers[ended]
+                caller = self._callers[loop] = _Caller()
+        return caller
 
     async def own_channel(self, long: bool = False) -> ClientChannel | None:
         """Return the running loop's own channel for the next call; None if that goes over the shared connection."""
-        loop = asyncio.get_running_loop()
-        found = self._own.get(loop)
-        if found is not None and not found.closed:
-            return found
-        with self._lock:
-            calls = self._calls.setdefault(loop, _Calls())
-            # While shared calls are open, a call on another connection could overtake them.
-            if self.address.command or calls.open or not (long or calls.answered >= OWN_AFTER):
-                return None
-            if background.is_running_loop():
-                return None
-            for other in [other for other in self._own if other.is_closed()]:
-                del self._own[other]
-            made = self._own[loop] = self._new_channel()
-        if found is None:  # otherwise the loop is shutting down, and its last generators still make calls
-            await made.guard()
-        return made
+        caller = self._caller()
+        if caller.channel is not None:
+            return None if caller.channel.closed else caller.channel  # closed: the loop is shutting down
+        # While shared calls are open, a call on another connection could overtake them.
+        if self.address.command or caller.open or not (long or caller.answered >= OWN_AFTER):
+            return None
+        if background.is_running_loop():
+            return None
+        caller.channel = self._new_channel()
+        await caller.channel.guard()
+        return caller.channel
 
     def _new_channel(self) -> ClientChannel:
         return ClientChannel(self.address, self._reconnect_seconds, self._answer_limit)
@@ -273,10 +275,10 @@ class WireClient:
 
         Connections of other loops close when these loops end.
         """
-        with self._lock:
-            found = self._own.pop(asyncio.get_running_loop(), None)
-        if found is not None:
-            await found.close_and_wait()
+        caller = self._caller()
+        own, caller.channel = caller.channel, None
+        if own is not None:
+            await own.close_and_wait()
         if self._shared is not None:
             await background.run(self._close_shared())
 
