@@ -106,18 +106,13 @@ HEARTBEAT = 15.0
 _VALUES: Any = {"max_depth": 16, "max_items": 200_000}
 """Limits on the values of a frame."""
 
-_encode_short = _core.FrameEncoder(max_frame=INLINE, **_VALUES).encode
+encode = _core.FrameEncoder(max_frame=INLINE, **_VALUES).encode
+"""Encode a frame. A FrameError means more than INLINE bytes, or a value that frames do not support."""
+
 _encode_long = _core.FrameEncoder(max_frame=(1 << 32) - 1, **_VALUES).encode
-_decode_long = _core.FrameDecoder(max_frame=(1 << 32) - 1, **_VALUES).decode
 
-
-def encode(frame: list[Any]) -> bytes:
-    """Encode a frame.
-
-    Raises:
-        FrameError: if it has more than INLINE bytes, or a value that frames do not support.
-    """
-    return _encode_short(frame)
+decode_payload = _core.FrameDecoder(max_frame=(1 << 32) - 1, **_VALUES).decode
+"""Decode a payload that came as a stream. A FrameError means that it is not one encoded payload."""
 
 
 def encode_message(*frame: Any) -> tuple[bytes, bytes | None]:
@@ -130,19 +125,10 @@ def encode_message(*frame: Any) -> tuple[bytes, bytes | None]:
         FrameError: if the payload has a value that frames do not support, or too many of them.
     """
     try:
-        return _encode_short(frame), None
+        return encode(frame), None
     except _core.FrameError:
         long = _encode_long(frame[-1])
-        return _encode_short([*frame[:-1], len(long)]), long
-
-
-def decode_payload(data: bytes) -> Any:
-    """Decode a payload that came as a stream.
-
-    Raises:
-        FrameError: if it is not one encoded payload.
-    """
-    return _decode_long(data)
+        return encode([*frame[:-1], len(long)]), long
 
 
 def new_decoder() -> _core.FrameDecoder:
