@@ -11,7 +11,8 @@ import threading
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from urllib.parse import urlsplit, urlunsplit
 
-from swerex_c.exceptions import AuthenticationError, SwerexException
+import swerex_c
+from swerex_c.exceptions import AuthenticationError, NotSupportedError, SwerexException
 from swerex_c.interfaces import AbstractRuntime, reject_text
 from swerex_c.remote.client.errors import NotFrames
 from swerex_c.utils.load import ConfigSignature
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import aiohttp
     from pydantic import BaseModel
 
+    import swerex_c.models  # a runtime's configuration imports it
     from swerex_c import models
     from swerex_c.remote.client.frames import WireClient
     from swerex_c.remote.client.http import JsonClient
@@ -73,6 +75,8 @@ class RemoteRuntime(AbstractRuntime):
 
         self._config = RemoteRuntimeConfig(**kwargs)
         self.logger = logger or get_logger("rex-runtime")
+        self._refusals = 0
+        """Number of times in a row that the server has refused the key of `is_alive`."""
         self._json_client: JsonClient | None = None
         self._wire_client: WireClient | None = None
         self._speaks_frames = self._config.wire != "json"
@@ -84,9 +88,6 @@ class RemoteRuntime(AbstractRuntime):
     @classmethod
     def from_config(cls, config: RemoteRuntimeConfig) -> Self:
         return cls(**config.model_dump())
-
-    def _get_timeout(self, timeout: float | None = None) -> float:
-        return self._config.timeout if timeout is None else timeout
 
     @property
     def _headers(self) -> dict[str, str]:
@@ -104,13 +105,19 @@ class RemoteRuntime(AbstractRuntime):
 
     @property
     def _wire(self) -> WireClient:
+        """Client for frames.
+
+        Raises:
+            NotFrames: if a proxy of the environment has to be used, which does not pass frames.
+        """
         if self._wire_client is None:
-            from swerex_c.remote.client.connect import Address
+            from swerex_c.remote.client.connect import Address, behind_proxy
             from swerex_c.remote.client.frames import WireClient
 
-            config = self._config
-            command = config.command
-            address = Address.of(self._api_url, self._headers) if command is None else Address(command=tuple(command))
+            config, url = self._config, self._api_url
+            if config.command is None and config.wire == "auto" and behind_proxy(url):
+                raise NotFrames("a proxy is between")
+            address = Address(command=tuple(config.command)) if config.command else Address.of(url, self._headers)
             with _creating:
                 if self._wire_client is None:
                     self._wire_client = WireClient(address, config.reconnect_timeout, config.answer_limit)
@@ -126,19 +133,9 @@ class RemoteRuntime(AbstractRuntime):
                     self._json_client = JsonClient(self._api_url, self._headers, self._config.answer_limit)
         return self._json_client
 
-    def _tries_frames(self) -> bool:
-        """Return whether to send the next request in frames. Proxies of the environment do not pass them."""
-        if self._speaks_frames and self._config.wire == "auto" and self._wire_client is None:
-            from swerex_c.remote.client.connect import behind_proxy
-
-            self._speaks_frames = self._config.command is not None or not behind_proxy(self._api_url)
-        return self._speaks_frames
-
     def _require_http(self, error: Exception) -> None:
         """Raise an error if HTTP may not take the place of frames, which the server does not support."""
         if self._config.wire == "msgpack" or self._config.command is not None or self._api_url.startswith("unix:"):
-            from swerex_c.exceptions import NotSupportedError
-
             raise NotSupportedError(f"The server {self._api_url} does not speak msgpack frames: {error}") from None
         self.logger.debug("The server %s does not speak frames: %s; trying HTTP/JSON", self._api_url, error)
 
@@ -177,7 +174,7 @@ class RemoteRuntime(AbstractRuntime):
     async def _by(self, call: Callable[[WireClient | JsonClient], Awaitable[T]]) -> T:
         """Return the result of `call` with the client for frames if the server supports frames, else with HTTP's."""
         with self._logged():
-            if self._tries_frames():
+            if self._speaks_frames:
                 try:
                     return await call(self._wire)
                 except NotFrames as error:
@@ -203,8 +200,20 @@ class RemoteRuntime(AbstractRuntime):
 
         Only errors of the server itself are raised; others become the message of the response.
         """
-        seconds = self._get_timeout(timeout)
-        return await self._by(lambda client: client.is_alive(seconds))
+        seconds = self._config.timeout if timeout is None else timeout
+
+        async def ask(client: WireClient | JsonClient) -> models.IsAliveResponse:
+            refusals, self._refusals = self._refusals, 0
+            try:
+                return await client.is_alive(seconds)
+            except SwerexException as error:
+                if hasattr(error, "extra_info"):  # it came from the server
+                    raise
+                self._refusals = refusals + 1 if isinstance(error, AuthenticationError) else 0
+                message = f"Failed to connect to {client.address}\n{error}"
+                return swerex_c.models.IsAliveResponse(is_alive=False, message=message)
+
+        return await self._by(ask)
 
     async def wait_until_alive(self, *, timeout: float = 60.0) -> None:
         """Wait until the server responds.
@@ -215,14 +224,11 @@ class RemoteRuntime(AbstractRuntime):
         """
         from swerex_c.utils.wait import _wait_until_alive
 
-        refused, seconds = 0, timeout
+        seconds, self._refusals = timeout, 0
 
         async def is_alive(timeout: float | None) -> models.IsAliveResponse:
-            nonlocal refused
             answer = await self.is_alive(timeout=timeout)
-            clients = (self._wire_client, self._json_client)
-            refused = refused + 1 if any(client is not None and client.refuses_key for client in clients) else 0
-            if refused == _REFUSALS:
+            if self._refusals >= _REFUSALS:
                 raise KeyRefusedError(
                     f"Runtime did not start within {seconds}s, and would not have: the server is there and refuses the "
                     f"key. The last await response was:\n{answer.message}"
@@ -233,22 +239,18 @@ class RemoteRuntime(AbstractRuntime):
 
     async def create_session(self, request: models.CreateSessionRequest | None = None) -> models.CreateSessionResponse:
         """Start a session and read its startup files."""
-        from swerex_c.models import CreateBashSessionRequest, CreateBashSessionResponse
-
         reject_text(request, "create_session", "CreateBashSessionRequest(session={})")
-        request = CreateBashSessionRequest() if request is None else request
-        return await self._request("create_session", request, CreateBashSessionResponse)
+        request = swerex_c.models.CreateBashSessionRequest() if request is None else request
+        return await self._request("create_session", request, swerex_c.models.CreateBashSessionResponse)
 
     async def run_in_session(self, action: models.Action) -> models.Observation:
         """Run a command in its session; see `AbstractRuntime.run_in_session`."""
         import asyncio
 
-        from swerex_c.models import BashInterruptAction, BashObservation
-
         reject_text(action, "run_in_session", "BashAction(command={})")
-        if isinstance(action, BashInterruptAction):
+        if isinstance(action, swerex_c.models.BashInterruptAction):
             await asyncio.sleep(0)  # the server learns first of commands that were cancelled just before
-        return await self._request("run_in_session", action, BashObservation)
+        return await self._request("run_in_session", action, swerex_c.models.BashObservation)
 
     async def stream_in_session(self, action: models.Action) -> AsyncIterator[str | models.BashObservation]:
         """Run a command and yield its complete output as it arrives, then its observation.
@@ -256,12 +258,10 @@ class RemoteRuntime(AbstractRuntime):
         A reader that is far behind makes the command wait for it, within the command's timeout.
         A server that does not support frames returns the output in one piece, when the command is finished.
         """
-        from swerex_c.models import BashObservation
-
-        if self._tries_frames():
+        if self._speaks_frames:
             try:
                 with self._logged():
-                    async for item in self._wire.stream(action, BashObservation):
+                    async for item in self._wire.stream(action, swerex_c.models.BashObservation):
                         yield item
                 return
             except NotFrames as error:
@@ -273,29 +273,21 @@ class RemoteRuntime(AbstractRuntime):
 
     async def close_session(self, request: models.CloseSessionRequest) -> models.CloseSessionResponse:
         """End a session with everything it started."""
-        from swerex_c.models import CloseBashSessionResponse
-
-        return await self._request("close_session", request, CloseBashSessionResponse)
+        return await self._request("close_session", request, swerex_c.models.CloseBashSessionResponse)
 
     async def execute(self, command: models.Command) -> models.CommandResponse:
         """Run a command outside of sessions, with its standard input at the end."""
-        from swerex_c.models import CommandResponse
-
         reject_text(command, "execute", "Command(command={}, shell=True)")
-        return await self._request("execute", command, CommandResponse)
+        return await self._request("execute", command, swerex_c.models.CommandResponse)
 
     async def read_file(self, request: models.ReadFileRequest) -> models.ReadFileResponse:
         """Read a text file. A relative path is relative to the server's process."""
-        from swerex_c.models import ReadFileResponse
-
         reject_text(request, "read_file", "ReadFileRequest(path={})")
-        return await self._request("read_file", request, ReadFileResponse)
+        return await self._request("read_file", request, swerex_c.models.ReadFileResponse)
 
     async def write_file(self, request: models.WriteFileRequest) -> models.WriteFileResponse:
         """Write a text file, creating the directories above it."""
-        from swerex_c.models import WriteFileResponse
-
-        return await self._request("write_file", request, WriteFileResponse)
+        return await self._request("write_file", request, swerex_c.models.WriteFileResponse)
 
     async def upload(self, request: models.UploadRequest) -> models.UploadResponse:
         """Copy a file or a tree to the server's machine.
@@ -326,12 +318,9 @@ class RemoteRuntime(AbstractRuntime):
 
     async def close(self) -> models.CloseResponse:
         """End all sessions and commands of the server, and close the connections to it."""
-        from swerex_c.models import CloseResponse
-
         try:
-            return await self._request("close", None, CloseResponse)
+            return await self._request("close", None, swerex_c.models.CloseResponse)
         finally:
-            if self._wire_client is not None:
-                await self._wire_client.close()
-            if self._json_client is not None:
-                await self._json_client.close()
+            for client in (self._wire_client, self._json_client):
+                if client is not None:
+                    await client.close()

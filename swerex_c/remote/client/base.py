@@ -99,7 +99,7 @@ class ServerInstances:
         if not isinstance(error, SessionDoesNotExistError):
             return error
         made_under = self._sessions.get(_session(request))
-        if made_under is None or instance_id is None or made_under == instance_id:
+        if not made_under or not instance_id or made_under == instance_id:
             return error
         self._sessions.pop(_session(request), None)
         return ServerRestartedError(

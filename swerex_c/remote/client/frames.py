@@ -12,15 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from swerex_c.exceptions import (
-    AuthenticationError,
-    ConnectionLostError,
-    ProtocolError,
-    ResultLostError,
-    RuntimeClosedError,
-    ServerLimitError,
-    ServerRestartedError,
-)
+from swerex_c.exceptions import ProtocolError, RuntimeClosedError
 from swerex_c.models import (
     BashAction,
     BashInterruptAction,
@@ -52,15 +44,6 @@ another connection, and must not overtake that."""
 _PLAIN = {BashAction, BashInterruptAction, Command, ReadFileRequest, WriteFileRequest}
 """Request models whose fields can be encoded in a frame without conversion."""
 
-_UNREACHABLE = (  # errors that `is_alive` reports as a server that is not alive
-    AuthenticationError,
-    ConnectionLostError,
-    ProtocolError,
-    ResultLostError,
-    ServerLimitError,
-    ServerRestartedError,
-)
-
 
 @dataclass
 class _Caller:
@@ -91,22 +74,15 @@ class WireClient:
         self._callers: dict[asyncio.AbstractEventLoop, _Caller] = {}
         self._lock = threading.Lock()
         self._instances = ServerInstances()
-        self.refuses_key = False
-        """True if the last `is_alive` failed because the server refuses the key."""
         self._shared: ClientChannel | None = None
         """Channel of the private event loop, which alone sets it."""
 
     # Calls
 
     async def is_alive(self, timeout: float) -> IsAliveResponse:
-        """Check whether the server is alive and responds within `timeout` seconds."""
-        self.refuses_key = False
-        try:
-            answer = await self.run(lambda channel: channel.call("is_alive", {}, timeout, patient=False))
-            return _model(IsAliveResponse, answer)
-        except _UNREACHABLE as error:
-            self.refuses_key = isinstance(error, AuthenticationError)
-            return IsAliveResponse(is_alive=False, message=f"Failed to connect to {self.address}\n{error}")
+        """Check whether the server responds within `timeout` seconds; raise its error, or that of the connection."""
+        answer = await self.run(lambda channel: channel.call("is_alive", {}, timeout, patient=False))
+        return _model(IsAliveResponse, answer)
 
     async def call(self, method: str, request: BaseModel | None, response_type: Callable[..., M]) -> M:
         """Call a method of the server, and return or raise its outcome.

@@ -109,46 +109,17 @@ class JsonClient:
             answer_limit: maximum size of one response, in bytes; it does not apply to downloaded files.
         """
         self._answer_limit = answer_limit
-        self.url = url
+        self.address = url
         self.headers = dict(headers or {})
         self.instance_id: str | None = None
-        """Id of the server process that responded last; None before a response, or if it is not a swerex_c server."""
-        self.refuses_key = False
-        """True if the last `is_alive` failed because the server refuses the key."""
-        self._met = False
-        """True if a server has responded. Then `instance_id` shows whether it is a swerex_c server."""
+        """Id of the server process that responded last; None before that, "" if it is not a swerex_c server."""
         self._instances = ServerInstances()
         self._ending: set[asyncio.Task[None]] = set()
         """Tasks that tell the server to cancel requests."""
 
     async def is_alive(self, timeout: float) -> IsAliveResponse:
-        """Check whether the server responds within `timeout` seconds.
-
-        Any other failure than those below gives a response with `is_alive=False`.
-
-        Raises:
-            Exception: the exception that the server sent with status 511.
-            ProtocolError: if a response with status 511 contains no exception.
-        """
-        self.refuses_key = False
-        try:
-            status, headers, body = await background.run(self._exchange("GET", "is_alive", None, {}, timeout))
-        except (_Lost, SwerexException, TimeoutError) as error:
-            reason = str(error) or f"no answer within {timeout} seconds"
-            return IsAliveResponse(is_alive=False, message=f"Failed to connect to {self.url}\n{reason}")
-        self._note(headers)
-        self.refuses_key = status in (401, 403)
-        if status == 511:
-            check_status(status, body)
-        try:
-            data = json.loads(body)
-            if status == 200:
-                return IsAliveResponse.model_validate(data)
-            detail = data.get("detail")
-        except (ValueError, AttributeError, RecursionError):
-            detail = body[:200].decode("utf-8", "replace")
-        message = f"Status code {status} from {self.url}/is_alive. Message: {detail}"
-        return IsAliveResponse(is_alive=False, message=message)
+        """Check whether the server responds within `timeout` seconds; raise its error, or that of the connection."""
+        return _decode(await background.run(self._ask("GET", "is_alive", None, {}, timeout)), IsAliveResponse)
 
     async def call(self, method: str, request: BaseModel | None, response_type: Callable[..., M]) -> M:
         """Call a method of the server, and return or raise its outcome.
@@ -164,12 +135,13 @@ class JsonClient:
             ServerRestartedError: if the server process that had the session, or got the request, has ended.
             AuthenticationError, ServerLimitError, ProtocolError: for a refusal by the server, or an invalid response.
         """
-        body = b"" if request is None else _encode(request)
+        # ASCII: lone surrogates are escaped, and infinite numbers are written as `json` does.
+        body = b"" if request is None else json.dumps(fields_of(request)).encode()
         instance_id, answer = await background.run(self._call(method, request, body))
         self._instances.note(method, request, instance_id)
         return _decode(answer, response_type)
 
-    async def _call(self, method: str, request: BaseModel | None, body: bytes) -> tuple[str | None, bytes]:
+    async def _call(self, method: str, request: BaseModel | None, body: bytes) -> tuple[str, bytes]:
         """Return the id of the server process that executed the call, and the body of its response."""
         headers = {"X-Request-ID": str(uuid.uuid4())}
         if request is not None:
@@ -178,7 +150,7 @@ class JsonClient:
             # An interrupt that overtakes the cancellation of a queued command could let that command start.
             await _have_ended(self._ending)
         try:
-            status, answer_headers, answer = await self._persist(method, body, headers, patience(request))
+            instance_id, status, answer = await self._persist(method, body, headers, patience(request))
         except asyncio.CancelledError:
             await self._give_up(headers["X-Request-ID"])
             raise
@@ -186,7 +158,6 @@ class JsonClient:
             if error.late:
                 await self._give_up(headers["X-Request-ID"])
             raise self._lost(method, error) from error
-        instance_id = self._note(answer_headers)
         try:
             check_status(status, answer)
         except Exception as error:
@@ -208,9 +179,9 @@ class JsonClient:
 
     async def _upload(self, source: str, target: str, progress: Progress | None) -> bytes:
         """Return the body of the server's response."""
-        if self.instance_id is None:
+        if not self.instance_id:
             await self._get_to_know()
-        if self.instance_id is not None:
+        if self.instance_id:
             async with file_transfer.open_stream(source, progress) as pieces:
                 body = _Body(pieces)
                 return await self._send(body, body.read(), {file_transfer.TARGET: json.dumps(target)})
@@ -221,20 +192,16 @@ class JsonClient:
     async def _send(self, body: _Body, data: Any, headers: dict[str, str]) -> bytes:
         """Send the request of an upload, and return the body of the server's response."""
         try:
-            code, answer_headers, answer = await self._exchange("POST", "upload", data, headers, None)
-        except _Lost as error:
+            return await self._ask("POST", "upload", data, headers, None)
+        except ConnectionLostError:
             if body.error is not None:
                 raise body.error from None
-            raise self._lost("upload", error) from error
-        self._note(answer_headers)
-        check_status(code, answer)
-        return answer
+            raise
 
     async def _get_to_know(self) -> None:
         """Call `is_alive` to find out whether the server is a swerex_c server."""
         with contextlib.suppress(_Lost, SwerexException):
-            _, headers, _ = await self._exchange("GET", "is_alive", None, {}, MARGIN)
-            self._note(headers)
+            await self._exchange("GET", "is_alive", None, {}, MARGIN)
 
     async def download(self, source: str, target: str, progress: Progress | None = None) -> None:
         """Copy a file or directory tree from the server's machine.
@@ -255,14 +222,13 @@ class JsonClient:
         body = json.dumps({"path": source}).encode()
         headers = {"Content-Type": "application/json"}
         async with self._request("POST", "download", body, headers, None) as response:
-            instance_id = self._note(response.headers)
             if response.status == 200:
                 name = os.path.basename(os.path.normpath(source))
                 pieces = _received(response.content.iter_chunked(_COPY))
                 await file_transfer.receive(pieces, target, name, progress)
                 return
             refusal = await self._read(response, "download")
-        if response.status == 404 and instance_id is None:
+        if response.status == 404 and not self.instance_id:
             raise NotSupportedError("The server is not one of swerex_c, so it cannot send files: use read_file")
         check_status(response.status, refusal)
 
@@ -282,7 +248,7 @@ class JsonClient:
 
     async def _persist(
         self, method: str, body: bytes, headers: dict[str, str], wait: float | None
-    ) -> tuple[int, Mapping[str, str], bytes]:
+    ) -> tuple[str, int, bytes]:
         """Send a request, resend it up to `_RETRIES` times if it cannot run twice, and return the response."""
         pause = _FIRST_PAUSE
         instance_id = self.instance_id
@@ -294,13 +260,13 @@ class JsonClient:
                 return await self._exchange("POST", method, body, headers, left)
             except _Lost as error:
                 sent = sent or error.sent
-                repeatable = not sent or instance_id is not None or method in _READ_ONLY
+                repeatable = not sent or instance_id or method in _READ_ONLY
                 if attempt == _RETRIES or not repeatable or error.late:
                     raise
                 _logger.debug("%s: %s; trying again in %.1f seconds", method, error, pause)
-            if sent and instance_id is not None and method not in _READ_ONLY:
+            if sent and instance_id and method not in _READ_ONLY:
                 headers[SERVER_HEADER] = instance_id  # so that no other server process executes it a second time
-            elif sent and instance_id is None:
+            elif sent and not instance_id:
                 # SWE-ReX repeats its first response to an id: a refusal, if the first request was cut off.
                 headers["X-Request-ID"] = str(uuid.uuid4())
             await asyncio.sleep(pause)
@@ -309,35 +275,44 @@ class JsonClient:
 
     async def _give_up(self, request_id: str) -> None:
         """Tell the server to cancel a request, and wait up to `_GIVE_UP_SECONDS` for it."""
-        if self.instance_id is not None or not self._met:
+        if self.instance_id != "":
             task = asyncio.create_task(self._cancel(request_id))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
             await _have_ended({task})
 
     async def _cancel(self, request_id: str) -> None:
-        if not self._met:
+        if self.instance_id is None:
             await self._get_to_know()
-        if self.instance_id is not None:
+        if self.instance_id:
             with contextlib.suppress(_Lost, SwerexException):
                 await self._persist("cancel", b"", {"X-Request-ID": request_id}, MARGIN)
 
     def _lost(self, what: str, error: _Lost) -> ConnectionLostError:
         if error.sent:
-            return ConnectionLostError(f"The server {self.url} did not answer ({what}): {error}")
+            return ConnectionLostError(f"The server {self.address} did not answer ({what}): {error}")
         hint = advice(error.__cause__ or error)
-        return ConnectionLostError(f"The server {self.url} cannot be reached ({what}): {error}; {hint}")
+        return ConnectionLostError(f"The server {self.address} cannot be reached ({what}): {error}; {hint}")
+
+    async def _ask(self, verb: str, path: str, data: Any, headers: dict[str, str], wait: float | None) -> bytes:
+        """Send a request once, and return the body of the response, or raise the error in it or of the connection."""
+        try:
+            _, status, body = await self._exchange(verb, path, data, headers, wait)
+        except _Lost as error:
+            raise self._lost(path, error) from error
+        check_status(status, body)
+        return body
 
     async def _exchange(
         self, verb: str, path: str, data: Any, headers: dict[str, str], wait: float | None
-    ) -> tuple[int, Mapping[str, str], bytes]:
-        """Send a request, and return the status, headers and body of the response.
+    ) -> tuple[str, int, bytes]:
+        """Send a request, and return the server's instance id, and the status and body of its response.
 
         Raises:
             _Lost: if there is no response, or none within `wait` seconds.
         """
         async with self._request(verb, path, data, headers, wait) as response:
-            return response.status, response.headers, await self._read(response, path)
+            return response.headers.get(SERVER_HEADER, ""), response.status, await self._read(response, path)
 
     async def _read(self, response: aiohttp.ClientResponse, method: str) -> bytes:
         """Return the body of a response, which may be compressed or of unknown length, within the limit."""
@@ -357,8 +332,8 @@ class JsonClient:
     async def _request(
         self, verb: str, path: str, data: Any, headers: dict[str, str], wait: float | None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        url = f"{self.url.rstrip('/')}/{path}"
-        if self.instance_id is None:
+        url = f"{self.address.rstrip('/')}/{path}"
+        if not self.instance_id:
             # SWE-ReX closes the connection after some responses without an announcement. A request that was sent on
             # it meanwhile may or may not have arrived, and cannot be resent.
             headers = {**headers, "Connection": "close"}
@@ -375,14 +350,9 @@ class JsonClient:
                 raise InvalidInputError(f"{url!r} is not the address of a server") from error
             except ValueError as error:  # a header that cannot be sent
                 raise InvalidInputError(f"The request cannot be sent: {error}") from error
+        self.instance_id = response.headers.get(SERVER_HEADER, "")
         async with response:
             yield response
-
-    def _note(self, headers: Mapping[str, str]) -> str | None:
-        instance_id = headers.get(SERVER_HEADER)
-        self.instance_id = instance_id
-        self._met = True
-        return instance_id
 
 
 async def _have_ended(tasks: set[asyncio.Task[None]]) -> None:
@@ -439,11 +409,6 @@ def check_status(status: int, body: bytes) -> None:
     detail = data.get("detail")
     text = f"The server refused the request with status {status}: {str(detail)[:2000]}"
     raise _REFUSALS.get(status, ProtocolError)(text)
-
-
-def _encode(request: BaseModel) -> bytes:
-    """Encode a request as ASCII JSON. Lone surrogates are escaped; infinite numbers are written as `json` does."""
-    return json.dumps(fields_of(request)).encode()
 
 
 def _decode(body: bytes, response_type: Callable[..., M]) -> M:
