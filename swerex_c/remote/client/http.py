@@ -339,7 +339,7 @@ class JsonClient:
             headers = {**headers, "Connection": "close"}
         limit = aiohttp.ClientTimeout(total=wait, sock_connect=_CONNECT_SECONDS)
         session = self._session
-        if session is None or session not in _sessions:
+        if session is None or _sessions.get(session) is not asyncio.get_running_loop():
             session = self._session = _new_session(url)
         with _explained(wait):
             try:
@@ -478,25 +478,13 @@ def _close_all() -> None:
     """Close what is open at the end of the program: aiohttp complains of it otherwise."""
 
     async def close() -> None:
-        for session in list(_sessions):
-            await _close(session)
+        for session, loop in list(_sessions.items()):
+            if loop is asyncio.get_running_loop():  # else it is that of a process that has forked this one
+                await _close(session)
 
     if _sessions:
         with contextlib.suppress(Exception):
             background.run_blocking(close(), timeout=_GIVE_UP_SECONDS)
-
-
-_parents: list[dict[aiohttp.ClientSession, asyncio.AbstractEventLoop]] = []
-
-
-def _leave_to_parent() -> None:
-    """Keep the sessions of the parent untouched in a forked child."""
-    global _sessions
-    _parents.append(_sessions)
-    _sessions = {}
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _socket(info: Any) -> socket.socket:
