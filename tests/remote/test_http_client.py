@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import io
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from swerex_c.exceptions import (
 )
 from swerex_c.remote.client import base, connect, http
 from swerex_c.remote.client.http import JsonClient
+from swerex_c.remote.wire import file_transfer
 from swerex_c.runtime.abstract import (
     BashAction,
     BashObservation,
@@ -391,6 +394,36 @@ async def test_what_goes_wrong_here_is_not_the_requests(
             await copy(str(tmp_path / "f"), str(tmp_path / "g"), progress)
         assert caught.value is odd
     await until_async(lambda: os.listdir(tmp_path) == ["f"])  # the server notices that the upload has ended
+
+
+async def test_a_connection_that_breaks_while_a_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, go_on, gone = threading.Event(), threading.Event(), asyncio.Event()
+
+    class Slow(io.FileIO):
+        def read(self, size: int | None = -1) -> bytes:
+            reading.set()
+            go_on.wait(DEADLINE)
+            return super().read(size)
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if b"/is_alive" in await reader.readuntil(b"\r\n\r\n"):
+            writer.write(b"HTTP/1.1 200 OK\r\nX-Swerex-Server: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        else:
+            await asyncio.to_thread(reading.wait, DEADLINE)
+            gone.set()
+        writer.close()
+
+    monkeypatch.setattr(file_transfer, "open_regular", Slow)
+    (tmp_path / "f").write_bytes(b"x" * 2_000_000)
+    async with serving(hang_up) as url:
+        client = JsonClient(url, HEADERS)
+        uploading = asyncio.create_task(client.upload(str(tmp_path / "f"), "/x"))
+        await gone.wait()
+        await asyncio.wait([uploading], timeout=0.2)  # so that the client may notice before the piece is read
+        go_on.set()
+        with pytest.raises(ConnectionLostError):
+            await uploading
+        await client.close()
 
 
 async def test_an_upload_to_a_server_that_goes_away(our_server: Server, tmp_path: Path) -> None:

@@ -197,6 +197,8 @@ class JsonClient:
             if body.error is not None:
                 raise body.error from None
             raise
+        finally:
+            await body.end()
 
     async def _get_to_know(self) -> None:
         """Call `is_alive` to find out whether the server is a swerex_c server."""
@@ -423,15 +425,24 @@ class _Body:
 
     def __init__(self, pieces: AsyncIterator[bytes]):
         self._pieces = pieces
+        self._reading = asyncio.Lock()
         self.error: Exception | None = None
 
     async def read(self) -> AsyncIterator[bytes]:
-        try:
-            async for piece in self._pieces:
-                yield piece
-        except Exception as error:
-            self.error = error
-            raise
+        while True:
+            async with self._reading:
+                try:
+                    piece = await anext(self._pieces, None)
+                except Exception as error:
+                    self.error = error
+                    raise
+            if piece is None:
+                return
+            yield piece
+
+    async def end(self) -> None:
+        """Wait until no piece is being read, and let none be read any more: aiohttp may still do so."""
+        await self._reading.acquire()
 
 
 def _form(target: str, content: AsyncIterator[bytes], *, unzip: bool) -> aiohttp.FormData:
