@@ -32,9 +32,10 @@ from swerex_c.runtime.abstract import (
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support import server_process
+from tests.support.frames_tools import Proxy
 from tests.support.http_servers import Place
 from tests.support.processes import running
-from tests.support.raw_http import Cutter, ask, serving
+from tests.support.raw_http import ask
 from tests.support.server_process import KEY, Server
 from tests.support.targets import Session
 from tests.support.wait import DEADLINE, settle, until, until_async
@@ -180,19 +181,18 @@ async def test_what_takes_longer_than_its_caller_waits(
     await client.close()
 
 
-@pytest.mark.parametrize("end", ["cut_request", "cut_answer"])
+@pytest.mark.parametrize("end", ["cut_up", "cut_down"])
 async def test_a_cancellation_whose_connection_is_cut(our_server: Server, sleep: str, end: str) -> None:
-    cutter = Cutter(our_server.port)
-    async with serving(cutter.handle) as url:
-        client = JsonClient(url, {"X-API-Key": KEY})
+    async with Proxy(our_server.port) as proxy:
+        client = JsonClient(f"http://127.0.0.1:{proxy.port}", {"X-API-Key": KEY})
         assert await client.is_alive(30)
         task = asyncio.create_task(client.call("execute", Command(command=sleep, shell=True), CommandResponse))
         await until_async(lambda: running(sleep))
-        setattr(cutter, end, 0)
-        cutter.requests = 0
+        setattr(proxy, end, 1)
+        proxy.connections = 0
         await cancelled(task)
         await until_async(lambda: not running(sleep))
-        assert cutter.requests == 2
+        assert proxy.connections == 2
         await client.close()
 
 

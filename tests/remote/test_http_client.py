@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import io
+import logging
 import os
 import re
 import signal
@@ -42,7 +43,8 @@ from swerex_c.runtime.abstract import (
     ReadFileRequest,
     ReadFileResponse,
 )
-from tests.support.raw_http import Cutter, read_request, serving
+from tests.support.frames_tools import Proxy
+from tests.support.raw_http import read_request, serving
 from tests.support.server_process import KEY, Server, connections_to, environment
 from tests.support.server_process import serving as server_process
 from tests.support.wait import DEADLINE, until_async
@@ -251,62 +253,63 @@ async def test_a_request_waits_as_long_as_what_it_asks_for(client: JsonClient) -
 # Once
 
 
-@pytest.mark.parametrize("end", ["cut_request", "cut_answer"])
-@pytest.mark.parametrize("after", [0, 1, 30, 200, 300])
+@contextlib.asynccontextmanager
+async def through(proxy: Proxy) -> AsyncIterator[JsonClient]:
+    """A client that knows whom it talks to, without a connection."""
+    async with proxy:
+        client = JsonClient(f"http://127.0.0.1:{proxy.port}", HEADERS)
+        await client.is_alive(5)
+        await client.close()
+        proxy.connections = 0
+        yield client
+        await client.close()
+
+
+@pytest.mark.parametrize(("end", "after"), [("up", n) for n in (0, 1, 30, 300)] + [("down", n) for n in (1, 30, 150)])
 async def test_a_cut_connection_runs_nothing_twice(our_server: Server, tmp_path: Path, end: str, after: int) -> None:
-    cutter = Cutter(our_server.port)
-    async with serving(cutter.handle) as url:
-        client = JsonClient(url, HEADERS)
-        await client.is_alive(5)  # so that it knows whom it talks to
-        await client.close()
-        if end == "cut_answer":
-            after = min(after, 150)
-        setattr(cutter, end, after)
-        cutter.requests = 0
-        command = f"echo run >> {tmp_path}/runs; sleep 0.1; echo done {'x' * 100}"
-        answer = await execute(client, command)
+    proxy = Proxy(our_server.port)
+    async with through(proxy) as client:
+        setattr(proxy, f"cut_{end}", after)
+        answer = await execute(client, f"echo run >> {tmp_path}/runs; echo done {'x' * 100}")
         assert answer.stdout.startswith("done")
-        assert cutter.requests == 2
+        assert proxy.connections == 2
         assert (tmp_path / "runs").read_text() == "run\n"
-        await client.close()
 
 
 async def test_an_originals_server_gets_nothing_twice(original_server: Server, tmp_path: Path) -> None:
-    cutter = Cutter(original_server.port)
+    proxy = Proxy(original_server.port)
     (tmp_path / "file").write_text("text")
-    async with serving(cutter.handle) as url:
-        client = JsonClient(url, HEADERS)
-        await client.is_alive(5)
-        cutter.cut_answer, cutter.requests = 0, 0
+    async with through(proxy) as client:
+        proxy.cut_down = 1
         with pytest.raises(ConnectionLostError, match="did not answer"):
             await execute(client, f"echo run >> {tmp_path}/runs")
-        assert cutter.requests == 1
+        assert proxy.connections == 1 and (tmp_path / "runs").read_text() == "run\n"
         # What changes nothing is asked again.
-        cutter.cut_answer, cutter.requests = 0, 0
+        proxy.cut_down, proxy.connections, proxy.up = 1, 0, 0
         read = ReadFileRequest(path=str(tmp_path / "file"))
         assert (await client.call("read_file", read, ReadFileResponse)).content == "text"
-        assert cutter.requests == 2
+        assert proxy.connections == 2
         # The server refuses what it got half of, and repeats a refusal to whom asks again by the same id.
-        cutter.cut_request, cutter.requests = -1, 0
+        proxy.cut_up, proxy.gently, proxy.connections = proxy.up // 2 - 1, True, 0
         assert (await client.call("read_file", read, ReadFileResponse)).content == "text"
-        assert cutter.requests == 2
-        await client.close()
+        assert proxy.connections == 2
 
 
-async def test_what_was_not_sent_is_sent_again(our_server: Server, tmp_path: Path) -> None:
+async def test_what_was_not_sent_is_sent_again(
+    our_server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The server is not there yet."""
+    caplog.set_level(logging.DEBUG, "swerex_c.client")
     with contextlib.closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    cutter = Cutter(our_server.port)
     client = JsonClient(f"http://127.0.0.1:{port}", HEADERS)
     waiting = asyncio.create_task(execute(client, f"echo run >> {tmp_path}/runs"))
-    await asyncio.sleep(0.15)
-    server = await asyncio.start_server(cutter.handle, "127.0.0.1", port)
-    assert (await waiting).exit_code == 0
-    assert (tmp_path / "runs").read_text() == "run\n"
-    await client.close()
-    server.close()
+    await until_async(lambda: "trying again" in caplog.text)
+    async with Proxy(our_server.port, port):
+        assert (await waiting).exit_code == 0
+        assert (tmp_path / "runs").read_text() == "run\n"
+        await client.close()
 
 
 async def test_a_restart_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,16 +431,12 @@ async def test_a_connection_that_breaks_while_a_file_is_read(tmp_path: Path, mon
 
 async def test_an_upload_to_a_server_that_goes_away(our_server: Server, tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"x" * 3_000_000)
-    cutter = Cutter(our_server.port)
-    async with serving(cutter.handle) as url:
-        client = JsonClient(url, HEADERS)
-        await client.is_alive(5)
-        await client.close()
-        cutter.cut_request = 500_000
+    proxy = Proxy(our_server.port)
+    async with through(proxy) as client:
+        proxy.cut_up = 500_000
         with pytest.raises(ConnectionLostError):
             await client.upload(str(tmp_path / "f"), str(tmp_path / "g"))
-        cutter.cut_answer = 200_000
+        proxy.cut_down = 200_000
         with pytest.raises(ConnectionLostError):
             await client.download(str(tmp_path / "f"), str(tmp_path / "h"))
-        await client.close()
     await until_async(lambda: os.listdir(tmp_path) == ["f"])

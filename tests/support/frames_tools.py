@@ -146,15 +146,15 @@ class Proxy:
     """Passes a connection on to a port, and breaks it.
 
     Attributes:
-        cut_up, cut_down: bytes from the client or to it after which the connection is cut; for the first one only.
+        cut_up, cut_down: bytes from the client or to it after which the next connection is cut.
         gently: whether it is cut by closing, not by a reset.
         stalled: whether nothing is passed on.
         stall_down: bytes to the client after which nothing more is passed on to it; for the first one only.
         up, down: bytes that were passed on.
     """
 
-    def __init__(self, port: int):
-        self.port = 0
+    def __init__(self, port: int, own_port: int = 0):
+        self.port = own_port
         self.cut_up: int | None = None
         self.cut_down: int | None = None
         self.gently = False
@@ -167,7 +167,7 @@ class Proxy:
         self._open: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> Proxy:
-        self._server = await asyncio.start_server(self._connection, "127.0.0.1", 0, limit=1 << 20)
+        self._server = await asyncio.start_server(self._connection, "127.0.0.1", self.port, limit=1 << 20)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -189,10 +189,10 @@ class Proxy:
             writer.transport.abort()
             return
         self._open |= {writer, far}
-        first = self.connections == 1
+        cut_up, self.cut_up, cut_down, self.cut_down = self.cut_up, None, self.cut_down, None
         pumps = [
-            asyncio.ensure_future(self._pump(reader, far, "up", self.cut_up if first else None, False)),
-            asyncio.ensure_future(self._pump(far_reader, writer, "down", self.cut_down if first else None, first)),
+            asyncio.ensure_future(self._pump(reader, far, "up", cut_up, False)),
+            asyncio.ensure_future(self._pump(far_reader, writer, "down", cut_down, self.connections == 1)),
         ]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
