@@ -90,9 +90,6 @@ async def front(server: Server) -> AsyncIterator[tuple[Front, RemoteRuntime]]:
     try:
         yield before, runtime
     finally:
-        for client in (runtime._wire_client, runtime._json_client):
-            if client is not None:
-                await client.close()
         listener.close()
 
 
@@ -130,7 +127,6 @@ async def test_json_that_was_asked_for_stays(swerex_remote: Server) -> None:
         runtime = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=before.own_port, timeout=10, wire="json")
         assert (await runtime.is_alive()).is_alive
         assert before.wishes == 0
-        await runtime._client.close()
 
 
 @pytest.mark.parametrize("wire", ["msgpack", "json"])
@@ -146,9 +142,6 @@ async def test_an_answer_that_is_too_long(swerex_remote: Server, tmp_path: Path,
             await runtime.read_file(ReadFileRequest(path=str(tmp_path / "long")))
         answer = await runtime.read_file(ReadFileRequest(path=str(tmp_path / "short")))
         assert len(answer.content) == LIMIT * 9 // 10
-    client = runtime._wire_client if wire == "msgpack" else runtime._json_client
-    assert client is not None
-    await client.close()
 
 
 async def test_a_stream_may_be_longer_than_an_answer(swerex_remote: Server) -> None:
@@ -165,8 +158,6 @@ async def test_a_stream_may_be_longer_than_an_answer(swerex_remote: Server) -> N
             got += len(item)
     assert got == 3 * LIMIT
     assert (await runtime.run_in_session(BashAction(command="echo on", session="long stream"))).output == "on\n"
-    assert runtime._wire_client is not None
-    await runtime._wire_client.close()
 
 
 @pytest.mark.parametrize("kind", ["length", "chunked", "gzip", "endless"])
