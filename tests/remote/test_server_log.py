@@ -57,6 +57,19 @@ def numbers(lines: list[str]) -> list[int]:
 
 
 @pytest.mark.slow
+def test_a_server_whose_output_nobody_reads_goes_on_and_ends() -> None:
+    with serving_unread() as (server, pipe):
+        for number in range(500):
+            fail(server, number)
+        assert server.get("/is_alive").status_code == 200
+        assert server.terminate() == 0
+        text = pipe.read().decode()
+        assert len(text) > PIPE_BYTES * 0.9, "the pipe was full"
+        told = numbers(text.splitlines())
+        assert told == list(range(len(told))), "none is missing before the end"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_late_reader_learns_how_many_lines_were_dropped(form: str) -> None:
     if form == "json":
