@@ -109,8 +109,7 @@ bool swx_interrupt_left_newborn(swx_session *s)
 void swx_interrupt_end_newborn(swx_session *s, int64_t now)
 {
     pid_t shell = s->child.pid, youngest = s->newborn ? swx_kernel_youngest_child(shell) : 0;
-    bool another =
-        youngest && getpgid(youngest) != s->newborn; /* a program of the prompt's, which the shell waits for */
+    bool another = youngest && getpgid(youngest) != s->newborn; /* a trap's program, which the shell waits for */
     if (!s->newborn || another || now - s->last_data < BUSY_GRACE || !swx_kernel_sleeps(shell)) {
         return;
     }

@@ -302,22 +302,25 @@ int64_t swx_kernel_last_start(void)
     return size > 1 && text[size - 1] == '\n' ? sum : -1;
 }
 
-/* Reads the children of a process, in the order of their birth: as many as there is room for. */
-static void read_children(pid_t pid, char *list, size_t room)
+/* Lists the children of a process, in the order of their birth: as many as there is room for. */
+static void list_children(pid_t pid, char *list, size_t room)
 {
     char path[64];
     snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)pid, (int)pid);
     swx_proc_read(path, list, room);
 }
 
+/* Takes the next one from the list, or 0 at its end. */
+static pid_t next_child(char **at) { return (pid_t)strtol(*at, at, 10); }
+
 bool swx_kernel_has_newborn(pid_t pid)
 {
-    char list[4096], *at = list, *end;
-    read_children(pid, list, sizeof(list));
-    for (long child; (child = strtol(at, &end, 10)) > 0 && end > at; at = end) {
+    char list[4096], *at = list;
+    list_children(pid, list, sizeof(list));
+    for (pid_t child; (child = next_child(&at)) > 0;) {
         swx_proc_stat stat;
-        int64_t worked = swx_kernel_worked((pid_t)child);
-        if (worked >= 0 && worked < NEWBORN && swx_proc_read_stat((pid_t)child, &stat) == SWX_OK && stat.state == 'R') {
+        int64_t worked = swx_kernel_worked(child);
+        if (worked >= 0 && worked < NEWBORN && swx_proc_read_stat(child, &stat) == SWX_OK && stat.state == 'R') {
             return true;
         }
     }
@@ -326,11 +329,11 @@ bool swx_kernel_has_newborn(pid_t pid)
 
 pid_t swx_kernel_youngest_child(pid_t pid)
 {
-    char list[4096], *at = list, *end;
+    char list[4096], *at = list;
     pid_t youngest = 0;
-    read_children(pid, list, sizeof(list));
-    for (long child; (child = strtol(at, &end, 10)) > 0 && end > at; at = end) {
-        youngest = (pid_t)child;
+    list_children(pid, list, sizeof(list));
+    for (pid_t child; (child = next_child(&at)) > 0;) {
+        youngest = child;
     }
     return youngest;
 }

@@ -89,7 +89,7 @@ class KubectlBackend(CommandBackend):
         """Return the pod.
 
         Raises:
-            SandboxLostError: if it is gone, or kubectl does not show it.
+            SandboxLostError: if it is gone, or kubectl does not show it as JSON.
         """
         argv = [*self._client, "get", "pod", self.pod, "--output=json"]
         try:
@@ -99,7 +99,11 @@ class KubectlBackend(CommandBackend):
             raise SandboxLostError(f"{command}, so the {self.name} is out of reach") from error
         if done.code:
             raise SandboxLostError(self._failure(done))
-        pod: dict[str, Any] = json.loads(done.stdout)
+        try:
+            pod: dict[str, Any] = json.loads(done.stdout)
+        except ValueError as error:
+            text = os.fsdecode(done.stdout[: pods.MAX_MESSAGE])
+            raise SandboxLostError(f"The {self.name} is not described as pods are ({error}): {text}") from error
         return pod
 
     def _failure(self, done: CompletedCommand) -> str:

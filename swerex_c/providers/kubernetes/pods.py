@@ -75,13 +75,16 @@ def find_running(
         before: the container as it ran before; one with another id is reported as restarted.
 
     Raises:
-        SandboxLostError: if it does not run, or is another one.
+        SandboxLostError: if it does not run, or is another one, or if `pod` describes none.
     """
-    metadata = pod["metadata"]
-    uid = metadata.get("uid")
+    try:
+        metadata, names = pod["metadata"], [str(it["name"]) for it in pod["spec"]["containers"]]
+        uid = metadata.get("uid")
+    except (KeyError, TypeError, AttributeError) as error:
+        text = f"The {name} is not described as pods are ({error!r}): {str(pod)[:MAX_MESSAGE]}"
+        raise SandboxLostError(text) from error
     if before is not None and uid != before.pod_uid:
         raise SandboxLostError(f"The {name} was deleted, and is not the one that it was")
-    names = [str(it["name"]) for it in pod["spec"]["containers"]]
     if container is None:
         default = (metadata.get("annotations") or {}).get(_DEFAULT_CONTAINER)
         container = default if default in names else names[0]

@@ -29,6 +29,17 @@ def test_of_what_kubectl_says_the_last_line_is_told(tmp_path: Path) -> None:
     assert why == "The pod one is out of reach, for kubectl says: The connection was refused"
 
 
+@pytest.mark.parametrize("printed", ["no pod", "{}", "[]", '{"metadata": {}, "spec": {"containers": [{"name": "a"}]}}'])
+def test_what_describes_no_pod(tmp_path: Path, printed: str) -> None:
+    client = tmp_path / "kubectl"
+    client.write_text(f"#!/bin/sh\necho '{printed}'\n")
+    client.chmod(0o755)
+    backend = KubectlBackend("one", command=[str(client)])
+    with pytest.raises(SandboxLostError, match="The pod one is not described as pods are|does not run"):
+        run_blocking(backend.open(), 60)
+    assert run_blocking(backend.why_lost(), 60)
+
+
 @pytest.mark.parametrize("how", ["deleted", "container killed", "server gone"])
 async def test_a_pod_that_is_lost(how: str) -> None:
     try:
