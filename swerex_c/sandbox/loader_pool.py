@@ -32,6 +32,13 @@ START_SECONDS = 60.0
 """Maximum seconds for the start of a loader."""
 
 _ASK_SECONDS = 10.0
+
+_NOTICE_SECONDS = (0, 0.5, 1)
+"""Pauses in seconds before each check whether the sandbox has ended: an engine may notice only when all streams end."""
+
+_NO_BASH = (126, 127)
+"""Exit codes of a client whose sandbox has no bash."""
+
 _OLDEST_BASH = (4, 4)
 
 
@@ -161,7 +168,7 @@ class LoaderPool:
         with contextlib.suppress(TimeoutError, SwerexException):
             async with asyncio.timeout(1):
                 status = await loader.process.wait()
-        if gone := await self.lost():
+        if gone := await (self.lost() if status in _NO_BASH else self.lost_by_now()):
             return gone
         if isinstance(loader.error, SwerexException):
             return loader.error
@@ -188,6 +195,14 @@ class LoaderPool:
             said = f": {e}" if str(e) else f" (after {timeout:g} seconds)"
             return SandboxLostError(f"Cannot determine in time whether {name} still exists{said}")
         return None if reason is None else SandboxLostError(reason)
+
+    async def lost_by_now(self) -> SwerexException | None:
+        """Return the result of `lost` for a client that has ended: an engine may notice a little later why."""
+        for pause in _NOTICE_SECONDS:
+            await asyncio.sleep(pause)
+            if gone := await self.lost():
+                return gone
+        return None
 
     def _trim_later(self) -> None:
         """Schedule the end of loaders that nobody needs."""
@@ -227,7 +242,7 @@ def no_shell(backend: Backend, status: int | None, printed: str) -> SwerexExcept
     """
     words = " ".join(printed.split())
     said = f" ({words})" if words else ""
-    if status in (126, 127):
+    if status in _NO_BASH:
         return NotSupportedError(f"There is no bash in {backend.name}, which commands need: install bash there{said}")
     if status is None:
         how = "closed its output"

@@ -47,9 +47,6 @@ _ATTEMPTS = 8
 _HOLD_SECONDS = 0.5
 """Seconds to wait for the end of a killed script: processes without its mark may hold its pipes."""
 
-_NOTICE_SECONDS = (0, 0.5, 1)
-"""Pauses in seconds before each check whether the sandbox has ended: an engine may notice only when all streams end."""
-
 _STATUS_SECONDS = 6.0
 """Maximum seconds to learn the exit code of a client that has closed its streams."""
 
@@ -86,7 +83,8 @@ class Sandbox:
         self.mark = processes.new_mark()
         self._shells = LoaderPool(backend, self.mark, logger)
         self._running: set[RunningScript] = set()
-        self.lost, self.check_restarted = self._shells.lost, self._shells.check_restarted
+        self.lost, self.lost_by_now = self._shells.lost, self._shells.lost_by_now
+        self.check_restarted = self._shells.check_restarted
         self._closed = False
         self._owner = os.getpid()
         weakref.finalize(self, _drop, self._shells, self._owner).atexit = False
@@ -318,11 +316,8 @@ class RunningScript:
                 status = await loader.process.wait()
         except Exception as e:
             why = why or (None if isinstance(e, TimeoutError) else e)
-        for pause in _NOTICE_SECONDS:
-            await asyncio.sleep(pause)
-            gone = await self._sandbox.lost()
-            if gone is not None:
-                return gone
+        if gone := await self._sandbox.lost_by_now():
+            return gone
         said = f": {words}" if (words := loader.words()) else ""
         began = b"B" in self._stdout.records or b"B" in self._stderr.records
         what = "while the command ran" if began else "before the command began, or as it did"

@@ -40,7 +40,7 @@ ls -l /proc/$$/fd | sed 's/.*\([0-9] ->\)/\1/'; tr '\0' '\n' </proc/$$/environ; 
 grep -vE '^(Max file locks|Max realtime timeout)' /proc/$$/limits
 grep -E '^(Umask|Uid|Gid|Groups|Sig(Ign|Cgt)|Cap|NoNewPrivs|Seccomp|Cpus|Mems)' /proc/$$/status; cat /proc/$$/cgroup
 grep SigBlk /proc/self/status
-readlink /proc/$$/{cwd,root,exe,ns/*}; ps -o ni=,cls=,stat= -p $$; tty | tr -d 0-9
+readlink /proc/$$/{cwd,root,exe,ns/*}; ps -o ni=,cls=,stat= -p $$ | tr R S; tty | tr -d 0-9
 """
 
 

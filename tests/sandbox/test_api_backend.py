@@ -205,7 +205,7 @@ async def test_a_client_that_is_killed_before_the_start_is_told(here: Here, monk
 
 def test_output_that_nobody_reads_stops_the_program(here: Here) -> None:
     """What is on its way is bounded at every step."""
-    with Client(here, "sh", "-c", "yes & echo $! >pid; wait") as client:
+    with Client(here, "sh", "-c", "echo $$ >pid; exec yes") as client:
         assert client.read().startswith(b"y\r\n")
         pid = int((here.directory / "pid").read_text())
         before = -1

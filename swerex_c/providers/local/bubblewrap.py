@@ -261,8 +261,9 @@ class BwrapBackend(CommandBackend):
         place, self._place = self._place, None
         self._enter = None
         if process is not None:
-            assert process.stdin is not None
+            assert process.stdin is not None and process.stdout is not None
             process.stdin.close()
+            process.stdout.close()  # nobody has read it if `open` was cancelled
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_END_SECONDS)
             kill_group(process)
