@@ -186,6 +186,9 @@ class BwrapBackend(CommandBackend):
                     msg = f"Cannot create the {self.name}: {words or 'bwrap ended without an error message'}"
                     raise SandboxLostError(msg)
             told = json.loads(os.read(read, 65536))
+        except BaseException:
+            await self.close()  # first: without a reader of the pipe, bwrap would end and leave its child behind
+            raise
         finally:
             os.close(read)
         pid = self._init = int(told["child-pid"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -18,8 +19,9 @@ from swerex_c.providers.local.bubblewrap import BwrapBackend
 from swerex_c.utils.background import run_blocking
 from tests.support import needs
 from tests.support.harness import no_signals
+from tests.support.processes import Family
 from tests.support.sandboxes import lost, working
-from tests.support.wait import until
+from tests.support.wait import settle, until, until_async
 
 ROOT = needs.ROOT
 
@@ -353,3 +355,19 @@ def test_a_mount_that_goes_meanwhile_is_no_obstacle(bwrap: str, tmp_path: Path, 
         assert len(count.read_text().splitlines()) == {3: 4, 1: 1, 99: 10}[fails]
     finally:
         run_blocking(backend.close())
+
+
+async def test_a_view_whose_start_is_cancelled_leaves_nothing(bwrap: str, tmp_path: Path, family: Family) -> None:
+    """bwrap has not told its processes yet, and does that when nobody waits for them any more."""
+    gate, begun, command = tmp_path / "gate", tmp_path / "begun", tmp_path / "bwrap"
+    command.write_text(f'#!/bin/sh\n: >{begun}\nread -r line <{gate}\nexec {bwrap} "$@"\n')
+    command.chmod(0o755)
+    os.mkfifo(gate)
+    opening = asyncio.ensure_future(BwrapBackend(command=str(command)).open())
+    await until_async(begun.exists)
+    opening.cancel()
+    await settle()
+    gate.write_text("\n")
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert not family.left()
