@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import sys
 import threading
 import time
@@ -17,14 +18,14 @@ import pytest
 from swerex_c.exceptions import RuntimeClosedError
 from swerex_c.remote.client import calls
 from swerex_c.remote.client.calls import ClientChannel
-from swerex_c.remote.client.frames import WireClient
+from swerex_c.remote.client.frames import OWN_AFTER, WireClient
 from swerex_c.runtime.abstract import BashAction, BashInterruptAction, Command, CreateBashSessionRequest
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support.frames_tools import SESSION, bash, client, open_files, serving
 from tests.support.processes import Family, running
 from tests.support.server_process import KEY, Server, connections_to, environment
 from tests.support.server_process import serving as serving_process
-from tests.support.wait import DEADLINE, until, until_async
+from tests.support.wait import DEADLINE, settle, until, until_async
 
 STDIO = [sys.executable, "-c", "from swerex_c.cli.serve import main; main()", "--stdio"]
 
@@ -199,6 +200,37 @@ async def test_an_interrupt_on_a_new_connection_does_not_overtake_a_cancellation
     for _ in range(2):
         await runtime.run_in_session(BashInterruptAction())
         assert (await runtime.run_in_session(BashAction(command="echo $x", timeout=10))).output == "7\n"
+    await runtime.close()
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_call_is_cancelled_when_the_server_knows(streams: bool, swerex_remote: Server, tmp_path: Path) -> None:
+    """A command that waits could begin otherwise, when the one before it ends."""
+    runtime = RemoteRuntime(host=swerex_remote.url, auth_token=KEY)
+    await runtime.create_session(CreateBashSessionRequest())
+    for number in range(OWN_AFTER + 1):
+        await runtime.run_in_session(BashAction(command=f"x={number}"))
+    first = BashAction(command=f"until [ -e {tmp_path}/gate ]; do sleep 0.01; done")
+    runs = asyncio.ensure_future(runtime.run_in_session(first))
+    await asyncio.sleep(0)
+    last = BashAction(command="x=ran")
+
+    async def read() -> None:
+        async for _ in runtime.stream_in_session(last):
+            pass
+
+    waits = asyncio.ensure_future(read() if streams else runtime.run_in_session(last))
+    await settle()
+    os.kill(swerex_remote.process.pid, signal.SIGSTOP)
+    waits.cancel()
+    await settle()
+    assert not waits.done()
+    os.kill(swerex_remote.process.pid, signal.SIGCONT)
+    with pytest.raises(asyncio.CancelledError):
+        await waits
+    (tmp_path / "gate").touch()
+    await runs
+    assert (await runtime.run_in_session(BashAction(command="echo $x"))).output == f"{OWN_AFTER}\n"
     await runtime.close()
 
 

@@ -64,6 +64,9 @@ _CONNECT_SECONDS = 10.0
 _GOODBYE_SECONDS = 0.5
 """Seconds to wait after GOODBYE for the server to close the connection, before the client aborts it."""
 
+_CANCEL_SECONDS = 1.0
+"""Maximum seconds that a cancelled call waits until the server has read of it."""
+
 _LAST_SECONDS = 5.0
 """Seconds that the shutdown of an event loop waits for calls that its other asynchronous generators still make."""
 
@@ -153,6 +156,9 @@ class ClientChannel:
         try:
             result: dict[str, Any] = await self._in_time(call, seconds, call.future)
             return result
+        except asyncio.CancelledError:
+            await self._cancel(call)
+            raise
         finally:
             self._forget(call)
 
@@ -174,6 +180,9 @@ class ClientChannel:
                 while data := await self._in_time(call, seconds, anext(pieces, b"")):
                     yield data
             yield await self._in_time(call, seconds, call.future)
+        except (asyncio.CancelledError, GeneratorExit):
+            await self._cancel(call)
+            raise
         finally:
             self._forget(call)
 
@@ -206,6 +215,9 @@ class ClientChannel:
             await moving
             result: dict[str, Any] = await call.future
             return result
+        except asyncio.CancelledError:
+            await self._cancel(call)
+            raise
         finally:
             moving.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -259,21 +271,31 @@ class ClientChannel:
         msg = f"The server {self.address} did not respond to {call.method} within {seconds:g} seconds: {why}"
         self._fail(call, ConnectionLostError(msg if self._connection is not None else self._last_error or msg))
 
+    async def _cancel(self, call: _Call) -> None:
+        """Tell the server that the caller was cancelled, and wait until it has read that.
+
+        Afterwards the request does not begin, and requests over other connections cannot overtake the cancellation.
+        """
+        if self._drop(call) and call.method != "is_alive":
+            with contextlib.suppress(Exception):
+                await self.call("is_alive", {}, _CANCEL_SECONDS, patient=False)
+
     def _forget(self, call: _Call) -> None:
         """Drop a call whose caller no longer waits, and its error."""
         self._drop(call)
         if call.future.done() and not call.future.cancelled():
             call.future.exception()
 
-    def _drop(self, call: _Call) -> None:
-        """Drop a call, and tell the server to cancel it if it is unanswered."""
+    def _drop(self, call: _Call) -> bool:
+        """Drop a call, and tell the server to cancel it if it is unanswered. Returns whether that was sent."""
         if self._calls.pop(call.id, None) is None or not call.sent:
-            return
+            return False
         if self._connection is None:
             self._given_up.append(call.id)
-        else:
-            with contextlib.suppress(Exception):  # the loop is closed
-                self._connection.send([CANCEL, call.id])
+            return False
+        with contextlib.suppress(Exception):  # the loop is closed
+            self._connection.send([CANCEL, call.id])
+        return True
 
     def _settle(self, call: _Call, outcome: BaseException | dict[str, Any]) -> None:
         """End a call with its response or an error."""

@@ -37,10 +37,6 @@ OWN_AFTER = 8
 """Answered calls of an event loop after which it gets a connection of its own: the calls of a program with a loop for
 each are all made over one connection, and those of a lasting loop need no other thread."""
 
-_CANCEL_SECONDS = 1.0
-"""Maximum seconds that a cancelled call waits until the server has read of it: the caller's next request may come over
-another connection, and must not overtake that."""
-
 _PLAIN = {BashAction, BashInterruptAction, Command, ReadFileRequest, WriteFileRequest}
 """Request models whose fields can be encoded in a frame without conversion."""
 
@@ -188,13 +184,7 @@ class WireClient:
             return await background.run(self._run_shared(work))
 
     async def _run_shared(self, work: Callable[[ClientChannel], Coroutine[Any, Any, T]]) -> T:
-        channel = self.shared_channel()
-        try:
-            return await work(channel)
-        except asyncio.CancelledError:
-            with contextlib.suppress(Exception):
-                await channel.call("is_alive", {}, _CANCEL_SECONDS, patient=False)
-            raise
+        return await work(self.shared_channel())
 
     @contextlib.contextmanager
     def _shared_call(self) -> Iterator[None]:

@@ -85,6 +85,8 @@ class ServerCall(Request):
         """Connection over which the client sent the request last; None if that is lost."""
         self.method = method
         self.payload = payload
+        self.begun = False
+        """True if the task has begun; a task that is cancelled before that leaves no response."""
         self.given_up = False
         """True if the request was cancelled; its task may still run."""
         self.answer: bytes | None = None
@@ -115,8 +117,9 @@ class ServerCall(Request):
     async def _run(self) -> None:
         begin = time.perf_counter()
         outcome = ""
+        self.begun = True
         try:
-            if self.given_up:  # before its task began
+            if self.given_up:
                 raise asyncio.CancelledError
             if self.channel.ending_runs and self.method in _RUNS:
                 # An interrupt must not overtake cancelled commands: one still queued in its session would begin.
@@ -269,20 +272,14 @@ class ServerCall(Request):
         return self.task is not None and (self.up is not None or self.down is not None)
 
     def cancel(self) -> None:
-        """Cancel the request after its task has begun.
-
-        A task cancelled before that would leave no response.
-        """
+        """Cancel the request, before any request behind it begins."""
         if self.task is not None:
             self.given_up = True
             if self.method in _RUNS:
                 self.channel.ending_runs.add(self.task)
                 self.task.add_done_callback(self.channel.ending_runs.discard)
-            self.channel.registry.loop.call_soon(self._cancel)
-
-    def _cancel(self) -> None:
-        if self.task is not None:
-            self.task.cancel()
+            if self.begun:
+                self.task.cancel()
 
 
 class ServerChannel:
