@@ -266,10 +266,10 @@ static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
     return false;
 }
 
-/* How long an interrupt lets the shell be asked how the command ended: about as long as it would try by itself. */
+/* How long an interrupt lets the shell be asked how the command ended: as long as its attempts, this one included. */
 static int64_t question_patience(const swx_op *op)
 {
-    return op->step * (op->tries < 8 ? op->tries : 8) + 2 * KILL_GRACE;
+    return op->length + op->step * (op->tries < 8 ? op->tries : 8) + 2 * KILL_GRACE;
 }
 
 void swx_interrupt_step(swx_session *s, int64_t now)
