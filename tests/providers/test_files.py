@@ -134,6 +134,12 @@ def test_an_existing_file_stays_what_it_is(machine: Machine, here: Path, program
         files.write_text(place, "a", "x")
     files.write_text(place, "/dev/null", "x")
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    user, device = os.openpty()
+    mode = os.fstat(device).st_mode
+    files.upload(place, "f", os.ttyname(device))
+    assert os.fstat(device).st_mode == mode != os.stat("f").st_mode and os.read(user, 100) == b"newer"
+    os.close(user)
+    os.close(device)
     if os.geteuid() == 0:
         os.chown("f", 12345, 23456)
         os.unlink("other")

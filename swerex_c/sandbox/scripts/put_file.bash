@@ -22,6 +22,7 @@ for ((i = 0; ; i++)); do
   if [[ $to == /* ]]; then p=/.$to; else p=${p%/*}/$to; fi
 done
 [[ ! -d $p ]] || refuse EISDIR ''
+[[ ! -e $p || -f $p ]] || mode=  # a device keeps its own
 have mv rm stat chmod || in_place=1
 [[ $in_place == 0 || $inside == 0 || ! -L $p ]] || refuse lack mv
 if [[ -e $p && ! -L $p ]]; then
