@@ -91,37 +91,45 @@ def test_a_node_is_killed_in_the_middle_and_every_task_has_one_result(nodes: Nod
         nodes.remove(node)
 
 
+# The kernel may kill the program before the environment is ended for it.
+TAKE = f"{sys.executable} -c 'x = bytearray(1 << 30)'; sleep 1000"
+
+
 @pytest.mark.timeout(170)
-def test_a_task_that_runs_into_its_environments_limits_is_begun_once(nodes: Nodes, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    # The kernel may kill the program before the environment is ended for it.
-    take = f"{sys.executable} -c 'x = bytearray(1 << 30)'; sleep 1000"
-    tasks = tmp_path / "tasks.jsonl"
+@pytest.mark.parametrize(
+    ("limit", "tasks", "error"),
+    [
+        ({"time_limit": 20}, {"late": "sleep 1000"}, "EnvironmentTimeLimitError"),
+        ({"memory_limit": 500 << 20}, {"late": TAKE, "good": "true"}, "EnvironmentMemoryLimitError"),
+    ],
+    ids=["time", "memory"],
+)
+def test_a_task_that_runs_into_its_environments_limit_is_begun_once(
+    nodes: Nodes, tmp_path: Path, limit: dict[str, int], tasks: dict[str, str], error: str
+) -> None:
+    log, path, out = tmp_path / "log", tmp_path / "tasks.jsonl", tmp_path / "out.jsonl"
     lines = [
         {"id": name, "setup": [f"echo {name} >> {log}"], "actions": [act], "check": "true"}
-        for name, act in (("time", "sleep 1000"), ("memory", take), ("good", "true"))
+        for name, act in tasks.items()
     ]
-    tasks.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    out = tmp_path / "out.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     config = {
         "type": "ray",
         "address": nodes.address,
         "num_cpus": 0.1,
         "environment": {"type": "local"},
         "startup_timeout": 100,
-        "time_limit": 40,
-        "memory_limit": 500 << 20,
+        **limit,
     }
-    process = start(out, tasks, config)
+    process = start(out, path, config)
     try:
         shown, errors = process.communicate(timeout=150)
     finally:
         process.kill()
     found = {record["id"]: record for record in map(json.loads, out.read_text().splitlines())}
+    expected = {"late": ("limit", error, 1), "good": ("resolved", "", 1)}
     assert {id: (record["outcome"], record["error"], record["attempts"]) for id, record in found.items()} == {
-        "time": ("limit", "EnvironmentTimeLimitError", 1),
-        "memory": ("limit", "EnvironmentMemoryLimitError", 1),
-        "good": ("resolved", "", 1),
+        name: expected[name] for name in tasks
     }
     assert process.returncode == 0 and "at a limit" in shown, (shown, errors)
-    assert sorted(log.read_text().split()) == ["good", "memory", "time"]
+    assert sorted(log.read_text().split()) == sorted(tasks)
