@@ -82,15 +82,16 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
     swx_py_state *state = swx_py_state_of(Py_TYPE(object));
     PyObject *keep;
     Py_ssize_t size;
-    if (count < 9 || count > 11) {
+    if (count < 9 || count > 12) {
         PyErr_SetString(PyExc_TypeError, "run() takes command, checked, timeout, quiet, matcher, queue, future, news, "
-                                         "direct and perhaps wake_fd and grace");
+                                         "direct and perhaps wake_fd, grace and ahead");
         return NULL;
     }
     long checked = PyLong_AsLong(args[1]);
     long direct = PyLong_AsLong(args[8]);
     long wake_fd = count > 9 && !PyErr_Occurred() ? PyLong_AsLong(args[9]) : -1;
-    long grace = count == 11 && !PyErr_Occurred() ? PyLong_AsLong(args[10]) : 0;
+    long grace = count > 10 && !PyErr_Occurred() ? PyLong_AsLong(args[10]) : 0;
+    int ahead = count > 11 && !PyErr_Occurred() ? PyObject_IsTrue(args[11]) : 0;
     swx_queue *queue = swx_py_queue_get(state, args[5]);
     if (PyErr_Occurred()) {
         return NULL;
@@ -112,6 +113,7 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
         return NULL;
     }
     f->op.held = delivered == 0;
+    f->op.ahead = ahead > 0;
     f->op.grace = (int64_t)grace * 1000000;
     f->wake_fd = (int)wake_fd;
     PyObject *op = launch(self, f, args[4], args[6], args[7], delivered ? (int64_t)direct * 1000 : 0);

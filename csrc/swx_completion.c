@@ -202,6 +202,7 @@ void swx_completion_conclude(swx_session *s, int code, uint32_t jobs, const char
     s->facts.commands += !s->arms_prompt;
     s->arms_prompt = false;
     swx_op *op = s->current;
+    bool asked = op && op->ahead;
     s->current = NULL;
     if (op) {
         op->processed = processed;
@@ -216,7 +217,9 @@ void swx_completion_conclude(swx_session *s, int code, uint32_t jobs, const char
         op->processed = processed;
         swx_session_finish(s, op, SWX_END_DONE, code, true);
     }
-    swx_session_finish_list(s, &s->interrupts, SWX_END_DONE, code);
+    if (!asked) { /* else they are for the command that was asked about */
+        swx_session_finish_list(s, &s->interrupts, SWX_END_DONE, code);
+    }
     swx_session_begin(s, now);
 }
 

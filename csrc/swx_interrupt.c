@@ -272,9 +272,18 @@ static int64_t question_patience(const swx_op *op)
     return op->length + op->step * (op->tries < 8 ? op->tries : 8) + 2 * KILL_GRACE;
 }
 
+/* What is to be interrupted has not begun: its syntax is still being checked, and the shell perhaps asked for that. */
+static bool is_being_checked(const swx_session *s, int64_t now)
+{
+    if (s->state == RUNNING) {
+        return s->current && s->current->ahead && now - s->commenced < KILL_GRACE;
+    }
+    return s->state == IDLE && s->first && (s->first->held || s->first->ahead);
+}
+
 void swx_interrupt_step(swx_session *s, int64_t now)
 {
-    if (s->state == IDLE && !(s->first && s->first->held)) {
+    if (s->state == IDLE && !is_being_checked(s, now)) {
         swx_session_finish_list(s, &s->interrupts, SWX_END_DONE, 0);
     }
     for (swx_op **at = &s->interrupts; *at;) {
@@ -283,7 +292,7 @@ void swx_interrupt_step(swx_session *s, int64_t now)
             /* the command has ended, and the shell is being asked how; or it would die of it */
             op->next = now + 5 * MS;
         }
-        if (op->next <= now && s->state == IDLE) { /* it ends the command whose syntax is being checked */
+        if (op->next <= now && is_being_checked(s, now)) {
             op->since = now;
             op->next = now + MS;
         }

@@ -346,8 +346,13 @@ void swx_session_submit(swx_session *s, swx_op *op, int64_t now)
         s->give_up = limit < SWX_NEVER - now ? earlier(s->give_up, now + limit) : s->give_up;
     }
     s->expiry = s->first ? earlier(s->expiry, op->deadline) : op->deadline;
-    *(s->first ? &s->last->link : &s->first) = op;
-    s->last = op;
+    if (op->ahead && s->first) {
+        op->link = s->first;
+        s->first = op;
+    } else {
+        *(s->first ? &s->last->link : &s->first) = op;
+        s->last = op;
+    }
     swx_session_begin(s, now);
 }
 

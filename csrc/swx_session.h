@@ -89,6 +89,8 @@ struct swx_op {
     const uint8_t *typed; /* START: script text for inside of a brace group; RUN, LINE: the bytes to type; borrowed */
     size_t typed_size;
     bool held;        /* keeps its place in the queue, and is not begun before swx_session_release */
+    bool ahead;       /* RUN: the owner's question for the held operation that is first: it begins before that, and an
+                         interrupt is kept for that one */
     bool runs;        /* RUN: something of it has to run, so that the shell's count of commands rises */
     bool raw;         /* RUN: `typed` is a brace group with bytes that only a terminal in raw mode passes on */
     unsigned hints;   /* of SWX_SCAN_... and swx_hint */

@@ -129,6 +129,7 @@ class Session:
         direct: int,  # microseconds that this call itself waits for the end
         wake_fd: int = -1,  # to poll beside the terminal meanwhile: something to read from it ends that wait
         grace: int = 0,  # milliseconds for it to end after a match, so that it has an exit code
+        ahead: bool = False,  # asks the shell about the command that is first and held: runs before that
         /,
     ) -> Operation: ...
     # Ends with a match, or when the shell is back at its prompt.

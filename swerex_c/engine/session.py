@@ -521,13 +521,7 @@ class BashSession(Session):
         # Created only now, as a short command needs no future. No wake-up is lost: this thread reads the queue, later.
         operation.future = future = completions.create_future()
         if operation.held:
-            if not await self._release(operation, command):
-                checked = await self._ask_bash(command, b"-O", b"extglob")
-                future = completions.create_future()
-                with translated():
-                    operation = core.run(
-                        command, checked, timeout, quiet, patterns, completions.core, future, news, 0, -1, grace
-                    )
+            await self._release(operation, command, timeout)
         if stream is not None:
             stream.source.set_result(operation)
         if operation.done and not searches:
@@ -550,25 +544,22 @@ class BashSession(Session):
         finally:
             completions.pending -= 1
 
-    async def _release(self, operation: _core.Operation, command: str) -> bool:
-        """Release a command that is held in the queue, once bash has accepted it.
-
-        Returns False if the command was withdrawn, because the session's shell has extglob switched on and takes
-        patterns like !(a) for syntax. Only the shell itself knows that, and the command has to be checked accordingly.
-        """
+    async def _release(self, operation: _core.Operation, command: str, timeout: float | None) -> None:
+        """Release a command that is held in the queue, once bash has accepted it."""
         try:
-            accepted = await self._ask_bash(command)
+            try:
+                accepted = await self._ask_bash(command)
+            except BashIncorrectSyntaxError:
+                if "(" not in command:
+                    raise
+                accepted = await self._ask_bash(command, b"-O", b"extglob")  # it takes patterns like !(a) for syntax
+                if not await self._has_extglob(timeout) and not operation.done:
+                    raise
             with translated():
                 operation.release(accepted)
-        except BashIncorrectSyntaxError:
-            operation.cancel()
-            if "(" not in command or not await self._has_extglob():
-                raise
-            return False
         except BaseException:
             operation.cancel()
             raise
-        return True
 
     async def _ask_bash(self, command: str, *options: bytes) -> int:
         """Return 1 if bash accepts the command, 0 if it does but the end of the text terminates a here-document."""
@@ -583,9 +574,12 @@ class BashSession(Session):
             self._checked[command] = accepted
         return int(accepted)
 
-    async def _has_extglob(self) -> bool:
+    async def _has_extglob(self, timeout: float | None) -> bool:
+        """Ask the shell, which alone knows, ahead of the command that is held. An interrupt is kept for that one."""
         question = "( s=$?; case :$BASHOPTS: in *:extglob:*) builtin echo on;; esac; exit $s )"
-        operation = await self._complete(lambda core, *notify: core.run(question, 1, 5.0, None, None, *notify, None, 0))
+        operation = await self._complete(
+            lambda core, *notify: core.run(question, 1, timeout, None, None, *notify, None, 0, -1, 0, True)
+        )
         return operation.end == "done" and operation.output.strip() == "on"
 
     async def _after_match(self, action: BashAction, operation: _core.Operation) -> BashObservation:

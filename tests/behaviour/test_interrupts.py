@@ -169,3 +169,21 @@ def test_a_command_whose_syntax_is_still_being_checked(sh: Shell) -> None:
         with pytest.raises(BashIncorrectSyntaxError):
             sh.wait(interrupted("select x in a b; do :;"))
         sh.gives("echo ok", "ok\n")
+
+
+def test_a_command_that_may_be_in_extended_patterns(sh: Shell) -> None:
+    """Only the shell knows whether `extglob` is on, without which bash refuses it: that question is not interrupted."""
+
+    async def interrupted() -> Any:
+        running = asyncio.ensure_future(sh.go("case ab in +(a|b)) while :; do :; done ;; esac"))
+        await asyncio.sleep(0)
+        await sh.aio.run_in_session(sh.interruption(timeout=DEADLINE, n_retry=1))
+        return await running
+
+    for _ in range(10):
+        sh.gives("shopt -s extglob", "")
+        assert sh.wait(interrupted()).exit_code == 130
+        sh.gives("shopt -u extglob", "")
+        with pytest.raises(BashIncorrectSyntaxError):
+            sh.wait(interrupted())
+        sh.gives("echo ok", "ok\n")

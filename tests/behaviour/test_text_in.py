@@ -200,10 +200,13 @@ def test_extglob_in_a_file_pattern(sh: Shell, tmp_path: Path) -> None:
     sh.gives(f"cd {tmp_path} && echo !(*.h|home)", "a.c b.c\n")
 
 
-@pytest.mark.parametrize("command", ["} ; echo stray; {", "echo a\n}\n{\necho b", "echo a; }", "echo a )", "a && && b"])
+@pytest.mark.parametrize(
+    "command", ["} ; echo stray; {", "echo a\n}\n{\necho b", "echo a; }", "echo a )", "a && && b", "a() {"]
+)
 def test_syntax_error_is_told_and_nothing_ran(sh: Shell, tmp_path: Path, command: str) -> None:
     """Also where braces around the text would make a command of it."""
     mark = tmp_path / "ran"
+    sh.run("false | true | (exit 3)")
     with pytest.raises(BashIncorrectSyntaxError) as caught:
         sh.run(f"touch {mark}\n{command}")
     assert not mark.exists()
@@ -211,6 +214,7 @@ def test_syntax_error_is_told_and_nothing_ran(sh: Shell, tmp_path: Path, command
     told = str(caught.value)
     assert "while checking bash command \n" in told
     assert "\n---- Stderr ----\n" in told and "\n---- Stdout ----\n" in told
+    sh.gives("echo ${PIPESTATUS[@]}", "1 0 3\n")
 
 
 def test_backslash_at_the_very_end(sh: Shell) -> None:

@@ -94,7 +94,6 @@ KNOWN = [
     Known("10", "a DEBUG trap sees an eval of ours", ["trap 'echo D' DEBUG", EVAL]),
     Known("10", "a trap on ERR runs for an eval of ours", ["trap 'echo E' ERR", EVAL]),
     Known("10", "a trace shows an eval of ours", ["set -x", EVAL]),
-    Known("17", "PIPESTATUS is lost by a text that was refused", [r"a\(\) \{"]),
     Known("17", "what PS2 is set to is in `$_`", ["exec 2>(/dev/null|&-)|PROMPT_COMMAND.*", ".{130000,}"], "local"),
     Known("17", "`:` is in `$_` behind a long text, where PS1 is readonly", ["declare -r PS.*", ".{130000,}"], "local"),
     Known("7", "with `set -v`, what runs nothing has a newline as output", ["set -v", r"\s*|\s*# c\s*"]),
