@@ -302,37 +302,26 @@ int64_t swx_kernel_last_start(void)
     return size > 1 && text[size - 1] == '\n' ? sum : -1;
 }
 
-/* Lists the children of a process, in the order of their birth: as many as there is room for. */
-static void list_children(pid_t pid, char *list, size_t room)
-{
-    char path[64];
-    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)pid, (int)pid);
-    swx_proc_read(path, list, room);
-}
-
-/* Takes the next one from the list, or 0 at its end. */
-static pid_t next_child(char **at) { return (pid_t)strtol(*at, at, 10); }
-
 bool swx_kernel_has_newborn(pid_t pid)
 {
-    char list[4096], *at = list;
-    list_children(pid, list, sizeof(list));
-    for (pid_t child; (child = next_child(&at)) > 0;) {
+    swx_proc_children children;
+    bool found = false;
+    swx_proc_children_begin(&children, pid, pid);
+    for (pid_t child; (child = swx_proc_children_next(&children));) {
         swx_proc_stat stat;
-        int64_t worked = swx_kernel_worked(child);
-        if (worked >= 0 && worked < NEWBORN && swx_proc_read_stat(child, &stat) == SWX_OK && stat.state == 'R') {
-            return true;
-        }
+        int64_t worked = found ? -1 : swx_kernel_worked(child);
+        found = found ||
+                (worked >= 0 && worked < NEWBORN && swx_proc_read_stat(child, &stat) == SWX_OK && stat.state == 'R');
     }
-    return false;
+    return found;
 }
 
 pid_t swx_kernel_youngest_child(pid_t pid)
 {
-    char list[4096], *at = list;
+    swx_proc_children children;
     pid_t youngest = 0;
-    list_children(pid, list, sizeof(list));
-    for (pid_t child; (child = next_child(&at)) > 0;) {
+    swx_proc_children_begin(&children, pid, pid);
+    for (pid_t child; (child = swx_proc_children_next(&children));) {
         youngest = child;
     }
     return youngest;

@@ -68,3 +68,40 @@ void swx_proc_end(DIR *directory)
         closedir(directory);
     }
 }
+
+void swx_proc_children_begin(swx_proc_children *children, pid_t process, pid_t thread)
+{
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)process, (int)thread);
+    children->fd = open(path, O_RDONLY | O_CLOEXEC);
+    children->left = 1 << 16;
+    children->at = children->size = 0;
+}
+
+/* The file has numbers, with a space behind each. */
+pid_t swx_proc_children_next(swx_proc_children *children)
+{
+    pid_t pid = 0;
+    while (children->fd >= 0 && children->left) {
+        if (children->at == children->size) {
+            ssize_t size = read(children->fd, children->text, sizeof(children->text));
+            children->at = 0;
+            children->size = size > 0 ? (size_t)size : 0;
+            if (!children->size) {
+                break;
+            }
+        }
+        char c = children->text[children->at++];
+        if (c >= '0' && c <= '9') {
+            pid = 10 * pid + (c - '0');
+        } else if (pid) {
+            children->left--;
+            return pid;
+        }
+    }
+    if (children->fd >= 0) {
+        close(children->fd);
+    }
+    children->fd = -1;
+    return 0;
+}

@@ -31,4 +31,19 @@ pid_t swx_proc_next(DIR *directory);
 /* closedir, of NULL too. */
 void swx_proc_end(DIR *directory);
 
+/* The children of a process that one of its threads has started, as they are read: in the order of their birth, and
+ * 65,536 at most. */
+typedef struct {
+    int fd;
+    unsigned left;
+    size_t at, size;
+    char text[4096];
+} swx_proc_children;
+
+/* Needs CONFIG_PROC_CHILDREN: elsewhere there are none. */
+void swx_proc_children_begin(swx_proc_children *children, pid_t process, pid_t thread);
+
+/* The next one, or 0: there are no more, and nothing is left open. */
+pid_t swx_proc_children_next(swx_proc_children *children);
+
 #endif

@@ -133,25 +133,13 @@ static void list_child(hunt *h, pid_t pid)
     h->children[h->child_count++] = pid;
 }
 
-/* Source: proc(5), /proc/pid/task/tid/children (where the kernel has it): numbers, with a space behind each. */
 static void list_children(hunt *h, pid_t parent, pid_t thread)
 {
-    char path[64], text[4096];
-    ssize_t size;
-    pid_t pid = 0;
-    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)parent, (int)thread);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    while (fd >= 0 && (size = read(fd, text, sizeof(text))) > 0) {
-        for (ssize_t i = 0; i < size; i++) {
-            if (text[i] >= '0' && text[i] <= '9') {
-                pid = 10 * pid + (text[i] - '0');
-            } else if (pid) {
-                list_child(h, pid);
-                pid = 0;
-            }
-        }
+    swx_proc_children children;
+    swx_proc_children_begin(&children, parent, thread);
+    for (pid_t pid; (pid = swx_proc_children_next(&children));) {
+        list_child(h, pid);
     }
-    close_handle(fd);
 }
 
 static void list_all_children(hunt *h, pid_t parent)

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -258,6 +259,26 @@ static void test_newborn(void)
     CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
 }
 
+/* The last of more children than one read of their list tells of. */
+static void test_youngest_child(void)
+{
+    static pid_t children[1000];
+    CHECK(swx_kernel_youngest_child(getpid()) == 0 && swx_kernel_youngest_child(1 << 27) == 0);
+    for (size_t i = 0; i < SWX_COUNT(children); i++) {
+        children[i] = fork();
+        CHECK(children[i] >= 0);
+        if (children[i] == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL); /* should this test fail */
+            pause();
+            _exit(0);
+        }
+    }
+    CHECK(swx_kernel_youngest_child(getpid()) == children[SWX_COUNT(children) - 1]);
+    for (size_t i = 0; i < SWX_COUNT(children); i++) {
+        CHECK(kill(children[i], SIGKILL) == 0 && waitpid(children[i], NULL, 0) == children[i]);
+    }
+}
+
 /* Who waits for input sleeps; who computes, or waits for what no signal ends (as for a child between vfork and exec),
  * does not. */
 static void test_sleeps(void)
@@ -283,4 +304,4 @@ static void test_sleeps(void)
 }
 
 TEST_MAIN(test_parse, test_a_read_as_at_the_prompt, test_a_shell, test_no_process, test_closed_behind_it, test_pace,
-          test_newborn, test_sleeps)
+          test_newborn, test_youngest_child, test_sleeps)
