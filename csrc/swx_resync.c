@@ -2,7 +2,9 @@
 #include "swx_session_private.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "swx_job_notice.h"
 
@@ -109,6 +111,16 @@ static bool type_line(swx_session *s, swx_buf *line)
     return swx_session_type_bytes(s, line->data, line->size);
 }
 
+/* Where the shell can print its answer to. */
+static const char *place_of_answer(const swx_session *s)
+{
+    char path[48];
+    struct stat descriptor; /* its permissions are those of the descriptor */
+    snprintf(path, sizeof(path), "/proc/%d/fd/0", (int)s->child.pid);
+    bool only_read = !s->pty.carrier && lstat(path, &descriptor) == 0 && !(descriptor.st_mode & S_IWUSR);
+    return only_read ? SWX_ANSWER_TERMINAL : SWX_ANSWER_INPUT;
+}
+
 static void type_question(swx_session *s, int64_t now)
 {
     swx_buf line;
@@ -123,7 +135,8 @@ static void type_question(swx_session *s, int64_t now)
     s->question = modes_question(s);
     swx_completion_apply_modes(s);
     bool typed = (s->owner_saw_end || swx_marks_init(&s->marks, NULL) == SWX_OK) && swx_session_drop_input(s) &&
-                 swx_shelltext_question(&line, &s->marks, s->question) == SWX_OK && type_line(s, &line);
+                 swx_shelltext_question(&line, &s->marks, s->question, place_of_answer(s)) == SWX_OK &&
+                 type_line(s, &line);
     s->nonce_is_exposed = s->modes_may_differ = false;
     swx_buf_free(&line);
     if (!typed) {

@@ -100,7 +100,7 @@ static swx_status add_modes_question(swx_buf *out, const swx_marks *marks, swx_m
     return status == SWX_OK ? add(out, STTY "-g >&0 2>/dev/null || builtin :; ") : status;
 }
 
-swx_status swx_shelltext_question(swx_buf *out, const swx_marks *marks, swx_modes_question question)
+swx_status swx_shelltext_question(swx_buf *out, const swx_marks *marks, swx_modes_question question, const char *answer)
 {
     /* The nonce is an argument of printf, so that the line itself, if it is ever echoed, holds no mark. */
     swx_status status =
@@ -110,8 +110,8 @@ swx_status swx_shelltext_question(swx_buf *out, const swx_marks *marks, swx_mode
             SWX_MARK_REPORT, SWX_MARK_VALUE, SWX_MARK_VALUE, SWX_MARK_VALUE, marks->nonce);
     /* PS1 may be unset, which is an error under `set -u`. */
     if (status == SWX_OK) {
-        status = add(out, " \"$_\" %s \"${PS1+${PS1@P}}\" %s \"${PS0+${PS0@P}}\" %s \"${PS2+${PS2@P}}\" >&0; ",
-                     marks->nonce, marks->nonce, marks->nonce);
+        status = add(out, " \"$_\" %s \"${PS1+${PS1@P}}\" %s \"${PS0+${PS0@P}}\" %s \"${PS2+${PS2@P}}\" >%s; ",
+                     marks->nonce, marks->nonce, marks->nonce, answer);
     }
     if (status == SWX_OK && question != SWX_MODES_SKIP) {
         status = add_modes_question(out, marks, question);
@@ -119,8 +119,8 @@ swx_status swx_shelltext_question(swx_buf *out, const swx_marks *marks, swx_mode
     char end[64];
     snprintf(end, sizeof(end), "builtin printf '\\033]7733;%%s;%d;%%s\\007' %s", SWX_MARK_END, marks->nonce);
     return status == SWX_OK
-               ? add(out, "builtin test -t 2 || builtin [ -t 2 ] && %s \"1${PS1+${PS1@a}}\" >&0 || %s 0 >&0\n", end,
-                     end)
+               ? add(out, "builtin test -t 2 || builtin [ -t 2 ] && %s \"1${PS1+${PS1@a}}\" >%s || %s 0 >%s\n", end,
+                     answer, end, answer)
                : status;
 }
 

@@ -40,6 +40,9 @@ swx_status swx_shelltext_reassert(swx_buf *out, const swx_marks *marks, bool bar
  * happens. */
 swx_status swx_shelltext_modes(swx_buf *out);
 
+#define SWX_ANSWER_INPUT "&0"
+#define SWX_ANSWER_TERMINAL "/dev/tty"
+
 /* What a question asks about a terminal that cannot be looked at from here. */
 typedef enum {
     SWX_MODES_SKIP, /* nothing */
@@ -53,12 +56,17 @@ typedef enum {
  * several reads (1,024 bytes each).  The answer is a REPORT mark (exit code), the declaration of PIPESTATUS, a blank,
  * the last argument `$_` in the shell's own quoting, a VALUE mark, the text that the user's prompt printed, a VALUE
  * mark, what PS0 prints, the same for PS2, and an END mark (is stderr the terminal, and the attributes of PS1). All is
- * expanded before anything is run, and goes to the terminal through fd 0, whatever stdout and stderr are.
+ * expanded before anything is run, and goes to the terminal through SWX_ANSWER_INPUT, whatever stdout and stderr are.
  *
- * A question about modes adds a part before the END mark: a newline as the terminal made it before anything was put
- * back; for SWX_MODES_FIRST a line, 0 or 1: PROMPT_COMMAND has elements that are not ours, or functions, aliases or
- * traps speak of prompts; and the modes as `stty -g` prints them, nothing where there is no stty. */
-swx_status swx_shelltext_question(swx_buf *out, const swx_marks *marks, swx_modes_question question);
+ * Where fd 0 was opened for reading alone, as by `exec </dev/tty`, the answer goes to SWX_ANSWER_TERMINAL, which a
+ * restricted shell could not open.
+ *
+ * A question about modes, which goes to SWX_ANSWER_INPUT, adds a part before the END mark: a newline as the terminal
+ * made it before anything was put back; for SWX_MODES_FIRST a line, 0 or 1: PROMPT_COMMAND has elements that are not
+ * ours, or functions, aliases or traps speak of prompts; and the modes as `stty -g` prints them, nothing where there is
+ * no stty. */
+swx_status swx_shelltext_question(swx_buf *out, const swx_marks *marks, swx_modes_question question,
+                                  const char *answer);
 
 typedef struct {
     int code;                  /* the exit status to restore */

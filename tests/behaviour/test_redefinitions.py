@@ -27,6 +27,8 @@ from tests.support.wait import until
         ("PROMPT_COMMAND='PS1=x'", "BASH_ALIASES[{]='echo BAD #'"),
         ("alias builtin='echo BAD'",),
         ("enable -n test", "readonly PS1='$ '"),
+        ("exec 0</dev/tty", "PS1="),
+        ("exec 0</dev/tty", "PROMPT_COMMAND='PS1=x'"),
     ],
 )
 def test_answers_stay_right(sh: Shell, spoils: tuple[str, ...]) -> None:

@@ -62,7 +62,7 @@ static char *question_text(const swx_marks *marks)
 {
     swx_buf line;
     swx_buf_init(&line, 1 << 16);
-    CHECK(swx_shelltext_question(&line, marks, SWX_MODES_SKIP) == SWX_OK && line.size <= 1024);
+    CHECK(swx_shelltext_question(&line, marks, SWX_MODES_SKIP, SWX_ANSWER_INPUT) == SWX_OK && line.size <= 1024);
     char *text = text_of(&line);
     swx_buf_free(&line);
     return text;
@@ -287,7 +287,7 @@ static void test_no_memory(void)
             long live = swx_alloc_live();
             swx_alloc_fail_at(i, 0);
             status = which == 0   ? swx_shelltext_prompts(&line, &marks)
-                     : which == 1 ? swx_shelltext_question(&line, &marks, SWX_MODES_FIRST)
+                     : which == 1 ? swx_shelltext_question(&line, &marks, SWX_MODES_FIRST, SWX_ANSWER_INPUT)
                                   : swx_shelltext_restore(&line, &marks, &restore);
             CHECK(status == SWX_OK ? swx_alloc_count() < i : status == SWX_ENOMEM);
             swx_alloc_fail_at(0, 0);
@@ -315,7 +315,7 @@ static void test_modes(void)
     for (swx_modes_question question = SWX_MODES_SKIP; question <= SWX_MODES_FIRST; question++) {
         swx_buf line;
         swx_buf_init(&line, 1 << 16);
-        CHECK(swx_shelltext_question(&line, &marks, question) == SWX_OK && line.size < 4096);
+        CHECK(swx_shelltext_question(&line, &marks, question, SWX_ANSWER_INPUT) == SWX_OK && line.size < 4096);
         CHECK(memchr(line.data, '\n', line.size) == line.data + line.size - 1 && !memchr(line.data, '\t', line.size));
         swx_buf_free(&line);
     }

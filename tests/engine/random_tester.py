@@ -101,7 +101,6 @@ KNOWN = [
     Known("12", "by chance, with `set -v`, the engine's own text is in the pieces of a stream", ["set -v"], "closed"),
     Known("19", "by chance, what a DEBUG trap prints is lost", ["trap 'echo D' DEBUG"], "closed, place"),
     Known("19", "`set -v` shows commands", ["set -v"], "place"),
-    Known("15", "standard input opened anew by another name, and a hidden prompt", ["exec 0</dev/tty"]),
     Known("15", "a prompt is assigned while printf is disabled", ["enable -n printf"]),
     Known("19", "PROMPT_COMMAND is readonly, and prompts are hidden", ["declare -r PROMPT_COMMAND"], "closed"),
     Known("19", "marks go to a file", ["exec >.~/o..", "exec 2>&1"], "closed"),
