@@ -322,7 +322,8 @@ static void type_restore(swx_session *s, int64_t now)
         .silent = silent || s->guard,
         .guard = s->guard,
         .reassert = s->reassert && !s->guard,
-        .unreassert = silent || s->guard || (s->marks_impossible && told && s->brace_may_be_alias),
+        .unreassert =
+            silent || s->guard || (s->marks_impossible && told && (s->brace_may_be_alias || s->report.fixed_prompt)),
         .brace_may_be_alias = s->brace_may_be_alias,
         .disarm = first && !s->reassert,
         .keep_modes = s->keeps_modes && s->arms_prompt,

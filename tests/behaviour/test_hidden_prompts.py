@@ -174,6 +174,7 @@ def test_a_job_is_reported_before_a_start_that_cannot_be_hidden(
         ("PS1='$PS1 $? \\# \\!'", "HISTSIZE=0"),
         ("PS1=(a b)", "PS0=$'\\e[1mtwo\\nlines\\a'"),
         ("readonly PS1='\\# \\! \\t> '",),
+        ("readonly PS1=x", "set -v"),
         ("PROMPT_COMMAND='PS1=\"$RANDOM \\\\# $ \"'",),
         ("PROMPT_COMMAND='PS1=\"$RANDOM \\\\# $ \"'", "exec 2>/dev/null", "exec 2>/dev/tty"),
         ("declare -i PS1",),
