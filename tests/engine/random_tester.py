@@ -65,14 +65,12 @@ class Finding(Exception):
 
 
 class Notice(Finding):
-    """By chance a notice of a job is in the output: known, issue 31, item 11."""
+    """By chance a notice of a job is in the output, which is known."""
 
 
 class Known(NamedTuple):
     """What is known to fail, which histories leave out."""
 
-    item: str
-    """Of issue 31, or new."""
     why: str
     left_out: Sequence[str]
     """Patterns for whole commands: where each has been matched, the last of them is not done."""
@@ -90,31 +88,33 @@ EVAL = r"alias q\d.*\n.*|.*\\|alias \{.*|trap [:-] CHLD"
 """What is sent by `eval`, or makes others be."""
 
 KNOWN = [
-    Known("11", "a notice behind output, of a job of the same command", [r"sleep 0\.0\d &\n.*; sleep .*"]),
-    Known("10", "a DEBUG trap sees an eval of ours", ["trap 'echo D' DEBUG", EVAL]),
-    Known("10", "a trap on ERR runs for an eval of ours", ["trap 'echo E' ERR", EVAL]),
-    Known("10", "a trace shows an eval of ours", ["set -x", EVAL]),
-    Known("17", "what PS2 is set to is in `$_`", ["exec 2>(/dev/null|&-)|PROMPT_COMMAND.*", ".{130000,}"], "local"),
-    Known("17", "`:` is in `$_` behind a long text, where PS1 is readonly", ["declare -r PS.*", ".{130000,}"], "local"),
-    Known("7", "with `set -v`, what runs nothing has a newline as output", ["set -v", r"\s*|\s*# c\s*"]),
-    Known("10", "a readonly PS0 and `set -v` make the command and the prompt output", ["declare -r PS.*", "set -v"]),
-    Known("12", "by chance, with `set -v`, the engine's own text is in the pieces of a stream", ["set -v"], "closed"),
-    Known("19", "by chance, what a DEBUG trap prints is lost", ["trap 'echo D' DEBUG"], "closed, place"),
-    Known("19", "`set -v` shows commands", ["set -v"], "place"),
-    Known("15", "a prompt is assigned while printf is disabled", ["enable -n printf"]),
-    Known("19", "PROMPT_COMMAND is readonly, and prompts are hidden", ["declare -r PROMPT_COMMAND"], "closed"),
-    Known("19", "marks go to a file", ["exec >.~/o..", "exec 2>&1"], "closed"),
-    Known("19", "a shell is said to have died before a last command that it ran",
+    Known("the notice of a job that begins and ends in the same command stays", [r"sleep 0\.0\d &\n.*; sleep .*"]),
+    Known("a DEBUG trap runs for an eval of ours", ["trap 'echo D' DEBUG", EVAL]),
+    Known("a trap on ERR runs for an eval of ours", ["trap 'echo E' ERR", EVAL]),
+    Known("a trace shows an eval of ours", ["set -x", EVAL]),
+    Known("a long `$_` is lost where the shell is asked, and what put PS2 back is in it",
+          ["exec 2>(/dev/null|&-)|PROMPT_COMMAND.*", ".{130000,}"], "local"),
+    Known("a long `$_` is lost where PS1 is readonly, and `:` is in it", ["declare -r PS.*", ".{130000,}"], "local"),
+    Known("with `set -v`, what runs nothing has a newline as output", ["set -v", r"\s*|\s*# c\s*"]),
+    Known("with `set -v` and a readonly prompt, commands are output", ["declare -r PS.*", "set -v"]),
+    Known("by chance, with `set -v`, the engine's own text is in the pieces of a stream", ["set -v"], "closed"),
+    Known("by chance, what a DEBUG trap prints is lost", ["trap 'echo D' DEBUG"], "closed, place"),
+    Known("`set -v` shows commands", ["set -v"], "place"),
+    Known("a session whose prompt is lost while its input can only be read is lost", ["exec 0</dev/tty"], "place"),
+    Known("a session whose prompt is lost while printf is disabled is lost", ["enable -n printf"]),
+    Known("PROMPT_COMMAND is readonly, and prompts are hidden", ["declare -r PROMPT_COMMAND"], "closed"),
+    Known("marks go to a file", ["exec >.~/o..", "exec 2>&1"], "closed"),
+    Known("a shell is said to have died before a last command that it ran",
           [".*PS0.*", ".*exit .*|.*kill -9.*|.*exec [<s].*|set -e; .*"], "closed, place"),
-    Known("new", "by chance, a program that reads is not seen beside a job",
+    Known("by chance, a program that reads is not seen beside a job",
           ["sleep 1000 &.*", "sh -c 'printf ready.*"], "place"),
-    Known("new", "lines behind an unbound variable run in an eval of ours, and not if typed",
+    Known("lines behind an unbound variable run in an eval of ours, and not if typed",
           ["set -u", r"alias .*|.*\\"]),
-    Known("19", "PROMPT_COMMAND is readonly, and a letter is a control character",
+    Known("PROMPT_COMMAND is readonly, and a letter is a control character",
           ["declare -r PROMPT_COMMAND", "stty (eof|intr|erase|kill|quit|susp) .*"], "place"),
-    Known("new", "bash takes an assigned list for an error behind a trap on SIGCHLD that runs at its prompt",
+    Known("bash takes an assigned list for an error behind a trap on SIGCHLD that runs at its prompt",
           ["trap .* CHLD", r"PROMPT_COMMAND=\(.*"], "local"),
-    Known("new", "the last prompt of a shell whose input ends is output", [".*PS1.*", ".*exec <.*"]),
+    Known("the last prompt of a shell whose input ends is output", [".*PS1.*", ".*exec <.*"], "closed, place"),
 ]  # fmt: skip
 
 
