@@ -16,6 +16,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
@@ -36,6 +37,9 @@ _RAYLET_POLL = 0.5
 _SWEEP_SECONDS = 15.0
 """Seconds for the supervisor's own cleanup, in addition to `stop_seconds`."""
 
+_KEPT_CANCELLATIONS = 1000
+"""Number of cancelled calls to remember that have not begun: as many as Ray has run at the same time."""
+
 
 class Host:
     """An environment as its actor manages it. It is used by one event loop only."""
@@ -52,6 +56,7 @@ class Host:
         self._outgoing: dict[int, AsyncGenerator[Any, None]] = {}
         self._incoming: dict[int, _Incoming] = {}
         self._calls: dict[str, asyncio.Task[Any]] = {}
+        self._cancelled: deque[str] = deque(maxlen=_KEPT_CANCELLATIONS)
 
     async def do(self, call: str, name: str, *args: Any) -> tuple[str, Any]:
         """Call one of the methods below, and return its encoded outcome.
@@ -63,6 +68,8 @@ class Host:
         """
         if self._ended is not None and self._ended.done():
             return "ended", self._ended.result()
+        if call in self._cancelled:
+            return "cancelled", None
         working = asyncio.ensure_future(getattr(self, name)(*args))
         if call:
             self._calls[call] = working
@@ -82,8 +89,13 @@ class Host:
             working.cancel()
 
     async def cancel(self, call: str) -> None:
-        """Cancel a call. Ray starts the calls of a driver in their order, so later ones find it cancelled."""
-        if (working := self._calls.get(call)) is not None:
+        """Cancel a call, and wait until it has ended.
+
+        A call with long arguments may come later, because Ray fetches these from an object store. It then does nothing.
+        """
+        if (working := self._calls.get(call)) is None:
+            self._cancelled.append(call)
+        else:
             working.cancel()
             await asyncio.wait((working,))
 

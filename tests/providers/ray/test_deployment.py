@@ -58,6 +58,34 @@ async def test_what_is_cancelled_leaves_the_rest_as_it_is(made: Made, mark: str)
     assert (await runtime.execute(Command(command=["echo", "on"]))).stdout == "on\n"
 
 
+async def test_a_long_command_that_is_cancelled_as_it_is_sent_does_not_run(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray fetches its text from an object store while the actor already gets the cancellation."""
+    deployment = made(resources={"far": 0.1})
+    await deployment.start()
+    runtime = deployment.runtime
+    await runtime.create_session(new_session())
+    sent = asyncio.Event()
+    send = channel.ActorChannel._send
+
+    def send_and_tell(self: channel.ActorChannel, *args: str, **options: str) -> object:
+        ref = send(self, *args, **options)
+        sent.set()
+        return ref
+
+    monkeypatch.setattr(channel.ActorChannel, "_send", send_and_tell)
+    text = "x" * (4 << 20)
+    for number in range(5):
+        sent.clear()
+        call = asyncio.ensure_future(runtime.run_in_session(BashAction(command=f"touch {tmp_path}/{number} # {text}")))
+        await sent.wait()
+        call.cancel()
+        assert isinstance(await raised(call), asyncio.CancelledError)
+    assert (await runtime.run_in_session(BashAction(command="echo on"))).output.strip() == "on"
+    assert os.listdir(tmp_path) == []
+
+
 # Where it is
 
 
