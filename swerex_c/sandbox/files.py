@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Self
 
+from swerex_c.engine.outcomes import retrieve_exception
 from swerex_c.exceptions import ProtocolError, SwerexException
 from swerex_c.files import tar
 from swerex_c.files.local import Entry, open_regular, too_long, walk
@@ -259,6 +260,7 @@ async def _feed(
                     produce(form, write)
 
         filling = asyncio.ensure_future(in_thread(fill))
+        filling.add_done_callback(retrieve_exception)  # after a cancellation nothing else asks for it
         try:
             await asyncio.shield(filling)
         except BaseException:
@@ -358,6 +360,7 @@ async def download(sandbox: Sandbox, source: str, target: str, progress: Progres
         async with await sandbox.start(text("get"), in_place(source)) as running:
             await running.close_input()
             receiving = asyncio.ensure_future(in_thread(_receive, sandbox, running, source, target, progress))
+            receiving.add_done_callback(retrieve_exception)  # after a cancellation nothing else asks for it
             await asyncio.shield(receiving)
     finally:
         if receiving is not None:  # the script has ended by now
