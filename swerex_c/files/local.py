@@ -16,23 +16,26 @@ import logging
 import os
 import select
 import stat
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from swerex_c.exceptions import ResourceError, UploadError
 from swerex_c.files.staging import Staging, open_below
 from swerex_c.files.writing import (
     BLOCK,
     check_path,
-    copy_contents,
     end_of_links,
     is_replaceable,
+    named,
     overwritten,
     wait_for,
     write_all,
 )
+from swerex_c.utils.threads import check_cancelled
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 __all__ = ["Entry", "copy", "open_regular", "read_text", "too_long", "walk", "write_text"]
 
@@ -58,7 +61,6 @@ def read_text(
     errors: str | None = None,
     *,
     limit: int | None = None,
-    gone: threading.Event | None = None,
 ) -> str:
     """Read a file's text as `Path(path).read_text(encoding, errors)` does.
 
@@ -69,20 +71,19 @@ def read_text(
         encoding: None is the locale's encoding.
         errors: how to handle bytes that cannot be decoded; None raises UnicodeDecodeError.
         limit: maximum number of bytes to read; None is no limit.
-        gone: set by the caller when it no longer wants the text.
 
     Raises:
         ResourceError: if the file has more than `limit` bytes, or has no end.
         TimeoutError: if a named pipe or a terminal gives no data for ten seconds.
     """
     check_path(path)
-    data = b"".join(_read(path, limit, gone))
+    data = b"".join(_read(path, limit))
     with io.TextIOWrapper(io.BytesIO(data), encoding, errors) as file:
         del data
         return file.read()
 
 
-def _read(path: str, limit: int | None, gone: threading.Event | None) -> Iterator[bytes]:
+def _read(path: str, limit: int | None) -> Iterator[bytes]:
     fd = os.open(path, _READ)
     try:
         status = os.fstat(fd)
@@ -93,12 +94,13 @@ def _read(path: str, limit: int | None, gone: threading.Event | None) -> Iterato
         done = 0
         if limit is not None and status.st_size > limit:
             raise too_long(path, limit)
-        while gone is None or not gone.is_set():
-            # A named pipe reads as ended until its first writer opens it, so wait.
-            if waits and not wait_for(fd, select.POLLIN, path, gone):
-                return
+        while True:
+            check_cancelled()
+            if waits:  # a named pipe reads as ended until its first writer opens it
+                wait_for(fd, select.POLLIN, path)
             try:
-                data = os.read(fd, block)
+                with named(path):
+                    data = os.read(fd, block)
             except BlockingIOError:  # some files in /proc claim to be regular
                 waits = True
                 continue
@@ -134,7 +136,7 @@ def write_text(path: str, content: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         old = os.lstat(path)
     if old is not None and not (is_replaceable(old) and os.access(path, os.W_OK, effective_ids=True)):
-        with overwritten(path, len(data)) as fd:
+        with named(path), overwritten(path, len(data)) as fd:
             write_all(fd, [data])
         return
     with Staging(path) as staging:
@@ -186,7 +188,8 @@ def copy(source: str, target: str, *, follow: bool = True) -> None:
                 staging.link(entry.name, entry.link())
             else:
                 with entry.open() as file, staging.file(entry.name, mode, mtime_ns if entry.name else None) as fd:
-                    copy_contents(file.fileno(), fd)
+                    while data := file.read(BLOCK):
+                        write_all(fd, [data])
         staging.commit(name, follow=follow)
 
 
@@ -294,7 +297,22 @@ def open_regular(path: str, directory: int | None = None) -> BinaryIO:
         kind = stat.S_IFMT(os.fstat(fd).st_mode)
         if kind != stat.S_IFREG:
             raise UploadError(f"Cannot copy {path!r}: it is {_KINDS.get(kind, 'a directory')}")
-        return open(fd, "rb")
+        return io.BufferedReader(_Source(fd, path))
     except BaseException:
         os.close(fd)
         raise
+
+
+class _Source(io.FileIO):
+    """An open file to copy. Errors name it, and reading ends when the call is cancelled."""
+
+    def __init__(self, fd: int, path: str):
+        super().__init__(fd)
+        self._path = path
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        check_cancelled()
+        with named(self._path):
+            if (size := super().readinto(buffer)) is None:  # some files in /proc claim to be regular
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            return size

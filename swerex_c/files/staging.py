@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, Self
 
 from swerex_c.exceptions import UploadError
-from swerex_c.files.writing import check_path, copy_contents, end_of_links, is_replaceable, overwritten
+from swerex_c.files.writing import check_path, copy_contents, end_of_links, is_replaceable, named, overwritten
 
 __all__ = ["RIGHTS", "Staging", "open_below"]
 
@@ -227,7 +227,7 @@ class Staging:
         else:
             path = end_of_links(self.target) if follow else self.target
         above, base = os.path.split(path)
-        with _named(path), _opened(None, above or ".") as there:
+        with named(path), _opened(None, above or ".") as there:
             old = _lstat(base, there)
             if old is not None and stat.S_ISDIR(old.st_mode):
                 raise UploadError(f"Cannot copy a file to {path!r}: a directory is there")
@@ -274,7 +274,7 @@ class Staging:
                     elif old is not None and (problem := _misfit(directory, old.st_mode)):
                         raise UploadError(f"Cannot copy a {'directory' if directory else 'file'} to {to!r}: {problem}")
                     elif move:
-                        with _named(to):
+                        with named(to):
                             if not directory:
                                 self._move_file(entry.name, staged, entry.name, there, old)
                             elif not _move_directory(entry.name, staged, there):
@@ -304,7 +304,7 @@ class Staging:
     def _finish(self, root: int, name: str) -> None:
         mode, mtime_ns = self._directories[name]
         where = os.path.join(self.target, name)
-        with _named(where), _opened(root, name, where, os.O_RDONLY) as fd:
+        with named(where), _opened(root, name, where, os.O_RDONLY) as fd:
             if mode is not None:
                 os.fchmod(fd, mode & RIGHTS)
             if mtime_ns is not None:
@@ -499,17 +499,6 @@ def _opened(root: int | None, path: str, where: str | None = None, flags: int = 
         yield fd
     finally:
         os.close(fd)
-
-
-@contextlib.contextmanager
-def _named(path: str) -> Iterator[None]:
-    """Name this path in errors of the block, which know it only by a descriptor."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None or error.filename == path:
-            raise
-        raise type(error)(error.errno, error.strerror, path) from error
 
 
 def _lstat(base: str, there: int | None) -> os.stat_result | None:

@@ -7,14 +7,15 @@ import errno
 import os
 import select
 import stat
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 from swerex_c.exceptions import InvalidInputError
+from swerex_c.utils.threads import check_cancelled
 
 __all__ = [
-    "BLOCK", "check_path", "copy_contents", "end_of_links", "is_replaceable", "overwritten", "wait_for", "write_all",
+    "BLOCK", "check_path", "copy_contents", "end_of_links", "is_replaceable", "named", "overwritten", "wait_for",
+    "write_all",
 ]  # fmt: skip
 
 BLOCK = 1 << 20
@@ -79,22 +80,32 @@ def _waiting(fd: int, write: Callable[[], int]) -> int:
             wait_for(fd, select.POLLOUT)
 
 
-def wait_for(fd: int, event: int, path: str | None = None, gone: threading.Event | None = None) -> bool:
-    """Wait until a descriptor can be read or written. Returns False if `gone` was set meanwhile.
+def wait_for(fd: int, event: int, path: str | None = None) -> None:
+    """Wait until a descriptor can be read or written.
 
     Raises:
+        concurrent.futures.CancelledError: if the call is no longer wanted; see `swerex_c.utils.threads`.
         TimeoutError: if the descriptor is not ready within ten seconds.
     """
     poll = select.poll()
     poll.register(fd, event)
     deadline = time.monotonic() + _STILL_SECONDS
     while not poll.poll(_LOOK_SECONDS * 1000):
-        if gone is not None and gone.is_set():
-            return False
+        check_cancelled()
         if time.monotonic() > deadline:
             how = "It sent no data" if event == select.POLLIN else "It accepted no data"
             raise TimeoutError(errno.ETIMEDOUT, f"{how} for {_STILL_SECONDS:g} seconds", path)
-    return True
+
+
+@contextlib.contextmanager
+def named(path: str) -> Iterator[None]:
+    """Name this path in errors of the block, which know the file only by a descriptor."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename == path:
+            raise
+        raise type(error)(error.errno, error.strerror, path) from error
 
 
 def copy_contents(source: int, fd: int) -> None:

@@ -125,21 +125,14 @@ class LocalRuntime(SessionsRuntime):
             ResourceError: if the file has more than `read_limit` bytes, or has no end.
             TimeoutError: if a named pipe or a terminal gives no data for ten seconds.
         """
-        import threading
-
         from swerex_c.files.local import read_text
         from swerex_c.models import ReadFileResponse
         from swerex_c.utils.threads import in_file_thread
 
         reject_text(request, "read_file", "ReadFileRequest(path={})")
         self._check_open()
-        gone, limit = threading.Event(), self._config.read_limit
-        try:
-            content = await in_file_thread(
-                read_text, request.path, request.encoding, request.errors, limit=limit, gone=gone
-            )
-        finally:
-            gone.set()
+        limit = self._config.read_limit
+        content = await in_file_thread(read_text, request.path, request.encoding, request.errors, limit=limit)
         return ReadFileResponse(content=content)
 
     async def write_file(self, request: models.WriteFileRequest) -> models.WriteFileResponse:
@@ -169,10 +162,7 @@ class LocalRuntime(SessionsRuntime):
         return UploadResponse()
 
     async def download(self, source_path: str, target_path: str) -> None:
-        """Copy a file or a tree by the rules of `upload`.
-
-        A target that is a link is replaced, not followed.
-        """
+        """Copy a file or a tree by the rules of `AbstractRuntime.download`."""
         from swerex_c.files.local import copy
         from swerex_c.utils.threads import in_file_thread
 

@@ -188,9 +188,10 @@ async def in_file_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kw
     """Call a blocking function for a file as `in_thread` does, up to a limit of calls.
 
     The limit is for calls that run at once. A long call no longer counts, so that it delays the others by half a second
-    at most.
+    at most. If the caller is cancelled, the function finds out by `check_cancelled`.
     """
-    done, work = _future_and_work(lambda: function(*args, **kwargs))
+    cancellation = Cancellation()
+    done, work = _future_and_work(lambda: cancellation.run(lambda: function(*args, **kwargs)))
     call = _Call(work)
     try:
         _file_calls.add(call)
@@ -201,6 +202,7 @@ async def in_file_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kw
         return result
     finally:
         done.cancel()  # if the wait was interrupted
+        cancellation.cancel()
         _file_calls.drop(call)
 
 

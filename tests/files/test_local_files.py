@@ -7,7 +7,7 @@ import os
 import stat
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -59,6 +59,20 @@ def test_a_nul_in_a_path_is_refused(call) -> None:
 
 
 # Writing
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "path"),
+    [
+        pytest.param(lambda: read_text("/proc/self/mem"), errno.EIO, "/proc/self/mem", id="read"),
+        pytest.param(lambda: upload("/proc/self/mem", "t"), errno.EIO, "/proc/self/mem", id="copy"),
+        pytest.param(lambda: write_text("/dev/full", "x"), errno.ENOSPC, "/dev/full", id="write in place"),
+    ],
+)
+def test_a_failure_names_its_file(here: Path, call: Callable[[], object], number: int, path: str) -> None:
+    with pytest.raises(OSError, check=lambda error: (error.errno, error.filename) == (number, path)):
+        call()
+    assert_no_leftovers(here)
 
 
 def test_a_new_file_has_the_mode_that_open_gives(here: Path) -> None:
@@ -262,7 +276,7 @@ def test_a_target_on_another_file_system(here: Path) -> None:
                     staging.link(entry.name, entry.link())
                 else:
                     with entry.open() as file, staging.file(entry.name, mode(entry.path)) as fd:
-                        local.copy_contents(file.fileno(), fd)
+                        local.write_all(fd, [file.read()])
             os.mkdir(f"{other}/bin")
             staging.commit()
         assert everything(other) == everything("s")
