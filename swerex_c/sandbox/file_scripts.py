@@ -111,7 +111,7 @@ def _refusal(sandbox: Sandbox, reason: str, told: str, path: str, what: str) -> 
     if reason == "kind":
         return UploadError(f"Cannot copy {path!r}: it is {told}")
     if reason == "short":
-        return UploadError(f"{what} has failed: {path!r} changed during the copy, or its data was cut off")
+        return UploadError(f"{what} has failed: its source changed during the copy, or its data was cut off")
     if reason == "lack":
         return NotSupportedError(
             f"{what} needs programs that {sandbox.backend.name} lacks: {told}. Install them there "
