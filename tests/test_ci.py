@@ -7,10 +7,11 @@ import select
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.support.wait import until
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.slow
@@ -128,9 +129,7 @@ def test_a_daemon_is_ended_with_its_step(tmp_path: Path) -> None:
 
 def test_a_gate_that_is_killed_takes_its_steps_along(tmp_path: Path) -> None:
     with begin(tmp_path, "Step('long', 'echo $$ > pid; exec sleep 1000')") as process:
-        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-            assert process.poll() is None
-            time.sleep(0.01)
+        until(lambda: process.poll() is not None or (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
         descriptor = os.pidfd_open(int((tmp_path / "pid").read_text()))
         process.kill()
     assert select.select([descriptor], [], [], 60)[0]

@@ -167,7 +167,7 @@ def test_exec_ends_with_a_code_whenever_it_is_ended(number: signal.Signals) -> N
         ) as process:
             assert process.stdout is not None and process.stderr is not None
             assert process.stdout.readline() == "up\n"
-            time.sleep(step * 0.2 / rounds)
+            time.sleep(step * 0.2 / rounds)  # any moment of an end
             process.send_signal(number)
             assert (process.wait(DEADLINE) in (0, 128 + number), process.stderr.read()) == (True, ""), step
 

@@ -21,7 +21,8 @@ from swerex_c.exceptions import (
 )
 from swerex_c.models import Command, ReadFileRequest, WriteFileRequest
 from swerex_c.utils import background
-from tests.support.targets import DEADLINE, DEPLOYMENTS, LOST, Session, Target, seconds, until
+from tests.support.targets import DEADLINE, DEPLOYMENTS, LOST, Session, Target, seconds
+from tests.support.wait import until_async
 
 TARGETS = DEPLOYMENTS
 
@@ -34,7 +35,7 @@ async def deployment(target: Target) -> AsyncIterator[AbstractDeployment]:
     made = target.make()
     yield made
     await made.stop()
-    await until(lambda: as_before(target, before))
+    await until_async(lambda: as_before(target, before))
 
 
 async def as_before(target: Target, before: set[str]) -> bool:
@@ -145,7 +146,7 @@ async def test_starts_and_stops_keep_nothing_in_this_process(target: Target, dep
     first = await kept()
     await once()
     await once()
-    await until(as_first)
+    await until_async(as_first)
 
 
 async def count_tasks() -> int:
@@ -160,7 +161,7 @@ async def test_as_a_context(target: Target) -> None:
             assert await says(deployment, "echo hi") == "hi\n"
             raise ZeroDivisionError
     assert await is_down(deployment)
-    await until(lambda: as_before(target, before))
+    await until_async(lambda: as_before(target, before))
 
 
 async def test_a_stop_ends_everything(target: Target, deployment: AbstractDeployment) -> None:
@@ -181,7 +182,7 @@ async def test_a_stop_ends_everything(target: Target, deployment: AbstractDeploy
         done = await deployment.runtime.execute(Command(command=count, timeout=DEADLINE))
         return done.stdout.count(number) >= 5
 
-    await until(all_run)
+    await until_async(all_run)
     await deployment.stop()
     ends = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), DEADLINE)
     assert isinstance(ends[0], SwerexException), ends
@@ -265,7 +266,7 @@ async def test_one_that_is_dropped_is_stopped(target: Target) -> None:
     await session.run(f"sleep {number} &")
     del deployment, session
     gc.collect()
-    await until(lambda: as_before(target, before))
+    await until_async(lambda: as_before(target, before))
     await target.end(number)
 
 

@@ -20,7 +20,8 @@ from swerex_c.exceptions import (
     SessionExistsError,
     SwerexException,
 )
-from tests.support.targets import ALL, DEADLINE, Session, Target, known, seconds, token, until, uses
+from tests.support.targets import ALL, DEADLINE, Session, Target, known, seconds, token, uses
+from tests.support.wait import until_async
 
 wrong = pytest.mark.wrong_in_original
 
@@ -514,4 +515,4 @@ async def test_close_under_a_command(session: Session, target: Target) -> None:
     for call in calls:
         with pytest.raises(SwerexException):
             await asyncio.wait_for(call, DEADLINE)
-    await until(lambda: target.is_sleeping(number, 0))
+    await until_async(lambda: target.is_sleeping(number, 0))

@@ -16,7 +16,7 @@ from swerex_c.engine import completions
 from swerex_c.engine.completions import current_completions
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
-from tests.support.wait import DEADLINE
+from tests.support.wait import DEADLINE, until_async
 
 Release = Callable[[], object]
 Trigger = Callable[[], object]
@@ -103,7 +103,7 @@ async def test_a_loop_that_would_not_sleep_is_not_waited_for() -> None:
     assert queue.inline_wait() == 0, "a timer is due"
     soon.cancel()
     later.cancel()
-    await asyncio.sleep(0.002)
+    await until_async(lambda: queue.inline_wait() == completions.INLINE_MICROSECONDS)
     loop.call_soon(int)
     assert queue.inline_wait() == 0, "a callback is ready"
     await asyncio.sleep(0)

@@ -155,7 +155,7 @@ async def test_cancels_leave_no_thread_and_no_descriptor(make: Make, reach: Engi
     for _ in range(8):
         deployment = make()
         starting = asyncio.ensure_future(deployment.start())
-        await asyncio.sleep(draw.random() * 0.5)
+        await asyncio.sleep(draw.random() * 0.5)  # any moment of a start
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
         await deployment.stop()

@@ -351,7 +351,7 @@ def test_a_cancelled_download_writes_to_no_other_file(
             download = asyncio.create_task(client.download(str(tmp_path / "source"), str(tmp_path / "target")))
             await asyncio.to_thread(writing.wait, DEADLINE)
             download.cancel()
-            await asyncio.wait([download], timeout=0.2)  # so that it may close what it has open
+            await settle()  # so that it may close what it has open
             opened = [open(tmp_path / "mine", "r+b") for _ in range(10)]
             go_on.set()
             await asyncio.wait([download])

@@ -47,7 +47,7 @@ from tests.support.frames_tools import Proxy
 from tests.support.raw_http import read_request, serving
 from tests.support.server_process import KEY, Server, connections_to, environment
 from tests.support.server_process import serving as server_process
-from tests.support.wait import DEADLINE, until_async
+from tests.support.wait import DEADLINE, settle, until_async
 
 HEADERS = {"X-API-Key": KEY}
 
@@ -422,7 +422,7 @@ async def test_a_connection_that_breaks_while_a_file_is_read(tmp_path: Path, mon
         client = JsonClient(url, HEADERS)
         uploading = asyncio.create_task(client.upload(str(tmp_path / "f"), "/x"))
         await gone.wait()
-        await asyncio.wait([uploading], timeout=0.2)  # so that the client may notice before the piece is read
+        await settle()  # so that the client may notice before the piece is read
         go_on.set()
         with pytest.raises(ConnectionLostError):
             await uploading

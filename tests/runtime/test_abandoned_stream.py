@@ -13,7 +13,7 @@ from swerex_c.exceptions import SwerexException
 from swerex_c.runtime.abstract import BashAction, CloseBashSessionRequest, CreateBashSessionRequest
 from tests.support.runtimes import RUNTIMES
 from tests.support.server_process import Server, serving
-from tests.support.wait import DEADLINE
+from tests.support.wait import DEADLINE, settle
 
 pytestmark = pytest.mark.usefixtures("family")
 
@@ -61,7 +61,7 @@ async def test_a_stream_is_left(kind: str, becomes: str, how: str, server: Serve
         await stream.aclose()
     del stream
     gc.collect()
-    await asyncio.sleep(0.01)  # a generator that was collected is closed by a task
+    await settle()  # a generator that was collected is closed by a task
     gc.collect()
     await runtime.close()
     gc.collect()

@@ -75,7 +75,7 @@ class Creates:
     async def failures(self, close: Callable[[], Any], after: float) -> list[str]:
         """The names of the sessions that did not start, because they were closed `after` seconds."""
         tasks = [asyncio.create_task(self.create(name)) for name in NAMES]
-        await asyncio.sleep(after)
+        await asyncio.sleep(after)  # any moment of their starts
         await close()
         results = zip(NAMES, await asyncio.gather(*tasks, return_exceptions=True), strict=True)
         failed = {name: result for name, result in results if result is not None}

@@ -40,6 +40,7 @@ from swerex_c.sandbox.api_backend import ApiBackend
 from swerex_c.sandbox.backend import Process
 from swerex_c.utils import background
 from tests.support.local_api_backend import Here, HereProgram
+from tests.support.processes import written_when_stuck
 from tests.support.wait import DEADLINE, until_async
 
 
@@ -189,17 +190,19 @@ async def test_a_terminal_that_is_hung_up_lets_go_of_the_program(here: Here) -> 
 
 async def test_a_client_that_is_killed_before_the_start_is_told(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     """The program runs already, and would keep its open input."""
-    start = here.exec
+    start, killed = here.exec, threading.Event()
 
     async def slowly(*arguments: Any) -> Any:
         program = await start(*arguments)
-        await asyncio.sleep(0.3)  # as an API whose answer is on its way
+        await until_async(killed.is_set)  # as an API whose answer is on its way
         return program
 
     monkeypatch.setattr(here, "exec", slowly)
     with Client(here, "cat") as client:
         await until_async(lambda: here.programs)
         client.process.kill()
+        client.process.wait()
+        killed.set()
         await until_async(lambda: here.programs[0].abandoned == 1)
 
 
@@ -208,20 +211,15 @@ def test_output_that_nobody_reads_stops_the_program(here: Here) -> None:
     with Client(here, "sh", "-c", "echo $$ >pid; exec yes") as client:
         assert client.read().startswith(b"y\r\n")
         pid = int((here.directory / "pid").read_text())
-        before = -1
-        end = time.monotonic() + DEADLINE
-        while (now := int(Path(f"/proc/{pid}/io").read_text().split()[3])) != before:  # wchar
-            assert time.monotonic() < end and now < 8_000_000
-            before = now
-            time.sleep(0.3)
+        assert written_when_stuck(pid) < 8_000_000
         os.kill(pid, signal.SIGKILL)
 
 
 async def test_the_end_of_the_place_is_told(here: Here, runtime: SandboxRuntime) -> None:
     await runtime.create_session(CreateBashSessionRequest())
-    running = asyncio.ensure_future(runtime.run_in_session(BashAction(command="echo a; sleep 1000", timeout=DEADLINE)))
-    await until_async(lambda: any(it.master is not None for it in here.programs))
-    await asyncio.sleep(0.2)
+    action = BashAction(command="echo a >~/on; sleep 1000", timeout=DEADLINE)
+    running = asyncio.ensure_future(runtime.run_in_session(action))
+    await until_async((here.directory / "on").exists)
     here.lost = here.refuses = "The sandbox was ended"
     for each in here.programs:
         if each.process.returncode is None:

@@ -501,6 +501,7 @@ async def test_a_forked_child_cannot_use_the_parents_sandbox(here: Any) -> None:
     assert (await background.run(execute(here.it, Command(command=["true"]), LIMIT))).exit_code == 0
 
 
+@pytest.mark.idle
 async def test_starts_at_once_do_not_hold_up_the_loop() -> None:
     """64 sandboxes start their loaders in the one loop, which goes on meanwhile."""
     places = [_Sandbox(Here()) for _ in range(64)]

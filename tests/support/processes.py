@@ -10,7 +10,7 @@ import signal
 import time
 from pathlib import Path
 
-from tests.support.wait import DEADLINE
+from tests.support.wait import DEADLINE, until
 
 _PR_SET_CHILD_SUBREAPER = 36
 _prctl = ctypes.CDLL(None).prctl
@@ -47,6 +47,19 @@ def command_line(pid: int) -> str:
 def running(words: str) -> list[int]:
     """Ids of this worker's descendants whose command line contains the words."""
     return [pid for pid, line in command_lines().items() if words in line]
+
+
+def written_when_stuck(pid: int) -> int:
+    """Return how many bytes a program has written once it goes on waiting in a write."""
+    seen: list[tuple[str, int]] = []
+
+    def is_stuck() -> bool:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        seen.append((state, int(Path(f"/proc/{pid}/io").read_text().split()[3])))  # wchar
+        return len(seen) > 50 and set(seen[-50:]) == {("S", seen[-1][1])}
+
+    until(is_stuck, "it goes on writing")
+    return seen[-1][1]
 
 
 class Family:

@@ -33,7 +33,7 @@ from swerex_c.models import (
 from swerex_c.runtime.abstract import AbstractRuntime
 from tests.support import needs
 from tests.support.results import WrongAnswer
-from tests.support.wait import DEADLINE
+from tests.support.wait import DEADLINE, until_async
 
 ABILITIES = frozenset({"download", "stream"})
 """What a runtime may lack."""
@@ -93,7 +93,7 @@ class Target:
         await self.until_sleeping(number, 0)
 
     async def until_sleeping(self, number: str, count: int) -> None:
-        await until(lambda: self.is_sleeping(number, count))
+        await until_async(lambda: self.is_sleeping(number, count))
 
     async def is_sleeping(self, number: str, count: int) -> bool:
         return await self.sleeping(number) == count
@@ -169,13 +169,6 @@ def token() -> str:
 def seconds() -> str:
     """Return a number of seconds that no other process sleeps for."""
     return f"86{secrets.randbelow(10**8):08d}"
-
-
-async def until(condition: Callable[[], Awaitable[object]]) -> None:
-    """Wait until something holds; at DEADLINE that is an error."""
-    async with asyncio.timeout(DEADLINE):
-        while not await condition():
-            await asyncio.sleep(0.02)
 
 
 def uses(ability: str) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., Awaitable[None]]]:

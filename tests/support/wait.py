@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -31,20 +32,25 @@ def until(condition: Callable[[], Any], what: str = "it does not come to hold") 
 
 
 async def until_async(condition: Callable[[], Any], what: str = "it does not come to hold") -> Any:
-    """Wait as `until` does, while the event loop goes on."""
+    """Wait as `until` does, while the event loop goes on. The condition may be a coroutine."""
     end = time.monotonic() + DEADLINE
-    while not (found := condition()):
+    while True:
+        found = condition()
+        if inspect.isawaitable(found):
+            found = await found
+        if found:
+            return found
         assert time.monotonic() < end, what
         await asyncio.sleep(PAUSE)
-    return found
 
 
 async def until_dead(place: AbstractDeployment, timeout: float = 5.0) -> None:
     """Ask whether it lives until it does not, or that raises."""
-    end = time.monotonic() + DEADLINE
-    while await place.is_alive(timeout=timeout):
-        assert time.monotonic() < end, "it lives"
-        await asyncio.sleep(PAUSE)
+
+    async def is_dead() -> bool:
+        return not await place.is_alive(timeout=timeout)
+
+    await until_async(is_dead, "it lives")
 
 
 async def until_ready(fd: int, *, write: bool = False) -> None:

@@ -26,6 +26,7 @@ def drop(thing):
     ring.append(ring)
 
 sys.path[:0] = [{root!r}]
+from tests.support.wait import until
 """
 
 DEPLOYMENT = """
@@ -50,8 +51,7 @@ drop(asyncio.run(started()))
 with background._lock:  # as a caller has it that starts the loop
     gc.collect()
     assert not Nowhere.ended
-while not Nowhere.ended:
-    time.sleep(0.01)
+until(lambda: Nowhere.ended)
 """
 
 PLACE = """
@@ -68,8 +68,7 @@ del place
 with background._lock:  # as a caller has it that starts the loop
     gc.collect()
     assert not shells._closed
-while needs.mentioning(mark):
-    time.sleep(0.01)
+until(lambda: not needs.mentioning(mark))
 """
 
 CLIENT = """
@@ -92,8 +91,7 @@ drop(client)
 del client
 with background._lock:  # as a caller has it that starts the loop
     gc.collect()
-while http._sessions:
-    time.sleep(0.01)
+until(lambda: not http._sessions)
 """
 
 

@@ -7,7 +7,6 @@ import concurrent.futures
 import os
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from swerex_c.sandbox.clients import CompletedCommand, run_command
 from swerex_c.utils import background
 from swerex_c.utils.threads import Cancellation, check_cancelled, in_cancellable_thread
 from tests.support.processes import running
-from tests.support.wait import settle, until_async
+from tests.support.wait import settle, until, until_async
 
 
 def program(text: str, **how: Any) -> Callable[[], CompletedCommand]:
@@ -88,9 +87,7 @@ async def test_a_cancelled_call_begins_no_further_step() -> None:
 
     def steps() -> None:
         begun.set()
-        while True:
-            check_cancelled()
-            time.sleep(0.01)
+        until(check_cancelled)
 
     def work() -> None:
         try:

@@ -135,9 +135,10 @@ async def test_a_full_cluster_is_waited_for(made: Made) -> None:
     late = made(resources={"far": 4}, startup_timeout=1.5)
     error = await raised(late.start())
     assert type(error) is StartupTimeoutError and "4 far" in str(error) and "1.5 seconds" in str(error)
+    await until_async(lambda: len(actors()) == 1)
     second = made(resources={"far": 4})
     starting = asyncio.ensure_future(second.start())
-    await asyncio.sleep(0.5)
+    await until_async(lambda: len(actors()) == 2)
     assert not starting.done()
     await first.stop()
     await starting
@@ -148,9 +149,10 @@ async def test_a_start_that_is_cancelled_or_stopped_leaves_nothing(made: Made, m
     first = made(resources={"far": 4})
     await first.start()
     for how in ("cancel", "stop"):
+        await until_async(lambda: len(actors()) == 1)
         waiting = made(resources={"far": 4})
         starting = asyncio.ensure_future(waiting.start())
-        await asyncio.sleep(0.5)
+        await until_async(lambda: len(actors()) == 2)
         if how == "cancel":
             starting.cancel()
         else:
@@ -161,7 +163,7 @@ async def test_a_start_that_is_cancelled_or_stopped_leaves_nothing(made: Made, m
     await first.stop()
     for delay in (0.1, 0.3, 0.5):
         starting = asyncio.ensure_future(made(runtime_env={"env_vars": {"SWX_WHOSE": mark}}).start())
-        await asyncio.sleep(delay)
+        await asyncio.sleep(delay)  # any moment of a start
         starting.cancel()
         await asyncio.wait([starting])
         await made[-1].stop()

@@ -137,6 +137,8 @@ DRIVER = """
 import asyncio, os, ray, sys
 from swerex_c.deployment.config import RayDeploymentConfig
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
+from tests.support.ray_cluster import running
+from tests.support.wait import until_async
 async def main():
     deployment = RayDeploymentConfig(num_cpus=0.1, address=sys.argv[1]).get_deployment()  # which connects
     await deployment.start()
@@ -144,7 +146,7 @@ async def main():
     hide = f"(trap '' HUP TERM; exec setsid env -i nohup sleep {sys.argv[2]} >/dev/null 2>&1) &"
     await deployment.runtime.run_in_session(BashAction(command=hide))
     call = asyncio.ensure_future(deployment.runtime.execute(Command(command=["sleep", sys.argv[2]])))
-    await asyncio.sleep(0.5)
+    await until_async(lambda: len(running(f"sleep {sys.argv[2]}")) >= 2)
     print("ready", flush=True)
     if sys.argv[3] == "shutdown":
         ray.shutdown()
@@ -185,6 +187,8 @@ LEFT = """
 import asyncio, os, ray, sys
 from swerex_c.deployment.config import RayDeploymentConfig
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest, UploadRequest
+from tests.support.ray_cluster import actors, running
+from tests.support.wait import until_async
 def deployment(**more):
     return RayDeploymentConfig(num_cpus=0.1, address=sys.argv[1], **more).get_deployment()
 async def told(name, work):
@@ -206,14 +210,13 @@ async def main():
         first = deployment(resources={"far": 4}, startup_timeout=60)
         await first.start()
         starting = asyncio.ensure_future(two.start())
-        while two._channel is None:  # until Ray has been asked for the actor
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(1)
+        await until_async(lambda: two._channel and len(actors()) == 3)  # with that of `one`
         ray.shutdown()
         await told("start", starting)
     else:
-        pending = asyncio.ensure_future(runtime.execute(Command(command=["sleep", "1000"])))
-        await asyncio.sleep(0.5)
+        sleeps = ["sleep", f"1000.{os.getpid()}"]
+        pending = asyncio.ensure_future(runtime.execute(Command(command=sleeps)))
+        await until_async(lambda: running(" ".join(sleeps)))
         ray.shutdown()
         if sys.argv[2] == "again":
             ray.init(address=sys.argv[1], log_to_driver=False)
@@ -330,8 +333,9 @@ async def test_a_container_ends_with_its_actor(made: Made, docker: Engine, bash_
             await deployment.stop()
             assert not docker.docker("ps", "-aq")
             continue
-        call = asyncio.ensure_future(runtime.run_in_session(BashAction(command="read -t 100 </dev/tty; sleep 100")))
-        await asyncio.sleep(0.2)
+        stream = runtime.stream_in_session(BashAction(command="echo on; read -t 100 </dev/tty; sleep 100"))
+        assert await anext(stream) == "on\n"
+        call = asyncio.ensure_future(anext(stream))
         if how == "actor":
             ray.kill(deployment._channel._handle)
         elif how == "server":
