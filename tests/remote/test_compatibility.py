@@ -84,7 +84,7 @@ EXPECTED: dict[str, Any] = {
     "upload_merges": {"both": "644 more", "new": "644 more", "old": "644 merged"},
     "upload_nothing": "FileNotFoundError",
     "nobody_there": [False, True],
-    "not_there_in_time": ["TimeoutError", True],
+    "not_there_in_time": "TimeoutError",
     "closed": True,
 }
 """What ours do. Every case has a line."""

