@@ -27,6 +27,7 @@ from swerex_c.runtime.abstract import BashAction, CloseBashSessionRequest, Creat
 from swerex_c.runtime.config import LocalRuntimeConfig
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
+from tests.support.processes import alive, state
 from tests.support.slow_start import Slow
 from tests.support.wait import DEADLINE, settle, until_async
 
@@ -100,19 +101,8 @@ async def pid_of(runtime: LocalRuntime, name: str = "s") -> int:
     return int((await run(runtime, "echo $$", name)).split()[0])
 
 
-def state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "X"
-
-
 def ended_or_stopped(pid: int) -> bool:
     return state(pid) in "XZT"
-
-
-def lives(pid: int) -> bool:
-    return state(pid) not in "XZ"
 
 
 # -- what a session is
@@ -204,7 +194,7 @@ async def test_shells_of_other_surroundings_are_replaced(
         assert (await pid_of(runtime, name) == new[0]) == (name == "t")
         assert await run(runtime, "echo ${SWX_TEST_OF_WARM-no}; pwd", name) == f"{variable}\n{os.getcwd()}\n"
         assert await warm(runtime)
-        await until_async(lambda: not any(map(lives, old)))
+        await until_async(lambda: not any(map(alive, old)))
 
 
 async def test_surroundings_that_change_while_a_shell_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +257,7 @@ async def test_a_shell_that_was_ended_or_stopped_is_not_handed_out(runtime: Loca
         await create(runtime, str(i))
         assert await run(runtime, "echo here", str(i)) == "here\n"
         assert await pid_of(runtime, str(i)) not in waiting
-    await until_async(lambda: not any(map(lives, waiting)))
+    await until_async(lambda: not any(map(alive, waiting)))
     assert await warm(runtime)
 
 
@@ -302,7 +292,7 @@ async def test_close_ends_all_that_wait(runtime: LocalRuntime) -> None:
     waiting = [*pids(runtime), await pid_of(runtime)]
     await asyncio.gather(runtime.close(), runtime.close())
     await runtime.close()
-    assert not any(map(lives, waiting))
+    assert not any(map(alive, waiting))
     with pytest.raises(RuntimeClosedError):
         await create(runtime)
     assert shells(runtime).waiting == 0
@@ -316,7 +306,7 @@ async def test_close_while_they_are_started() -> None:
     waiting = pids(runtime)
     await runtime.close()
     assert not await full
-    assert shells(runtime).waiting == 0 and not any(map(lives, waiting))
+    assert shells(runtime).waiting == 0 and not any(map(alive, waiting))
 
 
 async def test_close_while_startup_files_are_read(home: Path) -> None:
@@ -324,7 +314,7 @@ async def test_close_while_startup_files_are_read(home: Path) -> None:
     runtime = keeping()
     await until_async(lambda: (home / "pid").exists() and (home / "pid").read_text().endswith("\n"))
     await asyncio.wait_for(runtime.close(), DEADLINE)
-    assert not lives(int((home / "pid").read_text()))
+    assert not alive(int((home / "pid").read_text()))
 
 
 async def test_a_runtime_that_is_forgotten_keeps_none() -> None:
@@ -333,7 +323,7 @@ async def test_a_runtime_that_is_forgotten_keeps_none() -> None:
     waiting = pids(runtime)
     del runtime
     gc.collect()
-    await until_async(lambda: not any(map(lives, waiting)))
+    await until_async(lambda: not any(map(alive, waiting)))
 
 
 KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
@@ -366,7 +356,7 @@ async def test_the_end_of_the_process_leaves_none(end: str, number: int, home: P
     waiting = [int(word) for word in done.stdout.split()]
     assert len(waiting) == number
     assert ("Traceback" in done.stderr) == (end == "1 / 0") and "Exception in thread" not in done.stderr
-    await until_async(lambda: not any(map(lives, waiting)))
+    await until_async(lambda: not any(map(alive, waiting)))
 
 
 async def test_a_forked_child_has_its_own(runtime: LocalRuntime) -> None:
@@ -397,7 +387,7 @@ async def test_a_forked_child_has_its_own(runtime: LocalRuntime) -> None:
     assert os.waitstatus_to_exitcode(status) == 0
     with os.fdopen(read_end) as pipe:
         others = [int(word) for word in pipe.read().split()]
-    assert others and not any(map(lives, others))
+    assert others and not any(map(alive, others))
     assert pids(runtime) == waiting
     await create(runtime)
     assert await pid_of(runtime) == waiting[0]
@@ -462,7 +452,7 @@ async def test_a_deployment_has_them() -> None:
     waiting = pids(runtime)
     assert len(waiting) == SIZE
     await deployment.stop()
-    assert not any(map(lives, waiting))
+    assert not any(map(alive, waiting))
 
 
 @pytest.mark.slow
@@ -489,7 +479,7 @@ async def test_a_server_has_them(way: str, tmp_path: Path) -> None:
     if server is not None:
         server.terminate()
         await server.wait()
-    await until_async(lambda: not any(lives(int(pid)) for pid in shells_there))
+    await until_async(lambda: not any(alive(int(pid)) for pid in shells_there))
 
 
 def test_metrics_name_them() -> None:

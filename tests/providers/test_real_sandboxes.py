@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import hosts, images, needs
 from tests.support.docker_engine import Engine
-from tests.support.processes import command_line
+from tests.support.processes import alive, command_line
 from tests.support.wait import until
 
 
@@ -32,8 +32,8 @@ def test_an_engine_stops_with_its_containers(docker: Engine, bash_min: str) -> N
         image = images.provide(engine, "bash-min")
         container = engine.docker("run", "-d", "--pull", "never", "--network", "none", image, "sleep", "4242")
         inside = int(engine.docker("inspect", "-f", "{{.State.Pid}}", container))
-        assert needs.alive(inside) and traces(engine.directory)
-    assert traces(engine.directory) == [] and not needs.alive(inside)
+        assert alive(inside) and traces(engine.directory)
+    assert traces(engine.directory) == [] and not alive(inside)
     engine.stop()
 
 
@@ -96,6 +96,6 @@ def test_a_host_is_gone_when_it_is_stopped(kind: Callable[[], Any], request: pyt
             pids = [int(other.run("inspect", "-f", "{{.State.Pid}}", other.start(other.provide("bash-only"))))]
         else:
             pids = needs.mentioning(str(other.directory))
-        assert pids and all(map(needs.alive, pids))
-    assert traces(other.directory) == [] and not any(map(needs.alive, pids))
+        assert pids and all(map(alive, pids))
+    assert traces(other.directory) == [] and not any(map(alive, pids))
     other.stop()

@@ -32,6 +32,7 @@ from swerex_c.utils import background
 from tests.support import needs
 from tests.support.harness import no_signals, python_environment
 from tests.support.local_backend import NO_CAT, Here
+from tests.support.processes import alive
 from tests.support.sandboxes import Blocking
 from tests.support.wait import DEADLINE, until, until_async
 
@@ -89,7 +90,7 @@ def sleeping(number: str) -> list[int]:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if words[:2] == [b"sleep", number.encode()] and needs.alive(pid):
+        if words[:2] == [b"sleep", number.encode()] and alive(pid):
             found.append(pid)
     return found
 

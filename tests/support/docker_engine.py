@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.support import needs
-from tests.support.processes import command_line, descendants
+from tests.support.processes import alive, command_line, descendants
 
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
@@ -155,9 +155,9 @@ class Engine:
             except subprocess.TimeoutExpired:
                 self.daemon.kill()
                 self.daemon.wait()
-        if containerd and needs.alive(containerd):  # a dead dockerd leaves it
+        if containerd and alive(containerd):  # a dead dockerd leaves it
             needs.kill(containerd, signal.SIGTERM)
-            if not needs.wait_until(lambda: not needs.alive(containerd), 5):
+            if not needs.wait_until(lambda: not alive(containerd), 5):
                 needs.kill(containerd, signal.SIGKILL)
         for shim in self.shims():
             for pid in [*reversed(descendants(shim)), shim]:

@@ -16,7 +16,7 @@ from types import TracebackType
 import pytest
 
 from tests.support import images, needs
-from tests.support.processes import descendants
+from tests.support.processes import alive, descendants
 
 
 class Podman:
@@ -200,7 +200,7 @@ class Sshd:
             for pid in family:
                 needs.kill(pid, signal.SIGTERM)
             self.daemon.wait()
-            if not needs.wait_until(lambda: not any(map(needs.alive, family)), 2):
+            if not needs.wait_until(lambda: not any(map(alive, family)), 2):
                 for pid in family:
                     needs.kill(pid, signal.SIGKILL)
             self.daemon = None

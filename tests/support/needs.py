@@ -14,6 +14,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
+from tests.support.processes import alive
+
 T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -97,14 +99,6 @@ def alone(*words: str) -> list[str]:
     either when it ends or is killed."""
     capability(CAP_SYS_ADMIN, "CAP_SYS_ADMIN", "mounts that nobody else sees")
     return [program("unshare", "util-linux"), "--pid", "--kill-child", "--mount-proc", *words]
-
-
-def alive(pid: int) -> bool:
-    """Whether it is there and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def pids() -> Iterator[int]:

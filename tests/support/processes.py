@@ -44,6 +44,19 @@ def command_line(pid: int) -> str:
         return ""
 
 
+def state(pid: int) -> str:
+    """The letter of a process's state, as in R, S, T or Z; X of one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
+def alive(pid: int) -> bool:
+    """Whether it is there and no zombie."""
+    return state(pid) not in "XZ"
+
+
 def running(words: str) -> list[int]:
     """Ids of this worker's descendants whose command line contains the words."""
     return [pid for pid, line in command_lines().items() if words in line]
@@ -54,8 +67,7 @@ def written_when_stuck(pid: int) -> int:
     seen: list[tuple[str, int]] = []
 
     def is_stuck() -> bool:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        seen.append((state, int(Path(f"/proc/{pid}/io").read_text().split()[3])))  # wchar
+        seen.append((state(pid), int(Path(f"/proc/{pid}/io").read_text().split()[3])))  # wchar
         return len(seen) > 50 and set(seen[-50:]) == {("S", seen[-1][1])}
 
     until(is_stuck, "it goes on writing")

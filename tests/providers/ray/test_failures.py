@@ -17,6 +17,7 @@ from swerex_c.deployment.ray import RayDeployment
 from swerex_c.exceptions import MemoryLimitError, SandboxLostError, TimeLimitError
 from swerex_c.runtime.abstract import BashAction, BashObservation, Command, ReadFileRequest, UploadRequest
 from tests.support.docker_engine import Engine
+from tests.support.processes import alive
 from tests.support.ray_cluster import Made, Nodes, new_session, raised, running
 from tests.support.wait import until
 
@@ -88,14 +89,7 @@ async def test_a_process_dies(made: Made, tmp_path: Path, mark: str, what: str) 
     if what == "server":
         assert "was killed by signal 9" in words
     for pid in pids.values():
-        await asyncio.to_thread(until, lambda pid=pid: not Path(f"/proc/{pid}").exists() or _state(pid) == "Z")
-
-
-def _state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "Z"
+        await asyncio.to_thread(until, lambda pid=pid: not alive(pid))
 
 
 async def test_a_node_dies(nodes: Nodes, made: Made, tmp_path: Path, mark: str) -> None:
