@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -29,7 +28,6 @@ from swerex_c.runtime.abstract import (
     Command,
     CreateBashSessionRequest,
 )
-from swerex_c.utils import background
 from tests.support.daytona_fixtures import KEY, DaytonaWorld, make, server, world
 from tests.support.wait import DEADLINE, until_async
 
@@ -299,28 +297,6 @@ async def test_a_deletion_that_fails_is_told(world: DaytonaWorld, make: Make, ca
     assert "Failed to remove Daytona sandbox: Daytona does not permit it, or a quota is exhausted: " in caplog.text
     assert str(sandbox) in caplog.text and "15 idle minutes" in caplog.text
     world.lose(str(sandbox), "gone")
-
-
-async def test_nothing_is_left_in_this_process(world: DaytonaWorld, make: Make) -> None:
-    async def once() -> None:
-        deployment = make()
-        await deployment.start()
-        await session(deployment)
-        await run(deployment, "true")
-        await deployment.stop()
-
-    await once()
-
-    def here() -> tuple[int, int]:
-        return len(os.listdir("/proc/self/fd")), background.run_blocking(_tasks(), DEADLINE)
-
-    before = here()
-    await once()
-    await until_async(lambda: all(now <= then for now, then in zip(here(), before, strict=True)))
-
-
-async def _tasks() -> int:
-    return len(asyncio.all_tasks())
 
 
 def test_what_a_dead_process_left_is_pruned(world: DaytonaWorld) -> None:
