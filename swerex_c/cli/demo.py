@@ -43,7 +43,7 @@ class Step:
 
 
 def _run(command: str, **more: Any) -> BashAction:
-    return BashAction(command=command, check="silent", timeout=more.pop("timeout", 10.0), **more)
+    return BashAction(command=command, check="silent", timeout=more.pop("timeout", 60.0), **more)
 
 
 def _steps(directory: str) -> list[Step]:

@@ -235,7 +235,7 @@ class SandboxRuntime(SessionsRuntime):
             opening.reschedule(0)
         async with self._opening:
             if self._opened and not self.ends_with_sandbox:
-                left = await self.sandbox.end_marked(self.sandbox.mark)
+                left = await self.sandbox.end_all()
                 if left is not None:
                     self.logger.warning("%s", left)
             self._opened = False

@@ -184,6 +184,16 @@ class Sandbox:
             return None if gone is not None else f"Cannot end the processes started in {self.backend.name}: {e}"
         return None if left == "0" else f"{left} of the processes started in {self.backend.name} could not be ended"
 
+    async def end_all(self) -> str | None:
+        """End everything that was started in the sandbox. The scripts that run raise `RuntimeClosedError`.
+
+        Returns:
+            what `end_marked` returns.
+        """
+        for running in self._running:
+            running.killed = True
+        return await self.end_marked(self.mark)
+
     async def close(self) -> None:
         """End all running scripts and all loaders, and close the backend.
 

@@ -31,6 +31,7 @@ from swerex_c.sandbox.sandbox import Sandbox
 from swerex_c.utils import background
 from tests.support.docker_engine import Engine
 from tests.support.local_backend import Here
+from tests.support.processes import running as running_now
 from tests.support.targets import DEADLINE, Session
 from tests.support.wait import settle, until, until_async
 
@@ -85,8 +86,11 @@ async def test_closing_under_way() -> None:
     async with session_in(Here()) as session:
         runtime = session.runtime
         await session.create()
-        running = [asyncio.ensure_future(session.run(command)) for command in ("sleep 1002", "true", "true")]
-        await settle()
+        running: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(runtime.execute(Command(command=["sleep", "1003"])))
+        ]
+        running += [asyncio.ensure_future(session.run(command)) for command in ("sleep 1002", "true", "true")]
+        await until_async(lambda: running_now("sleep 1003") and running_now("sleep 1002"))
         await asyncio.gather(runtime.close(), runtime.close())
         for said in running:
             with pytest.raises(RuntimeClosedError):

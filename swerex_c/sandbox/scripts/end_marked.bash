@@ -54,10 +54,8 @@ look() { # at all processes, and at those that come meanwhile: who forks and end
         ((SECONDS < limit)) || break
     done
 }
-limit=$((SECONDS + $2)) await=$((SECONDS + ${3:-0}))
-while :; do
-    look
-    while ((fresh > 0 && SECONDS < limit)); do look; done
+strike() { # kills what was found, and counts who is left of it
+    local p
     left=0 busy=0
     for p in "${!known[@]}"; do
         if stat_of "$p" && [[ $started == "${known[$p]}" ]]; then
@@ -68,10 +66,20 @@ while :; do
             unset "known[$p]" "refused[$p]"
         fi
     done
+}
+limit=$((SECONDS + $2)) await=$((SECONDS + ${3:-0}))
+while :; do
+    look
+    while ((fresh > 0 && SECONDS < limit)); do look; done
+    strike
     if ((busy == 0 && fresh == 0)); then
         ((ended + left == 0 && SECONDS < await)) || break
     fi
-    ((SECONDS < limit)) || break
+    if ((SECONDS >= limit)); then # there is no time for another look, but those that were just killed end
+        pause 0.1
+        strike
+        break
+    fi
     pause 0.01
 done
 echo "$left $ended"
