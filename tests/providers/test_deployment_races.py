@@ -45,7 +45,6 @@ from tests.support.wait import quicker_than, until
 __all__ = ["make", "reach"]
 
 
-
 Make = Callable[..., DockerDeployment]
 
 

@@ -96,7 +96,6 @@ def test_a_terminal_takes_no_key_for_the_client(backend: DockerBackend) -> None:
         os.close(master)
 
 
-
 def test_what_became_of_a_container_is_told(backend: DockerBackend) -> None:
     assert run_blocking(backend.why_lost(), SECONDS) is None
     engine(backend, "pause", backend.container)

@@ -340,8 +340,8 @@ def test_a_mount_that_goes_meanwhile_is_no_obstacle(bwrap: str, tmp_path: Path, 
     """It is tried again, a limited number of times, and only then."""
     count, command = tmp_path / "count", tmp_path / "bwrap"
     command.write_text(
-        f"#!/bin/sh\necho >>{count}\n[ $(wc -l <{count}) -gt {fails} ] && exec {bwrap} \"$@\"\n"
-        f"echo \"bwrap: Can't bind mount /a: Unable to apply mount flags: {words}\" >&2\nexit 1\n"
+        f'#!/bin/sh\necho >>{count}\n[ $(wc -l <{count}) -gt {fails} ] && exec {bwrap} "$@"\n'
+        f'echo "bwrap: Can\'t bind mount /a: Unable to apply mount flags: {words}" >&2\nexit 1\n'
     )
     command.chmod(0o755)
     backend = BwrapBackend(command=str(command))
