@@ -132,6 +132,8 @@ class ClientChannel:
         self._pause = 0.0
         self._last_error = ""
         """Error message of the last attempt to connect, empty if the attempt succeeded."""
+        self._unheard: NotFrames | None = None
+        """The server's refusal of frames, if it came after the patience of all calls: the next call gets it."""
         self._guard: AsyncGenerator[None, None] | None = None
 
     # -- calls
@@ -231,6 +233,10 @@ class ClientChannel:
     def _submit(self, call: _Call) -> None:
         if self.closed:
             self._fail(call, RuntimeClosedError(_CLOSED))
+            return
+        unheard, self._unheard = self._unheard, None
+        if unheard is not None:
+            self._fail(call, unheard)
             return
         self._idle_beats = 0
         self._calls[call.id] = call
@@ -346,6 +352,8 @@ class ClientChannel:
                     connection.abort()
                 raise
         except (NotFrames, AuthenticationError, InvalidInputError, ProtocolError) as error:
+            if not self._calls and isinstance(error, NotFrames):
+                self._unheard = error
             self._fail_all(error)
         except (OSError, SwerexException) as error:
             hint = f"; {advice(error)}" if isinstance(error, OSError) and not self.address.command else ""
