@@ -394,7 +394,7 @@ static PyMethodDef session_methods[] = {
     { "start", session_start, METH_VARARGS, "start($self, script, timeout, queue, future, patience=None, /)\n--\n\n" },
     { "run", (PyCFunction)(void (*)(void))session_run, METH_FASTCALL,
       "run($self, command, checked, timeout, quiet, matcher, queue, future, news, direct, wake_fd=-1, grace=0, "
-      "/)\n--\n\n" },
+      "ahead=False, /)\n--\n\n" },
     { "line", session_line, METH_VARARGS,
       "line($self, text, timeout, quiet, matcher, queue, future, news, /)\n--\n\n" },
     { "interrupt", session_interrupt, METH_VARARGS,

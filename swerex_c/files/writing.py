@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from swerex_c.exceptions import InvalidInputError
-from swerex_c.utils.threads import check_cancelled
+from swerex_c.utils.cancellation import check_cancelled
 
 __all__ = [
     "BLOCK", "check_path", "copy_contents", "end_of_links", "is_replaceable", "named", "overwritten", "wait_for",

@@ -29,7 +29,8 @@ from swerex_c.exceptions import (
 )
 from swerex_c.providers.base import ConfiguredDeployment
 from swerex_c.utils import background
-from swerex_c.utils.threads import Cancellation, in_cancellable_thread, in_thread
+from swerex_c.utils.cancellation import Cancellation
+from swerex_c.utils.threads import in_cancellable_thread, in_thread
 
 if TYPE_CHECKING:
     from swerex_c.sandbox.backend import Backend

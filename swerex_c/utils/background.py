@@ -19,7 +19,8 @@ from collections.abc import AsyncGenerator, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from swerex_c.exceptions import ResourceError
-from swerex_c.utils.threads import cancellable, check_cancelled, start_thread
+from swerex_c.utils.cancellation import cancellable, check_cancelled
+from swerex_c.utils.threads import start_thread
 
 __all__ = ["Call", "disconnect_after_fork", "is_running_loop", "iterate", "run", "run_blocking", "spawn"]
 

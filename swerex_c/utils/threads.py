@@ -1,4 +1,4 @@
-"""Calls of blocking functions in daemon threads, and their cancellation.
+"""Calls of blocking functions in daemon threads.
 
 Daemon threads do not prevent the process from exiting. The loop's own executor has a few threads for all callers, and
 the process waits for them when it exits: a few reads from a file system that does not respond would block all its other
@@ -8,7 +8,6 @@ callers, and the exit as well.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import contextvars
 import errno
@@ -16,16 +15,14 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from swerex_c.exceptions import ResourceError
+from swerex_c.utils.cancellation import Cancellation
 
 __all__ = [
-    "Cancellation",
     "OrderedCalls",
-    "cancellable",
-    "check_cancelled",
     "in_cancellable_thread",
     "in_file_thread",
     "in_thread",
@@ -90,69 +87,6 @@ async def in_thread_to_its_end(function: Callable[P, T], *args: P.args, **kwargs
     except asyncio.CancelledError:
         await asyncio.wait([call])
         raise
-
-
-class Cancellation:
-    """The cancellation of blocking calls in threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._interrupt: Callable[[], object] | None = None
-        self.requested = False
-
-    def run(self, function: Callable[[], T]) -> T:
-        """Call a function that can use `check_cancelled` and `cancellable`."""
-        _thread.cancellation = self
-        try:
-            return function()
-        finally:
-            _thread.cancellation = None
-
-    def cancel(self) -> None:
-        """Interrupt what the call waits for. Thread-safe; a second time has no effect."""
-        with self._lock:
-            self.requested, interrupt, self._interrupt = True, self._interrupt, None
-        if interrupt is not None:
-            interrupt()
-
-    def check(self) -> None:
-        """Raise `concurrent.futures.CancelledError` if the call was cancelled."""
-        if self.requested:
-            raise concurrent.futures.CancelledError
-
-    @contextlib.contextmanager
-    def interrupting(self, interrupt: Callable[[], object]) -> Iterator[None]:
-        """Have the block interrupted by a cancellation; see `cancellable`."""
-        with self._lock:
-            self.check()
-            self._interrupt = interrupt
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._interrupt = None
-
-
-_thread = threading.local()
-
-
-def check_cancelled() -> None:
-    """Raise `concurrent.futures.CancelledError` if this thread's call was cancelled."""
-    if (cancellation := getattr(_thread, "cancellation", None)) is not None:
-        cancellation.check()
-
-
-def cancellable(interrupt: Callable[[], object]) -> contextlib.AbstractContextManager[None]:
-    """Have the block interrupted if this thread's call is cancelled.
-
-    Args:
-        interrupt: called in another thread; it makes the block end soon.
-
-    Raises:
-        concurrent.futures.CancelledError: if the call is already cancelled.
-    """
-    cancellation: Cancellation | None = getattr(_thread, "cancellation", None)
-    return contextlib.nullcontext() if cancellation is None else cancellation.interrupting(interrupt)
 
 
 async def in_cancellable_thread(cancellation: Cancellation, function: Callable[..., T], *args: Any) -> T:

@@ -123,10 +123,13 @@ def wait_beside(end: Callable[[], object], wait: Callable[[], bool]) -> float:
     return late
 
 
+def is_terminal(fd: str) -> bool:
+    """Whether a descriptor of this process is a terminal's master; another thread may take its number afterwards."""
+    return os.path.realpath(f"/proc/self/fd/{fd}").endswith("/ptmx")
+
+
 def terminals() -> set[str]:
-    """Descriptors of this process that are terminals' masters."""
-    links = {fd: os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")}
-    return {fd for fd, link in links.items() if link.endswith("/ptmx")}
+    return set(filter(is_terminal, os.listdir("/proc/self/fd")))
 
 
 async def test_a_shell_that_is_dropped_ends_even_if_its_tree_cannot_be_seen() -> None:
@@ -139,7 +142,7 @@ async def test_a_shell_that_is_dropped_ends_even_if_its_tree_cannot_be_seen() ->
     with few_descriptors():
         del runtime
         gc.collect()
-        until(lambda: not os.path.exists(f"/proc/self/fd/{terminal}"))
+        until(lambda: not is_terminal(terminal))
         assert not os.path.exists(f"/proc/{pid}")
 
 

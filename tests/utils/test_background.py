@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from swerex_c.utils import background
-from swerex_c.utils.threads import Cancellation
+from swerex_c.utils.cancellation import Cancellation
 from tests.support.wait import DEADLINE, settle, until, until_async
 
 

@@ -15,7 +15,8 @@ import pytest
 
 from swerex_c.sandbox.clients import CompletedCommand, run_command
 from swerex_c.utils import background
-from swerex_c.utils.threads import Cancellation, check_cancelled, in_cancellable_thread
+from swerex_c.utils.cancellation import Cancellation, check_cancelled
+from swerex_c.utils.threads import in_cancellable_thread
 from tests.support.processes import running
 from tests.support.wait import settle, until, until_async
 
