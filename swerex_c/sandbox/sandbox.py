@@ -191,7 +191,7 @@ class Sandbox:
             what `end_marked` returns.
         """
         for running in self._running:
-            running.killed = True
+            running.killed = running.killed or running.code is None
         return await self.end_marked(self.mark)
 
     async def close(self) -> None:
