@@ -25,6 +25,7 @@ from swerex_c.files.staging import Staging, open_below
 from swerex_c.files.writing import (
     BLOCK,
     check_path,
+    copy_contents,
     end_of_links,
     is_replaceable,
     named,
@@ -188,8 +189,7 @@ def copy(source: str, target: str, *, follow: bool = True) -> None:
                 staging.link(entry.name, entry.link())
             else:
                 with entry.open() as file, staging.file(entry.name, mode, mtime_ns if entry.name else None) as fd:
-                    while data := file.read(BLOCK):
-                        write_all(fd, [data])
+                    copy_contents(file, fd)
         staging.commit(name, follow=follow)
 
 

@@ -161,8 +161,8 @@ class Staging:
         if status is None or not stat.S_ISREG(status.st_mode):
             raise UploadError(f"An entry of the upload links to a file that it lacks: {name!r:.200}")
         fd = os.open(base, os.O_RDONLY | os.O_NONBLOCK | _CLOSED, dir_fd=holder)
-        with open(fd, "rb", buffering=0), self.file(name, status.st_mode, status.st_mtime_ns) as to:
-            copy_contents(fd, to)
+        with open(fd, "rb", buffering=0) as source, self.file(name, status.st_mode, status.st_mtime_ns) as to:
+            copy_contents(source, to)
 
     def _open_holder(self, name: str) -> tuple[int, str]:
         """Return the open directory that holds an entry, and the entry's name in it."""
@@ -293,9 +293,9 @@ class Staging:
     @staticmethod
     def _overwrite(name: str, staged: int, base: str, there: int) -> None:
         """Write a file's bytes and mode into another one, which stays the same file."""
-        source = os.open(name, os.O_RDONLY | _CLOSED, dir_fd=staged)
-        with open(source, "rb", buffering=0):
-            status = os.fstat(source)
+        staged_fd = os.open(name, os.O_RDONLY | _CLOSED, dir_fd=staged)
+        with open(staged_fd, "rb", buffering=0) as source:
+            status = os.fstat(staged_fd)
             with overwritten(base, status.st_size, there) as fd:
                 copy_contents(source, fd)
                 if stat.S_ISREG(os.fstat(fd).st_mode):
@@ -345,8 +345,8 @@ def _move(name: str, staged: int, base: str, there: int) -> None:
             os.replace("it", base, src_dir_fd=nearer, dst_dir_fd=there)
         else:
             copy, fd = _make_private(there, 0o600, stack)
-            source = os.open(name, os.O_RDONLY | _CLOSED, dir_fd=staged)
-            with open(source, "rb", buffering=0):
+            staged_fd = os.open(name, os.O_RDONLY | _CLOSED, dir_fd=staged)
+            with open(staged_fd, "rb", buffering=0) as source:
                 copy_contents(source, fd)
             os.fchmod(fd, stat.S_IMODE(status.st_mode))
             os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import select
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import BinaryIO
 
 from swerex_c.exceptions import InvalidInputError
 from swerex_c.utils.cancellation import check_cancelled
@@ -84,7 +86,7 @@ def wait_for(fd: int, event: int, path: str | None = None) -> None:
     """Wait until a descriptor can be read or written.
 
     Raises:
-        concurrent.futures.CancelledError: if the call is no longer wanted; see `swerex_c.utils.threads`.
+        concurrent.futures.CancelledError: if the call is no longer wanted; see `swerex_c.utils.cancellation`.
         TimeoutError: if the descriptor is not ready within ten seconds.
     """
     poll = select.poll()
@@ -108,11 +110,10 @@ def named(path: str) -> Iterator[None]:
         raise type(error)(error.errno, error.strerror, path) from error
 
 
-def copy_contents(source: int, fd: int) -> None:
+def copy_contents(source: BinaryIO | io.FileIO, fd: int) -> None:
     """Write the rest of one open file to another."""
-    block = memoryview(bytearray(BLOCK))
-    while size := os.readv(source, [block]):
-        write_all(fd, [block[:size]])
+    while data := source.read(BLOCK):
+        write_all(fd, [data])
 
 
 @contextlib.contextmanager

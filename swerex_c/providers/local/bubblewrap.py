@@ -159,8 +159,7 @@ class BwrapBackend(CommandBackend):
             try:
                 await self._make()
                 return
-            except BaseException as error:
-                await self.close()
+            except Exception as error:
                 if isinstance(error, OSError) and not isinstance(error, SwerexException):
                     raise SandboxLostError(f"Cannot create the {self.name}: {error}") from error
                 gone = isinstance(error, SandboxLostError) and all(it in str(error) for it in _MOUNT_GONE)
@@ -186,17 +185,17 @@ class BwrapBackend(CommandBackend):
                     msg = f"Cannot create the {self.name}: {words or 'bwrap ended without an error message'}"
                     raise SandboxLostError(msg)
             told = json.loads(os.read(read, 65536))
+            pid = self._init = int(told["child-pid"])
+            numbers = [str(os.stat(f"/proc/{pid}/ns/{name}").st_ino) for name in ("mnt", "pid")]
+            directory = self._directory or os.getcwd()
+            kept = _ROOT_CAPABILITIES if os.geteuid() == 0 else 0
+            script = str(Path(__file__).with_name("enter.py"))
+            self._enter = [_python(), "-I", "-S", script, str(pid), *numbers, f"{kept:x}", directory]
         except BaseException:
             await self.close()  # first: without a reader of the pipe, bwrap would end and leave its child behind
             raise
         finally:
             os.close(read)
-        pid = self._init = int(told["child-pid"])
-        numbers = [str(os.stat(f"/proc/{pid}/ns/{name}").st_ino) for name in ("mnt", "pid")]
-        directory = self._directory or os.getcwd()
-        kept = _ROOT_CAPABILITIES if os.geteuid() == 0 else 0
-        script = str(Path(__file__).with_name("enter.py"))
-        self._enter = [_python(), "-I", "-S", script, str(pid), *numbers, f"{kept:x}", directory]
 
     def _start(self, info: int, said: IO[bytes]) -> subprocess.Popen[bytes]:
         python, command = _python(), shutil.which(self._command)
