@@ -100,9 +100,10 @@ KNOWN = [
     Known("by chance, with `set -v`, the engine's own text is in the pieces of a stream", ["set -v"], "closed"),
     Known("by chance, what a DEBUG trap prints is lost", ["trap 'echo D' DEBUG"], "closed, place"),
     Known("`set -v` shows commands", ["set -v"], "place"),
-    Known("a session whose prompt is lost while its input can only be read is lost", ["exec 0</dev/tty"], "place"),
+    Known("a session whose prompt is lost while its input can only be read is lost", ["exec 0</dev/tty"], "closed, place"),
+    Known("the same, where the prompt goes to that input", ["exec 0</dev/tty", "exec 2>&0"], "local"),
     Known("a session whose prompt is lost while printf is disabled is lost", ["enable -n printf"]),
-    Known("PROMPT_COMMAND is readonly, and prompts are hidden", ["declare -r PROMPT_COMMAND"], "closed"),
+    Known("PROMPT_COMMAND is readonly, and prompts are hidden", ["declare -r PROMPT_COMMAND"], "closed, place"),
     Known("marks go to a file", ["exec >.~/o..", "exec 2>&1"], "closed"),
     Known("a shell is said to have died before a last command that it ran",
           [".*PS0.*", ".*exit .*|.*kill -9.*|.*exec [<s].*|set -e; .*"], "closed, place"),
@@ -114,6 +115,8 @@ KNOWN = [
           ["declare -r PROMPT_COMMAND", "stty (eof|intr|erase|kill|quit|susp) .*"], "place"),
     Known("bash takes an assigned list for an error behind a trap on SIGCHLD that runs at its prompt",
           ["trap .* CHLD", r"PROMPT_COMMAND=\(.*"], "local"),
+    Known("bash expands no alias behind a trap on SIGCHLD that runs at its prompt",
+          ["trap .* CHLD", "PROMPT_COMMAND=.*", r"q\d .*"]),
     Known("the last prompt of a shell whose input ends is output", [".*PS1.*", ".*exec <.*"], "closed, place"),
 ]  # fmt: skip
 
