@@ -97,7 +97,7 @@ void swx_close_begin(swx_session *s, int64_t now)
 static bool may_be_ending(swx_session *s)
 {
     return swx_kernel_unpark(&s->kernel, s->child.pid, NULL) != SWX_OK ||
-           swx_kernel_look(&s->kernel) == SWX_SHELL_ELSEWHERE;
+           swx_kernel_look(&s->kernel) > SWX_SHELL_READLINE;
 }
 
 void swx_close_step(swx_session *s, int64_t now)

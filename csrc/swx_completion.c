@@ -9,10 +9,8 @@
 
 #include "swx_job_notice.h"
 
-enum { LOOKS_AT_ONCE = 12 };      /* a shell needs some microseconds from its prompt to its read */
 enum { NOTICE_LIMIT = 16 << 20 }; /* output that is searched for job notices, which takes some milliseconds */
 enum { SYNC_NEWLINES = 8 };       /* empty lines that are typed for those who may read the terminal besides the shell */
-static const int64_t CALM = 5 * MS;
 static const int64_t HELPER_LIMIT = 1000 * MS; /* for the reader of the shell's stdout to begin: it may never do */
 static const int64_t HELPER_END = 3000 * MS;   /* for all of it: others may print without end */
 static const int64_t LEARN_LIMIT = 2000 * MS;  /* for a shell that showed its prompt to go to its read */
@@ -24,7 +22,6 @@ static const int64_t START_GRACE = 20 * MS;    /* for a START mark, once the com
 static const int64_t PROMPT_LIMIT = 1000 * MS; /* for a prompt that shows behind its mark, on a machine that is busy */
 static const int64_t START_WORK = 20 * MS;     /* of the shell's own, for the same */
 
-/* The command has ended, and more is to be typed. */
 void swx_completion_apply_modes(swx_session *s)
 {
     if (!s->readline_seen) { /* else readline's, which takes them back itself */
@@ -32,7 +29,6 @@ void swx_completion_apply_modes(swx_session *s)
     }
 }
 
-/* What only looked like the beginning of a mark was output: no more comes that could make it one. */
 void swx_completion_take_held(swx_session *s)
 {
     size_t size = s->marks.held_size;
@@ -40,9 +36,17 @@ void swx_completion_take_held(swx_session *s)
     swx_output_take_plain(s, s->marks.held, size);
 }
 
+/* Of an empty line that is typed behind the command. */
+static void await_another_prompt(swx_session *s)
+{
+    s->number = s->found.number ? s->found.number : s->number;
+    s->found = (candidate){ 0 };
+    s->started = false;
+}
+
 /* ---- job notices, and what prompts of the user's print ---- */
 
-/* Takes job notices out of the output, but for what a reader has taken already: see swx_session_take. */
+/* But for what a reader has taken already: see swx_session_take. */
 void swx_completion_remove_notices(swx_session *s)
 {
     size_t size = s->output.size, taken = s->current ? (size_t)s->current->taken : 0;
@@ -82,9 +86,7 @@ static bool asks_about_notices(swx_session *s, const candidate *found)
         s->notices = 0;
         return false;
     }
-    s->number = found->number;
-    s->found = (candidate){ 0 };
-    s->started = false;
+    await_another_prompt(s);
     return true;
 }
 
@@ -161,11 +163,11 @@ static bool pipe_holds_more(const swx_session *s)
     int size = 0;
     snprintf(path, sizeof(path), "/proc/%d/fd/1", (int)s->child.pid);
     int fd = !s->pty.carrier && stdout_is_pipe(s) ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
-    bool more = fd >= 0 && ioctl(fd, FIONREAD, &size) == 0 && size > 0;
     if (fd >= 0) {
+        ioctl(fd, FIONREAD, &size);
         close(fd);
     }
-    return more;
+    return size > 0;
 }
 
 /* What prints for the shell gets time to read, and then a moment to write: that nobody can see from outside. */
@@ -173,16 +175,10 @@ static bool helper_is_behind(swx_session *s, int64_t now)
 {
     int64_t quiet = now - s->last_data;
     s->helper_until = s->helper_until ? s->helper_until : now + HELPER_END;
-    if (now >= s->helper_until) {
-        return false;
-    }
-    if (quiet < HELPER_LIMIT && pipe_holds_more(s)) {
-        s->helper_busy = now;
-    }
-    return quiet < CALM || now - s->helper_busy < 4 * CALM; /* it was slow just now */
+    s->helper_busy = quiet < HELPER_LIMIT && pipe_holds_more(s) ? now : s->helper_busy;
+    return now < s->helper_until && (quiet < CALM || now - s->helper_busy < 4 * CALM); /* it was slow just now */
 }
 
-/* unread: NULL, or why the shell has not run what was typed. */
 void swx_completion_conclude(swx_session *s, int code, uint32_t jobs, const char *unread, int64_t now)
 {
     swx_completion_drop_start(s);
@@ -203,20 +199,14 @@ void swx_completion_conclude(swx_session *s, int code, uint32_t jobs, const char
     s->arms_prompt = false;
     swx_op *op = s->current;
     bool asked = op && op->ahead;
-    s->current = NULL;
-    if (op) {
+    unread = op ? unread : NULL;
+    if ((op = swx_session_claimant(s))) {
         op->processed = processed;
-        if (unread) {
-            op->error = (swx_error){ .status = SWX_EINVAL, .text = unread };
-        }
-        swx_session_finish(s, op, unread ? SWX_END_SYSTEM : SWX_END_DONE, code, true);
-    } else if (s->interrupts) { /* nobody else waits for this output */
-        op = s->interrupts;
-        s->interrupts = op->link;
-        op->link = NULL;
-        op->processed = processed;
-        swx_session_finish(s, op, SWX_END_DONE, code, true);
     }
+    if (unread) {
+        op->error = (swx_error){ .status = SWX_EINVAL, .text = unread };
+    }
+    swx_session_finish_claimant(s, unread ? SWX_END_SYSTEM : SWX_END_DONE, code);
     if (!asked) { /* else they are for the command that was asked about */
         swx_session_finish_list(s, &s->interrupts, SWX_END_DONE, code);
     }
@@ -234,7 +224,7 @@ static bool says_nothing(const swx_buf *output)
                              lines == swx_job_notice_count(output->data, output->size));
 }
 
-/* Behind a carrier the shell is asked for more than the command's end: see swx_session_private.h. */
+/* Behind a carrier the shell is asked for more than the command's end. */
 static bool asks_carrier(const swx_session *s, const candidate *found)
 {
     bool modes = (s->hints & SWX_SCAN_STTY) || s->modes_may_differ || found->code > 128;
@@ -252,8 +242,7 @@ static void type_empty_line(swx_session *s, int64_t now)
         swx_session_lose(s);
         return;
     }
-    s->backoff = FIRST_CHECK;
-    swx_session_check_in(s, now, s->backoff);
+    swx_session_check_from(s, now, FIRST_CHECK);
 }
 
 /* True: it is not proved yet that the shell reads what is typed. */
@@ -270,9 +259,7 @@ static bool waits_for_sync_newline(swx_session *s, candidate *found, int64_t now
         return false;
     }
     s->before = *found;
-    s->number = found->number ? found->number : s->number;
-    s->found = (candidate){ 0 };
-    s->started = false;
+    await_another_prompt(s);
     s->sync_newlines = 0;
     type_empty_line(s, now);
     return true;
@@ -427,16 +414,9 @@ static void check_running(swx_session *s, int64_t now, bool fresh)
             }
             return;
         }
-        if (s->pty.carrier && is_early(s, now)) {
+        if ((s->pty.carrier && is_early(s, now)) || swx_completion_shows_prompt(s, now) ||
+            (s->helper && helper_is_behind(s, now))) {
             swx_session_check_in(s, now, MS);
-            return;
-        }
-        if (swx_completion_shows_prompt(s, now)) {
-            swx_session_check_in(s, now, CALM / 4);
-            return;
-        }
-        if (s->helper && helper_is_behind(s, now)) {
-            swx_session_check_in(s, now, CALM / 4);
             return;
         }
         if (swx_evidence_is_reader_ahead(s, at, now)) {
@@ -504,8 +484,7 @@ static void check_arriving(swx_session *s, int64_t now)
     }
     s->arriving = false;
     s->delivered = now;
-    s->backoff = FIRST_CHECK;
-    swx_session_check_in(s, now, s->backoff);
+    swx_session_check_from(s, now, FIRST_CHECK);
     if (s->raw) {
         swx_pty_set_raw(&s->pty, false);
     }

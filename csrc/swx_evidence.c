@@ -15,21 +15,23 @@ static const int64_t READER_AHEAD_LIMIT = 2000 * MS;
 
 /* ---- the shell's program ---- */
 
-bool swx_shell_is_program_of(const swx_session *s, pid_t pid)
+static struct stat program_of(pid_t pid)
 {
     char path[48];
     struct stat program;
     snprintf(path, sizeof(path), "/proc/%d/exe", (int)pid);
-    return stat(path, &program) == 0 && program.st_ino == s->program.st_ino && program.st_dev == s->program.st_dev;
+    return stat(path, &program) == 0 ? program : (struct stat){ 0 };
+}
+
+bool swx_shell_is_program_of(const swx_session *s, pid_t pid)
+{
+    struct stat program = program_of(pid);
+    return program.st_ino && program.st_ino == s->program.st_ino && program.st_dev == s->program.st_dev;
 }
 
 void swx_shell_remember(swx_session *s)
 {
-    char path[48];
-    snprintf(path, sizeof(path), "/proc/%d/exe", (int)s->child.pid);
-    if (stat(path, &s->program) != 0) {
-        s->program = (struct stat){ 0 };
-    }
+    s->program = program_of(s->child.pid);
     s->stack = swx_kernel_stack_of(s->child.pid);
 }
 
@@ -76,7 +78,7 @@ where swx_evidence_look(swx_session *s, unsigned looks)
             s->readline_seen = s->readline_seen ||
                                (s->found.rank && s->state == RUNNING && !s->arriving && !swx_pty_is_canonical(&s->pty));
             return NO_EVIDENCE;
-        case SWX_SHELL_ELSEWHERE: break;
+        default: break;
         }
     }
     return NOT_YET;
@@ -90,13 +92,13 @@ where swx_evidence_look(swx_session *s, unsigned looks)
 bool swx_evidence_waits_for_input(const swx_session *s)
 {
     int64_t worked = swx_kernel_worked(s->child.pid);
-    bool reads = swx_kernel_look(&s->kernel) != SWX_SHELL_ELSEWHERE && swx_kernel_sleeps(s->child.pid);
+    bool reads = swx_kernel_look(&s->kernel) <= SWX_SHELL_READLINE && swx_kernel_sleeps(s->child.pid);
     /* In that sleep it has put the worker to work already, if there is more to bring, and this waits for the worker. */
     return reads && swx_pty_input_consumed(&s->pty) && swx_kernel_worked(s->child.pid) == worked;
 }
 
-/* Everything that was written before the shell came to its prompt is in the buffers of the kernel, and a read that
- * finds nothing has flushed them.  True when all of it is here. */
+/* What was written before the shell came to its prompt is in the buffers of the kernel, and a read that finds nothing
+ * has flushed them. */
 bool swx_evidence_drained(swx_session *s, int64_t now)
 {
     bool more = true;
@@ -177,8 +179,6 @@ bool swx_evidence_is_reader_ahead(swx_session *s, where at, int64_t now)
     return true;
 }
 
-/* A shell whose prompts do not show is silent, has its terminal for itself, and has read all that was typed.  alone:
- * and does not wait for another process of its group, see swx_kernel_may_await_input. */
 bool swx_evidence_is_still(swx_session *s, int64_t now, bool alone)
 {
     return now - s->last_data > UNHEARD && now - s->delivered > UNHEARD && typed_all(s) &&

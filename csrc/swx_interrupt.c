@@ -37,9 +37,10 @@ static const int64_t KILL_GRACE = 1000 * MS;
  * One that reads is not there. */
 static bool may_be_forking(const swx_session *s, swx_op *op, int64_t now)
 {
-    bool computes = swx_kernel_computes(&s->kernel);
+    swx_shell_at at = swx_kernel_look(&s->kernel);
+    bool computes = at == SWX_SHELL_COMPUTES, reads = at >= SWX_SHELL_PROMPT && at <= SWX_SHELL_READS;
     bool over = now - op->since > FORK_LIMIT && op->looks > FORK_LOOKS;
-    if (!has_evidence(s) || over || (!computes && swx_kernel_reads(&s->kernel))) {
+    if (!has_evidence(s) || over || reads) {
         return false;
     }
     op->looks++;
@@ -53,8 +54,8 @@ static bool may_be_forking(const swx_session *s, swx_op *op, int64_t now)
         return pace.worked - op->pace.worked < BUSY_GRACE;
     }
     /* And nothing has come in between these looks, as the child's end and the shell's next command. */
-    return now - op->calm < BUSY_GRACE || swx_kernel_has_newborn(s->child.pid) || swx_kernel_computes(&s->kernel) ||
-           swx_kernel_pace_of(s->child.pid).reaped != pace.reaped;
+    return now - op->calm < BUSY_GRACE || swx_kernel_has_newborn(s->child.pid) ||
+           swx_kernel_look(&s->kernel) == SWX_SHELL_COMPUTES || swx_kernel_pace_of(s->child.pid).reaped != pace.reaped;
 }
 
 static bool is_program(const swx_session *s, pid_t group) { return group > 0 && group != s->child.pid; }
@@ -73,6 +74,16 @@ static pid_t in_front(const swx_session *s)
     return leaders >= 0 && leaders != s->child.pid ? group : interrupted;
 }
 
+/* The group is sent a signal now. */
+static void note_signal(swx_session *s, swx_op *op, pid_t group, int64_t now)
+{
+    s->stopped = op->target = group;
+    op->interrupted_at = now;
+    op->look = FIRST_LOOK;
+    op->calm = 0;
+    op->missed = op->unborn = false;
+}
+
 /* As ^C: to the foreground group.  To a group of programs directly, so that it cannot hit the shell when they end in
  * this very moment; with the terminal's own authority where they belong to another user. */
 static void signal_foreground(swx_session *s, swx_op *op, pid_t group, int64_t now)
@@ -83,10 +94,7 @@ static void signal_foreground(swx_session *s, swx_op *op, pid_t group, int64_t n
         swx_session_type_bytes(s, "\003", 1);
         return;
     }
-    s->stopped = op->target = group;
-    op->interrupted_at = now;
-    op->look = FIRST_LOOK;
-    op->calm = 0;
+    note_signal(s, op, group, now);
     op->missed = is_program(s, group) && swx_kernel_is_over(group);
     op->unborn = is_program(s, group) && swx_shell_is_program_of(s, group);
     s->newborn = op->unborn ? group : 0;
@@ -124,12 +132,8 @@ void swx_interrupt_end_newborn(swx_session *s, int64_t now)
 /* SIGKILL ends no loop: the shell, or its next program, is to be interrupted then. */
 static void kill_foreground(swx_session *s, swx_op *op, pid_t group, int64_t now)
 {
-    s->stopped = op->target = group;
-    op->interrupted_at = now;
-    op->look = FIRST_LOOK;
-    op->calm = 0;
+    note_signal(s, op, group, now);
     op->missed = true;
-    op->unborn = false;
     kill(-group, SIGKILL);
 }
 
@@ -139,15 +143,11 @@ static bool has_unread_input(const swx_session *s) { return s->pty.slave >= 0 &&
  * it waits for. A shell at its prompt must not get either. */
 static void release_shell(swx_session *s, swx_op *op, int64_t now)
 {
-    s->stopped = op->target = s->child.pid;
-    op->interrupted_at = now;
-    op->look = FIRST_LOOK;
-    op->missed = op->unborn = false;
+    note_signal(s, op, s->child.pid, now);
     /* first: by then it may have come to its prompt, which the look tells */
     bool reads = swx_tree_child_reads(&s->child, s->pty.path);
     swx_shell_at at = swx_kernel_look(&s->kernel);
-    if (at == SWX_SHELL_PROMPT || at == SWX_SHELL_READLINE ||
-        (swx_kernel_reads(&s->kernel) && swx_shell_is_replaced(s))) {
+    if (at == SWX_SHELL_PROMPT || at == SWX_SHELL_READLINE || (at == SWX_SHELL_READS && swx_shell_is_replaced(s))) {
         return;
     }
     if (reads) {
@@ -306,7 +306,7 @@ void swx_interrupt_step(swx_session *s, int64_t now)
         if (!tries) {
             *at = op->link;
             op->link = NULL;
-            swx_session_finish(s, op, SWX_END_TIMEOUT, 0, false);
+            swx_session_finish(s, op, SWX_END_TIMEOUT, 0);
         } else {
             at = &op->link;
         }

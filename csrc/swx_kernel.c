@@ -1,5 +1,6 @@
 #include "swx_kernel.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -44,6 +45,26 @@ static void open_last_pid(void)
     }
 }
 
+/* A line of the file: a system call and its arguments, the stack pointer and the program counter; number -1: "running",
+ * or "-1 ..." outside of a system call. */
+typedef struct {
+    long number;
+    uint64_t values[8];
+} call;
+
+static call parse(const char *text)
+{
+    char *end;
+    call found = { .number = strtol(text, &end, 10) };
+    bool good = end > text && found.number >= 0;
+    for (size_t i = 0; good && i < SWX_COUNT(found.values); i++) {
+        const char *digits = end + 3;
+        good = strncmp(end, " 0x", 3) == 0 && isxdigit((uint8_t)*digits);
+        found.values[i] = good ? strtoull(digits, &end, 16) : 0;
+    }
+    return good ? found : (call){ .number = -1 };
+}
+
 /* Under user-mode emulation (qemu-user, Rosetta) the file has the system calls of the machine below, which are numbered
  * as they please: that is told from a read of the own. */
 static bool has_foreign_numbers(void)
@@ -52,11 +73,8 @@ static bool has_foreign_numbers(void)
     int answer = atomic_load(&known);
     if (!answer) {
         char text[LINE_SIZE];
-        uint64_t arguments[SWX_SYSCALL_FIELDS];
-        long number;
-        ssize_t size = swx_proc_read("/proc/thread-self/syscall", text, sizeof(text));
-        bool tells = size > 0 && swx_kernel_parse(text, (size_t)size, &number, arguments);
-        answer = tells && number != SYS_read ? 2 : 1;
+        long number = swx_proc_read("/proc/thread-self/syscall", text, sizeof(text)) > 0 ? parse(text).number : -1;
+        answer = number >= 0 && number != SYS_read ? 2 : 1;
         atomic_store(&known, answer);
     }
     return answer == 2;
@@ -106,110 +124,39 @@ swx_status swx_kernel_unpark(swx_kernel *kernel, pid_t pid, swx_error *err)
     return !kernel->rests || refused ? SWX_OK : swx_fail_sys(err, "open(/proc/PID/syscall)", errno);
 }
 
-static bool read_hex(const char **at, const char *end, uint64_t *value)
+/* False: no evidence at all. */
+static bool read_line(const swx_kernel *kernel, char text[LINE_SIZE])
 {
-    const char *p = *at;
-    if (end - p < 4 || p[0] != ' ' || p[1] != '0' || p[2] != 'x') {
-        return false;
-    }
-    uint64_t sum = 0;
-    const char *digits = p + 3;
-    for (p = digits; p < end && p - digits < 16; p++) {
-        unsigned digit;
-        if (*p >= '0' && *p <= '9') {
-            digit = (unsigned)(*p - '0');
-        } else if (*p >= 'a' && *p <= 'f') {
-            digit = (unsigned)(*p - 'a') + 10;
-        } else {
-            break;
-        }
-        sum = sum << 4 | digit;
-    }
-    *at = p;
-    *value = sum;
-    return p > digits;
-}
-
-bool swx_kernel_parse(const char *text, size_t size, long *number, uint64_t arguments[SWX_SYSCALL_FIELDS])
-{
-    const char *end = text + size, *p = text;
-    long sum = 0;
-    while (p < end && *p >= '0' && *p <= '9' && p - text < 6) {
-        sum = sum * 10 + (*p++ - '0');
-    }
-    if (p == text) {
-        return false; /* "running", or "-1 ..." outside of a system call */
-    }
-    *number = sum;
-    for (int i = 0; i < SWX_SYSCALL_FIELDS; i++) {
-        if (!read_hex(&p, end, &arguments[i])) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static ssize_t read_line(const swx_kernel *kernel, char text[LINE_SIZE])
-{
-    return kernel->fd < 0 ? -1 : pread(kernel->fd, text, LINE_SIZE, 0);
-}
-
-/* false: no evidence at all; *number is -1 when the process is not asleep in a system call. */
-static bool look(const swx_kernel *kernel, long *number, uint64_t arguments[SWX_SYSCALL_FIELDS])
-{
-    char text[LINE_SIZE];
-    ssize_t size = read_line(kernel, text);
-    if (size <= 0) {
-        return false;
-    }
-    if (!swx_kernel_parse(text, (size_t)size, number, arguments)) {
-        *number = -1;
-    }
-    return true;
+    ssize_t size = kernel->fd < 0 ? -1 : pread(kernel->fd, text, LINE_SIZE - 1, 0);
+    text[size > 0 ? size : 0] = 0;
+    return size > 0;
 }
 
 swx_shell_at swx_kernel_look(const swx_kernel *kernel)
 {
-    long number;
-    uint64_t arguments[SWX_SYSCALL_FIELDS];
     char text[LINE_SIZE];
-    ssize_t size = kernel->buffer ? read_line(kernel, text) : -1;
-    if (size <= 0) {
+    if (!kernel->buffer || !read_line(kernel, text)) {
         return SWX_SHELL_UNKNOWN;
     }
-    if ((size_t)size > kernel->prompt_size && memcmp(text, kernel->prompt, kernel->prompt_size) == 0) {
+    if (strncmp(text, kernel->prompt, kernel->prompt_size) == 0) {
         return SWX_SHELL_PROMPT;
     }
-    if (!swx_kernel_parse(text, (size_t)size, &number, arguments)) {
-        return SWX_SHELL_ELSEWHERE;
-    }
+    call now = parse(text);
     /* `read -e` waits like that too, from deeper inside of the shell: its stack has grown past the prompt's. */
-    if (number == SYS_pselect6 && arguments[0] == 1 && arguments[6] <= kernel->stack &&
-        kernel->stack - arguments[6] < READLINE_STACK) {
+    if (now.number == SYS_pselect6 && now.values[0] == 1 && now.values[6] <= kernel->stack &&
+        kernel->stack - now.values[6] < READLINE_STACK) {
         return SWX_SHELL_READLINE;
     }
-    return SWX_SHELL_ELSEWHERE;
-}
-
-bool swx_kernel_computes(const swx_kernel *kernel)
-{
-    long number = 0;
-    uint64_t arguments[SWX_SYSCALL_FIELDS];
-    return look(kernel, &number, arguments) && number < 0;
-}
-
-bool swx_kernel_reads(const swx_kernel *kernel)
-{
-    long number;
-    uint64_t arguments[SWX_SYSCALL_FIELDS];
-    return look(kernel, &number, arguments) && (number == SYS_read || number == SYS_pselect6);
+    return now.number < 0                                         ? SWX_SHELL_COMPUTES
+           : now.number == SYS_read || now.number == SYS_pselect6 ? SWX_SHELL_READS
+                                                                  : SWX_SHELL_ELSEWHERE;
 }
 
 bool swx_kernel_reads_as_prompt(const swx_kernel *kernel)
 {
-    long number;
-    uint64_t arguments[SWX_SYSCALL_FIELDS];
-    return look(kernel, &number, arguments) && number == SYS_read && arguments[0] == 0 && arguments[2] == kernel->size;
+    char text[LINE_SIZE];
+    call now = read_line(kernel, text) ? parse(text) : (call){ .number = -1 };
+    return now.number == SYS_read && now.values[0] == 0 && now.values[2] == kernel->size;
 }
 
 /* Of a shell's arguments, NUL behind each: whether they are options alone, and none that a command follows. */
@@ -289,17 +236,12 @@ int64_t swx_kernel_bytes_read(pid_t pid)
 
 int64_t swx_kernel_last_start(void)
 {
-    char text[16];
+    char text[16], *end;
     int fd = atomic_load_explicit(&last_pid, memory_order_relaxed);
-    ssize_t size = fd < 0 ? -1 : pread(fd, text, sizeof(text), 0);
-    int64_t sum = 0;
-    for (ssize_t i = 0; i < size && text[i] != '\n'; i++) {
-        if (text[i] < '0' || text[i] > '9') {
-            return -1;
-        }
-        sum = sum * 10 + (text[i] - '0');
-    }
-    return size > 1 && text[size - 1] == '\n' ? sum : -1;
+    ssize_t size = fd < 0 ? -1 : pread(fd, text, sizeof(text) - 1, 0);
+    text[size > 0 ? size : 0] = 0;
+    int64_t last = strtol(text, &end, 10);
+    return end > text && *end == '\n' ? last : -1;
 }
 
 bool swx_kernel_has_newborn(pid_t pid)
@@ -345,15 +287,22 @@ static bool has_company(pid_t group)
     return found;
 }
 
+/* What a process waits for in the kernel, as /proc/PID/wchan names it.  Returns the text's size, -1 if it has none. */
+static ssize_t read_wait(pid_t pid, char text[64])
+{
+    char path[48];
+    snprintf(path, sizeof(path), "/proc/%d/wchan", (int)pid);
+    return swx_proc_read(path, text, 64);
+}
+
 /* who has the terminal's lock, and who waits for it */
 static const char reading[] = "wait_woken", locked[] = "n_tty_read";
 
 bool swx_kernel_may_await_input(swx_kernel *kernel, pid_t pid, bool alone)
 {
     static const char selecting[] = "poll_schedule_timeout"; /* readline */
-    char path[48], text[64];
-    snprintf(path, sizeof(path), "/proc/%d/wchan", (int)pid);
-    ssize_t size = swx_proc_read(path, text, sizeof(text));
+    char text[64];
+    ssize_t size = read_wait(pid, text);
     bool tells = size > 0 && text[0] != '0';
     bool awaits = tells ? strcmp(text, reading) == 0 || strcmp(text, locked) == 0 ||
                               strncmp(text, selecting, sizeof(selecting) - 1) == 0
@@ -388,29 +337,25 @@ bool swx_kernel_is_over(pid_t pid)
 
 swx_kernel_turn swx_kernel_turn_of(pid_t pid)
 {
-    char path[48], text[64];
-    snprintf(path, sizeof(path), "/proc/%d/wchan", (int)pid);
-    ssize_t size = swx_proc_read(path, text, sizeof(text));
-    if (size <= 0 || text[0] == '0') {
-        return SWX_TURN_UNKNOWN;
-    }
-    return strcmp(text, locked) == 0 ? SWX_TURN_OTHERS : SWX_TURN_OWN;
+    char text[64];
+    bool tells = read_wait(pid, text) > 0 && text[0] != '0';
+    return !tells ? SWX_TURN_UNKNOWN : strcmp(text, locked) == 0 ? SWX_TURN_OTHERS : SWX_TURN_OWN;
 }
 
 swx_status swx_kernel_learn(swx_kernel *kernel)
 {
-    long number;
-    uint64_t arguments[SWX_SYSCALL_FIELDS];
-    if (!look(kernel, &number, arguments)) {
+    char text[LINE_SIZE];
+    if (!read_line(kernel, text)) {
         return SWX_EUNSUPPORTED;
     }
-    if (number != SYS_read || arguments[0] != 0) {
+    call now = parse(text);
+    if (now.number != SYS_read || now.values[0] != 0) {
         return SWX_MORE;
     }
-    kernel->buffer = arguments[1];
-    kernel->size = arguments[2];
-    kernel->stack = arguments[6];
-    kernel->prompt_size = (size_t)snprintf(kernel->prompt, sizeof(kernel->prompt), "%ld 0x0 0x%llx 0x%llx ", number,
+    kernel->buffer = now.values[1];
+    kernel->size = now.values[2];
+    kernel->stack = now.values[6];
+    kernel->prompt_size = (size_t)snprintf(kernel->prompt, sizeof(kernel->prompt), "%ld 0x0 0x%llx 0x%llx ", now.number,
                                            (unsigned long long)kernel->buffer, (unsigned long long)kernel->size);
     return SWX_OK;
 }

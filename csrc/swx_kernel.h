@@ -27,10 +27,12 @@ typedef struct {
 } swx_kernel;
 
 typedef enum {
-    SWX_SHELL_UNKNOWN,  /* no evidence can be had (descriptor closed, or the process is gone) */
+    SWX_SHELL_UNKNOWN,  /* no evidence can be had (descriptor closed, nothing learned, or the process is gone) */
     SWX_SHELL_PROMPT,   /* asleep in the read of its prompt */
     SWX_SHELL_READLINE, /* asleep in readline's wait for a key */
-    SWX_SHELL_ELSEWHERE /* computing, or in another system call */
+    SWX_SHELL_READS,    /* asleep in another read, or in another wait for a key */
+    SWX_SHELL_COMPUTES, /* not asleep in a system call */
+    SWX_SHELL_ELSEWHERE /* in another system call */
 } swx_shell_at;
 
 /* Opens the file; a refusal is not an error, kernel->fd is then -1. */
@@ -48,12 +50,6 @@ swx_status swx_kernel_unpark(swx_kernel *kernel, pid_t pid, swx_error *err);
 
 /* Where the shell is at this moment. */
 swx_shell_at swx_kernel_look(const swx_kernel *kernel);
-
-/* Whether it is not asleep in a system call at this moment.  False too where no evidence can be had. */
-bool swx_kernel_computes(const swx_kernel *kernel);
-
-/* Whether it is asleep in a read or in readline's wait.  False too where no evidence can be had. */
-bool swx_kernel_reads(const swx_kernel *kernel);
 
 /* Whether it waits in a read of its stdin as the shell does at its prompt, into whatever buffer of that size. */
 bool swx_kernel_reads_as_prompt(const swx_kernel *kernel);
@@ -119,9 +115,5 @@ swx_kernel_turn swx_kernel_turn_of(pid_t pid);
 /* Learns the prompt's buffer from a shell that is known to be at its prompt.  SWX_OK; SWX_MORE: it is not asleep yet,
  * ask again; SWX_EUNSUPPORTED: no evidence can be had. */
 swx_status swx_kernel_learn(swx_kernel *kernel);
-
-/* Reads one line of /proc/PID/syscall.  Exposed for its test. */
-enum { SWX_SYSCALL_FIELDS = 8 }; /* six arguments, the stack pointer and the program counter */
-bool swx_kernel_parse(const char *text, size_t size, long *number, uint64_t arguments[SWX_SYSCALL_FIELDS]);
 
 #endif

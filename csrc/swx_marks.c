@@ -1,5 +1,6 @@
 #include "swx_marks.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -51,20 +52,12 @@ swx_status swx_marks_init(swx_marks *marks, swx_error *err)
     memcpy(marks->start_head, head, COMMON);
     memcpy(marks->start_head + COMMON, marks->start, SWX_START_DIGITS);
     snprintf(marks->ps0, sizeof(marks->ps0), "\\e]7733;%s\\a", marks->start);
-    char text[SWX_MARKS_TEXT];
-    swx_marks_ps1(marks, text);
-    marks->ps1_size = (uint32_t)strlen(text);
-    marks->held_size = marks->released = 0;
-    return SWX_OK;
-}
-
-void swx_marks_ps0(const swx_marks *marks, char *out) { memcpy(out, marks->ps0, sizeof(marks->ps0)); }
-
-void swx_marks_ps1(const swx_marks *marks, char *out)
-{
     /* Its length tells when something was put before or behind this text.  A length of PS0 would cost the shell half as
      * much again as PS0 itself, which is what else makes a mark ours: its digits are not those of the nonce. */
-    snprintf(out, SWX_MARKS_TEXT, "\\e]7733;%s;%d;$?;\\#;\\j;${#PS1};${PS0-}\\a", marks->nonce, SWX_MARK_PROMPT);
+    snprintf(marks->ps1, sizeof(marks->ps1), "\\e]7733;%s;%d;$?;\\#;\\j;${#PS1};${PS0-}\\a", marks->nonce,
+             SWX_MARK_PROMPT);
+    marks->held_size = marks->released = 0;
+    return SWX_OK;
 }
 
 static bool take_number(const char **at, uint64_t *value)
@@ -80,82 +73,46 @@ static bool take_number(const char **at, uint64_t *value)
     return any;
 }
 
-static bool take_byte(const char **at, char wanted)
-{
-    if (**at != wanted) {
-        return false;
-    }
-    ++*at;
-    return true;
-}
-
-/* `;CODE`, where CODE is a number or, when the shell does not expand prompts, `$?`. */
-static bool take_code(const char **at, int *code)
-{
-    uint64_t value;
-    if (!take_byte(at, ';')) {
-        return false;
-    }
-    if ((*at)[0] == '$' && (*at)[1] == '?') {
-        *at += 2;
-        *code = -1;
-        return true;
-    }
-    if (!take_number(at, &value) || value > 255) {
-        return false;
-    }
-    *code = (int)value;
-    return true;
-}
-
 /* The part behind the head, NUL-terminated at `size`, without BEL. */
 static bool parse_mark(const swx_marks *marks, const char *text, size_t size, swx_mark *mark)
 {
+    static const unsigned counts[] = {
+        [SWX_MARK_PROMPT] = 4, [SWX_MARK_GUARD] = 1, [SWX_MARK_REPORT] = 1, [SWX_MARK_VALUE] = 0, [SWX_MARK_END] = 1
+    };
     const char *end = text + size;
-    uint64_t value;
-    *mark = (swx_mark){ .code = -1 };
-    if (*text < '0' + SWX_MARK_PROMPT || *text > '0' + SWX_MARK_END) {
+    const unsigned kind = (unsigned)(*text++ - '0');
+    uint64_t fields[4] = { 0 };
+    if (kind < SWX_MARK_PROMPT || kind > SWX_MARK_END) {
         return false;
     }
-    mark->kind = (swx_mark_kind)(*text++ - '0');
-    switch (mark->kind) {
-    case SWX_MARK_PROMPT:
-        if (!take_code(&text, &mark->code) || !take_byte(&text, ';') || !take_number(&text, &mark->number) ||
-            !take_byte(&text, ';') || !take_number(&text, &value)) {
+    const bool coded = kind <= SWX_MARK_REPORT, expanded = !coded || strncmp(text, ";$?", 3) != 0;
+    const unsigned count = counts[kind] - (kind == SWX_MARK_PROMPT && !expanded);
+    for (unsigned i = 0; i < count; i++) {
+        if (*text++ != ';') {
             return false;
         }
-        mark->jobs = (uint32_t)value;
-        if (mark->code < 0) { /* nothing of the rest is expanded either */
-            return true;
-        }
-        if (!take_byte(&text, ';') || !take_number(&text, &value)) {
+        if (i == 0 && !expanded) {
+            text += 2;
+        } else if (!take_number(&text, &fields[i])) {
             return false;
         }
-        mark->ps1_size = (uint32_t)value;
-        if (!take_byte(&text, ';')) {
-            return false;
-        }
-        mark->ps0_kept =
-            (size_t)(end - text) == sizeof(marks->ps0) - 1 && memcmp(text, marks->ps0, sizeof(marks->ps0) - 1) == 0;
-        return true;
-    case SWX_MARK_GUARD:
-    case SWX_MARK_REPORT:
-        if (!take_code(&text, &mark->code)) {
-            return false;
-        }
-        break;
-    case SWX_MARK_END:
-        if (!take_byte(&text, ';') || !take_number(&text, &value)) {
-            return false;
-        }
-        mark->no_stderr = value == 0; /* whether it is a terminal */
-        for (; text < end && ((*text >= 'a' && *text <= 'z') || (*text >= 'A' && *text <= 'Z'));
-             text++) { /* attributes of PS1 */
-            mark->fixed_prompt = mark->fixed_prompt || *text == 'r';
-        }
-        break;
-    case SWX_MARK_START:
-    case SWX_MARK_VALUE: break;
+    }
+    if (coded && fields[0] > 255) {
+        return false;
+    }
+    *mark = (swx_mark){ .kind = (swx_mark_kind)kind,
+                        .code = coded && expanded ? (int)fields[0] : -1,
+                        .number = fields[1],
+                        .jobs = (uint32_t)fields[2],
+                        .ps1_kept = fields[3] == strlen(marks->ps1),
+                        .no_stderr = kind == SWX_MARK_END && fields[0] == 0 };
+    if (kind == SWX_MARK_PROMPT) {
+        size_t kept = strlen(marks->ps0);
+        mark->ps0_kept = (size_t)(end - text) == kept + 1 && memcmp(text + 1, marks->ps0, kept) == 0;
+        return !expanded || *text == ';'; /* without expansion the rest says nothing */
+    }
+    for (; kind == SWX_MARK_END && isalpha((uint8_t)*text); text++) { /* attributes of PS1 */
+        mark->fixed_prompt = mark->fixed_prompt || *text == 'r';
     }
     return text == end;
 }

@@ -46,29 +46,24 @@ typedef struct {
     int code;          /* 0-255, -1 when the shell did not expand it */
     uint64_t number;   /* bash's `\#` */
     uint32_t jobs;     /* bash's `\j` */
-    uint32_t ps1_size; /* characters in the shell's PS1 now */
     bool ps0_kept;     /* PS0 is what the shell was given */
+    bool ps1_kept;     /* PS1 has the length of that */
     bool no_stderr;    /* END: the shell's stderr is no terminal */
     bool fixed_prompt; /* END: PS1 is readonly */
 } swx_mark;
 
 typedef struct {
     char nonce[SWX_NONCE_DIGITS + 1], start[SWX_START_DIGITS + 1];
-    char ps0[2 + 6 + SWX_START_DIGITS + 2 + 1]; /* \e]7733;START\a, unexpanded */
-    uint8_t head[SWX_MARKS_HEAD];               /* the bytes every mark of this nonce begins with */
-    uint8_t start_head[SWX_START_HEAD];         /* a START mark, but for its BEL */
-    uint8_t held[SWX_MARK_MAX];                 /* the beginning of what may be a mark */
+    char ps0[SWX_MARKS_TEXT], ps1[SWX_MARKS_TEXT]; /* the texts for the shell, to be put between single quotes */
+    uint8_t head[SWX_MARKS_HEAD];                  /* the bytes every mark of this nonce begins with */
+    uint8_t start_head[SWX_START_HEAD];            /* a START mark, but for its BEL */
+    uint8_t held[SWX_MARK_MAX];                    /* the beginning of what may be a mark */
     size_t held_size;
-    uint32_t ps1_size; /* of the text for the shell: a mark that counts another says that it was changed */
-    size_t released;   /* leading bytes of `held` that were given out as plain and wait to be forgotten */
+    size_t released; /* leading bytes of `held` that were given out as plain and wait to be forgotten */
 } swx_marks;
 
 /* Draws a nonce.  SWX_ESYS (getrandom). Forgets what was held back. */
 swx_status swx_marks_init(swx_marks *marks, swx_error *err);
-
-/* The texts for PS0 and PS1, to be put between single quotes.  out has SWX_MARKS_TEXT bytes; NUL-terminated. */
-void swx_marks_ps0(const swx_marks *marks, char *out);
-void swx_marks_ps1(const swx_marks *marks, char *out);
 
 typedef enum {
     SWX_MARKS_MORE,  /* all input was taken */

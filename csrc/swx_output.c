@@ -13,21 +13,6 @@ enum {
     UNSEARCHED_LIMIT = 64 << 20 /* bytes that a search by the owner may be behind where reading does not wait for it */
 };
 
-/* Whose output it is that comes now: of the running command's operation, else of the first interrupt that waits for its
- * end. */
-static swx_op *claimant(const swx_session *s) { return s->current ? s->current : s->interrupts; }
-
-static void unlink_claimant(swx_session *s)
-{
-    if (s->current) {
-        s->current = NULL;
-    } else {
-        swx_op *op = s->interrupts;
-        s->interrupts = op->link;
-        op->link = NULL;
-    }
-}
-
 /* The operation stays the one that runs until the command has ended, or has had its time: whoever waits behind it must
  * not begin before its exit code is known. */
 static void keep_for_code(swx_session *s, swx_op *op)
@@ -60,14 +45,12 @@ static void take_hit(swx_session *s, swx_op *op, swx_hit hit)
         keep_for_code(s, op);
         return;
     }
-    unlink_claimant(s);
-    swx_session_finish(s, op, SWX_END_MATCHED, 0, true);
+    swx_session_finish_claimant(s, SWX_END_MATCHED, 0);
 }
 
-/* The operation whose patterns the output is searched for. */
 swx_op *swx_output_matching(const swx_session *s)
 {
-    swx_op *op = claimant(s);
+    swx_op *op = swx_session_claimant(s);
     bool searches = op && (op->match || op->searched_by_owner);
     return searches && !op->matched && (s->begun || !s->expects_start) ? op : NULL;
 }
@@ -86,9 +69,11 @@ void swx_output_begin_search(const swx_session *s, swx_op *op, uint64_t base)
     }
 }
 
-/* Answers to what a program may ask its terminal (ECMA-48 DSR and DA), so that none waits for ever. */
+/* Answers to what a program may ask its terminal (ECMA-48 DSR and DA), so that none waits for ever.  s->query is 1
+ * behind an ESC, and 2 behind its bracket. */
 static void answer_queries(swx_session *s, const uint8_t *bytes, size_t size)
 {
+    enum { ONE_DIGIT = 3, DIGITS = ONE_DIGIT + 10 };
     if (s->attached || s->arriving) { /* a person's terminal answers; and a half-typed command is no place for it */
         return;
     }
@@ -100,17 +85,15 @@ static void answer_queries(swx_session *s, const uint8_t *bytes, size_t size)
             return; /* a span without an escape at its beginning has none at all */
         } else if (s->query == 1) {
             s->query = byte == '[' ? 2 : 0;
-        } else if (byte >= '0' && byte <= '9' && s->query < 2 + sizeof(s->query_text)) {
-            s->query_text[s->query++ - 2] = (char)byte;
+        } else if (byte >= '0' && byte <= '9') {
+            s->query = s->query == 2 ? ONE_DIGIT + byte - '0' : DIGITS;
         } else {
             /* what uses the screen sets modes */
             s->modes_may_differ = s->modes_may_differ || (s->pty.carrier && s->query == 2 && byte == '?');
-            size_t digits = s->query - 2;
-            int value = digits == 1 ? s->query_text[0] - '0' : digits ? -1 : 0;
-            const char *answer = byte == 'n' && value == 6   ? "\033[1;1R"
-                                 : byte == 'n' && value == 5 ? "\033[0n"
-                                 : byte == 'c' && value == 0 ? "\033[?1;2c"
-                                                             : NULL;
+            const char *answer = byte == 'n' && s->query == ONE_DIGIT + 6                  ? "\033[1;1R"
+                                 : byte == 'n' && s->query == ONE_DIGIT + 5                ? "\033[0n"
+                                 : byte == 'c' && (s->query == 2 || s->query == ONE_DIGIT) ? "\033[?1;2c"
+                                                                                           : NULL;
             s->query = 0;
             if (answer && !swx_pty_is_canonical(&s->pty)) {
                 s->replied = !s->pty.carrier;
@@ -123,11 +106,7 @@ static void answer_queries(swx_session *s, const uint8_t *bytes, size_t size)
 /* Output was lost, or was not searched: whoever waits for it is told, and nobody gets the rest as if it were all. */
 static void run_out_of_memory(swx_session *s)
 {
-    swx_op *op = claimant(s);
-    if (op) {
-        unlink_claimant(s);
-        swx_session_finish(s, op, SWX_END_MEMORY, 0, true);
-    }
+    swx_session_finish_claimant(s, SWX_END_MEMORY, 0);
     swx_buf_free(&s->output);
     swx_session_restart_output(s);
 }
@@ -157,7 +136,7 @@ void swx_output_take_output(swx_session *s, const uint8_t *bytes, size_t size)
         } else if (op) {
             status = keep_for_owner(op, bytes, size);
         }
-        if (!claimant(s)) {
+        if (!swx_session_claimant(s)) {
             s->facts.late += part;
         }
         bool kept = swx_buf_append(&s->output, bytes, part) == SWX_OK;
@@ -166,8 +145,7 @@ void swx_output_take_output(swx_session *s, const uint8_t *bytes, size_t size)
         if (!kept || status == SWX_ENOMEM) {
             run_out_of_memory(s);
         } else if (status == SWX_ELIMIT) {
-            unlink_claimant(s);
-            swx_session_finish(s, op, SWX_END_COSTLY, 0, true);
+            swx_session_finish_claimant(s, SWX_END_COSTLY, 0);
         } else if (status == SWX_OK) {
             take_hit(s, op, hit);
         }
@@ -255,17 +233,13 @@ static void take_prompt(swx_session *s, const swx_mark *mark)
     if (!awaited || !rank || rank < found->rank) {
         return;
     }
-    bool again = rank == found->rank && (!s->numbers_may_skip || mark->number == found->number);
-    bool conflict = again && (found->conflict || found->code != mark->code);
-    bool altered = mark->kind == SWX_MARK_PROMPT && mark->code >= 0 &&
-                   (mark->ps1_size != s->marks.ps1_size || (s->start_marks && !mark->ps0_kept));
-    if (mark->kind == SWX_MARK_GUARD) {
-        conflict = found->rank && (found->conflict || found->code != mark->code);
-    }
+    bool guard = mark->kind == SWX_MARK_GUARD, lost = !mark->ps1_kept || (s->start_marks && !mark->ps0_kept);
+    bool again =
+        guard ? found->rank > 0 : found->rank == rank && (!s->numbers_may_skip || mark->number == found->number);
     *found = (candidate){ .rank = rank,
                           .code = mark->code,
-                          .conflict = conflict,
-                          .altered = altered,
+                          .conflict = again && (found->conflict || found->code != mark->code),
+                          .altered = !guard && mark->code >= 0 && lost,
                           .ps0_kept = mark->ps0_kept,
                           .number = mark->number,
                           .jobs = mark->jobs,
@@ -491,15 +465,14 @@ void swx_session_found(swx_session *s, swx_op *op, const swx_hit *hit, int64_t n
         take_late_hit(op, hit);
         return;
     }
-    if (op != claimant(s)) {
+    if (op != swx_session_claimant(s)) {
         return;
     }
     swx_buf_free(&op->unsearched);
     if (hit) {
         take_hit(s, op, *hit);
     } else {
-        unlink_claimant(s);
-        swx_session_finish(s, op, SWX_END_COSTLY, 0, true);
+        swx_session_finish_claimant(s, SWX_END_COSTLY, 0);
     }
     s->check = earlier(s->check, now);
 }
@@ -508,7 +481,7 @@ void swx_session_found(swx_session *s, swx_op *op, const swx_hit *hit, int64_t n
 
 void swx_output_tell_news(swx_session *s)
 {
-    swx_op *op = claimant(s);
+    swx_op *op = swx_session_claimant(s);
     if (op && op->news && (op->unsearched.size || (streams(s) && behind(s)))) {
         op->news(op);
     }

@@ -8,9 +8,7 @@
 
 #include "swx_job_notice.h"
 
-enum { LOOKS_AT_ONCE = 12 };     /* a shell needs some microseconds from its prompt to its read */
 enum { CHALLENGE_ATTEMPTS = 3 }; /* to get a mark shown at all */
-static const int64_t CALM = 5 * MS;
 /* for a command without a START mark to be read: a look has come there and back meanwhile */
 static const int64_t ARRIVAL = 1500 * MS;
 
@@ -121,17 +119,22 @@ static const char *place_of_answer(const swx_session *s)
     return only_read ? SWX_ANSWER_TERMINAL : SWX_ANSWER_INPUT;
 }
 
+/* A silence counts from here on. */
+static void begin_phase(swx_session *s, resync_phase phase, int64_t now)
+{
+    s->phase = phase;
+    s->give_up = now + RESYNC_LIMIT;
+    s->last_data = now;
+    swx_session_check_from(s, now, FIRST_CHECK);
+}
+
 static void type_question(swx_session *s, int64_t now)
 {
     swx_buf line;
     swx_buf_init(&line, PART_LIMIT);
-    s->phase = ASK;
+    begin_phase(s, ASK, now);
     s->part = 0;
     swx_buf_clear(&s->parts[0]); /* what is known of prompts holds until there is an answer */
-    s->give_up = now + RESYNC_LIMIT;
-    s->backoff = FIRST_CHECK;
-    s->last_data = now;
-    swx_session_check_in(s, now, s->backoff);
     s->question = modes_question(s);
     swx_completion_apply_modes(s);
     bool typed = (s->owner_saw_end || swx_marks_init(&s->marks, NULL) == SWX_OK) && swx_session_drop_input(s) &&
@@ -163,18 +166,13 @@ void swx_resync_ask(swx_session *s, int64_t now, bool prompt_missing)
     s->told = replied ? s->found.code : -1;
     if (replied) { /* what it has read already would be the beginning of the question: it forgets that first */
         s->replied = false;
-        s->phase = ASK;
-        s->give_up = now + RESYNC_LIMIT;
-        s->last_data = now;
-        s->backoff = FIRST_CHECK;
-        swx_session_check_in(s, now, s->backoff);
+        begin_phase(s, ASK, now);
         swx_pty_signal(&s->pty, SIGINT, NULL);
     } else {
         type_question(s, now);
     }
 }
 
-/* The end of a command is in doubt, or our prompts are gone. */
 void swx_resync_begin(swx_session *s, int64_t now, bool prompt_missing)
 {
     if (prompt_missing) {
@@ -283,15 +281,11 @@ static void type_restore(swx_session *s, int64_t now)
 {
     swx_buf line;
     swx_buf_init(&line, PART_LIMIT);
-    s->phase = RESTORE;
+    begin_phase(s, RESTORE, now);
     s->attempt++;
     bool first = s->question == SWX_MODES_FIRST, changed = s->question != SWX_MODES_SKIP && take_modes(s);
     s->question = SWX_MODES_SKIP;
     s->found = (candidate){ 0 };
-    s->give_up = now + RESYNC_LIMIT;
-    s->last_data = now; /* a silence counts from here on */
-    s->backoff = FIRST_CHECK;
-    swx_session_check_in(s, now, s->backoff);
     /* First the prompts alone; if they do not show, the user's PROMPT_COMMAND may set them each time; if they still
      * do not, they may be readonly.  Where stderr is elsewhere they go there, and the kernel tells more than
      * PROMPT_COMMAND could. */

@@ -15,10 +15,6 @@ enum { HELD_MOST = 64 * 1024 };     /* bytes that are kept from the reader of a 
 enum { UNCLAIMED_LIMIT = 1 << 20 }; /* output kept of a command that runs for nobody */
 static const int64_t SHELL_START_LIMIT = 60000 * MS;
 
-/* ---- time and small things ---- */
-
-void swx_session_check_in(swx_session *s, int64_t now, int64_t delay) { s->check = now + delay; }
-
 /* ---- rest ----
  *
  * A session that has been idle for a while keeps two descriptors, the master and the shell's pidfd: output is read and
@@ -79,7 +75,6 @@ void swx_session_end_hangup(swx_session *s)
 
 /* ---- the ends of operations ---- */
 
-/* The output begins anew, and the offsets that refer to it. */
 void swx_session_restart_output(swx_session *s)
 {
     s->found.at = 0;
@@ -89,8 +84,8 @@ void swx_session_restart_output(swx_session *s)
     }
 }
 
-/* Ends an operation.  The output of the running command goes with it when `with_output`. */
-void swx_session_finish(swx_session *s, swx_op *op, swx_end end, int code, bool with_output)
+/* with_output: the output of the running command goes with it. */
+static void finish(swx_session *s, swx_op *op, swx_end end, int code, bool with_output)
 {
     op->ended = op->matched && end == SWX_END_DONE;
     op->end = op->matched && end != SWX_END_CANCELLED ? SWX_END_MATCHED : end;
@@ -123,26 +118,38 @@ void swx_session_finish(swx_session *s, swx_op *op, swx_end end, int code, bool 
     op->done(op);
 }
 
+void swx_session_finish(swx_session *s, swx_op *op, swx_end end, int code) { finish(s, op, end, code, false); }
+
+swx_op *swx_session_claimant(const swx_session *s) { return s->current ? s->current : s->interrupts; }
+
+void swx_session_finish_claimant(swx_session *s, swx_end end, int code)
+{
+    swx_op **from = s->current ? &s->current : &s->interrupts, *op = *from;
+    if (op) {
+        *from = op->link;
+        op->link = NULL;
+        finish(s, op, end, code, true);
+    }
+}
+
 void swx_session_finish_list(swx_session *s, swx_op **list, swx_end end, int code)
 {
     while (*list) {
         swx_op *op = *list;
         *list = op->link;
         op->link = NULL;
-        swx_session_finish(s, op, end, code, false);
+        finish(s, op, end, code, false);
     }
 }
 
 void swx_session_finish_all(swx_session *s, swx_end end, int code)
 {
-    swx_op *current = s->current;
-    s->current = NULL;
-    if (current) {
-        swx_session_finish(s, current, end, code, true);
+    if (s->current) {
+        swx_session_finish_claimant(s, end, code);
     }
     swx_session_finish_list(s, &s->interrupts, end, code);
     swx_session_finish_list(s, &s->first, end, code);
-    s->last = NULL;
+    s->end = &s->first;
 }
 
 void swx_session_take_first(swx_session *s)
@@ -150,9 +157,7 @@ void swx_session_take_first(swx_session *s)
     swx_op *op = s->first;
     s->first = op->link;
     op->link = NULL;
-    if (!s->first) {
-        s->last = NULL;
-    }
+    s->end = s->first ? s->end : &s->first;
 }
 
 void swx_session_claim_start(swx_session *s)
@@ -207,28 +212,23 @@ int64_t swx_session_deadline(const swx_session *s)
 
 static void expire_waiting(swx_session *s, int64_t now)
 {
-    swx_op *before = NULL;
     if (!s->first || s->expiry > now) {
         return;
     }
     s->expiry = SWX_NEVER;
-    for (swx_op *op = s->first; op;) {
-        swx_op *after = op->link;
-        if (op->deadline <= now) {
-            *(before ? &before->link : &s->first) = after;
-            if (s->last == op) {
-                s->last = before;
-            }
-            op->link = NULL;
-            if (op->held && !before && !s->current && s->state == IDLE) { /* what it waited for is no earlier command */
-                op->error = (swx_error){ .status = SWX_EBUSY, .text = "its syntax was still being checked" };
-            }
-            swx_session_finish(s, op, SWX_END_TIMEOUT, 0, false);
-        } else {
+    for (s->end = &s->first; *s->end;) {
+        swx_op *op = *s->end;
+        if (op->deadline > now) {
             s->expiry = earlier(s->expiry, op->deadline);
-            before = op;
+            s->end = &op->link;
+            continue;
         }
-        op = after;
+        *s->end = op->link;
+        op->link = NULL;
+        if (op->held && s->end == &s->first && !s->current && s->state == IDLE) { /* it waits for no earlier command */
+            op->error = (swx_error){ .status = SWX_EBUSY, .text = "its syntax was still being checked" };
+        }
+        swx_session_finish(s, op, SWX_END_TIMEOUT, 0);
     }
 }
 
@@ -274,8 +274,7 @@ void swx_session_due(swx_session *s, int64_t now)
             swx_completion_check(s, now, true);
         }
         if (s->current == op && (op->deadline <= now || quiet_deadline(s, op) <= now)) {
-            s->current = NULL;
-            swx_session_finish(s, op, op->deadline <= now ? SWX_END_TIMEOUT : SWX_END_QUIET, 0, true);
+            swx_session_finish_claimant(s, op->deadline <= now ? SWX_END_TIMEOUT : SWX_END_QUIET, 0);
         }
     }
     expire_waiting(s, now);
@@ -329,11 +328,11 @@ void swx_session_submit(swx_session *s, swx_op *op, int64_t now)
             op->error = (swx_error){ .status = SWX_ECLOSED,
                                      .text = "it did so while no command ran, as TMOUT makes a shell do" };
         }
-        swx_session_finish(s, op, SWX_END_DIED, swx_child_code(&s->child), false);
+        swx_session_finish(s, op, SWX_END_DIED, swx_child_code(&s->child));
         return;
-    case LOST: swx_session_finish(s, op, SWX_END_LOST, 0, false); return;
+    case LOST: swx_session_finish(s, op, SWX_END_LOST, 0); return;
     case CLOSING:
-    case CLOSED: swx_session_finish(s, op, SWX_END_CLOSED, 0, false); return;
+    case CLOSED: swx_session_finish(s, op, SWX_END_CLOSED, 0); return;
     default: break;
     }
     if (op->kind == SWX_OP_INTERRUPT) {
@@ -350,8 +349,8 @@ void swx_session_submit(swx_session *s, swx_op *op, int64_t now)
         op->link = s->first;
         s->first = op;
     } else {
-        *(s->first ? &s->last->link : &s->first) = op;
-        s->last = op;
+        *s->end = op;
+        s->end = &op->link;
     }
     swx_session_begin(s, now);
 }
@@ -381,15 +380,13 @@ void swx_session_cancel(swx_session *s, swx_op *op)
         return;
     }
     if (s->current == op) {
-        s->current = NULL;
-        swx_session_finish(s, op, SWX_END_CANCELLED, 0, true);
+        swx_session_finish_claimant(s, SWX_END_CANCELLED, 0);
     } else if (unlink_op(&s->first, op) || unlink_op(&s->interrupts, op) || unlink_op(&s->closer, op)) {
-        s->last = s->first;
-        while (s->last && s->last->link) {
-            s->last = s->last->link;
+        for (s->end = &s->first; *s->end;) {
+            s->end = &(*s->end)->link;
         }
         op->link = NULL;
-        swx_session_finish(s, op, SWX_END_CANCELLED, 0, false);
+        swx_session_finish(s, op, SWX_END_CANCELLED, 0);
     }
     if (swx_typing_can_begin(s)) {
         s->check = 0; /* it was what the others waited for */
@@ -510,8 +507,7 @@ static size_t count_strings(char *const *list)
  * empty HISTFILE bash neither reads the owner's history at its start nor cuts it to 500 lines. */
 static swx_status start_shell(swx_session *s, const swx_session_config *config, swx_error *err)
 {
-    char ps0[SWX_MARKS_TEXT + 4] = "PS0=", ps1[SWX_MARKS_TEXT + 4] = "PS1=", ps2[] = "PS2=";
-    char histfile[] = "HISTFILE=";
+    char ps0[SWX_MARKS_TEXT + 4], ps1[SWX_MARKS_TEXT + 4], ps2[] = "PS2=", histfile[] = "HISTFILE=";
     char *argv[] = { (char[]){ "bash" },        (char[]){ "--noprofile" }, (char[]){ "--norc" },
                      (char[]){ "--noediting" }, (char[]){ "-i" },          NULL };
     size_t count = count_strings(config->environment);
@@ -519,8 +515,8 @@ static swx_status start_shell(swx_session *s, const swx_session_config *config, 
     if (!environment) {
         return swx_fail(err, SWX_ENOMEM, "out of memory");
     }
-    swx_marks_ps0(&s->marks, ps0 + 4);
-    swx_marks_ps1(&s->marks, ps1 + 4);
+    snprintf(ps0, sizeof(ps0), "PS0=%s", s->marks.ps0);
+    snprintf(ps1, sizeof(ps1), "PS1=%s", s->marks.ps1);
     if (count) {
         memcpy(environment, config->environment, count * sizeof(*environment));
     }
@@ -548,6 +544,7 @@ swx_status swx_session_new(swx_session **out, const swx_session_config *config, 
         return swx_fail(err, SWX_ENOMEM, "out of memory");
     }
     s->pty.master = s->pty.slave = s->kernel.fd = s->child.pidfd = -1;
+    s->end = &s->first;
     s->output_limit = config->output_limit;
     swx_buf_init(&s->output, s->output_limit);
     swx_buf_init(&s->pending, SIZE_MAX / 2);

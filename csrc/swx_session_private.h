@@ -1,24 +1,11 @@
 /* swx_session_private.h: the inside of a session, shared by its own files and by nothing else.
  *
- *      swx_session.c     the queue: operations, deadlines, rest
- *      swx_typing.c      what is typed, and how a command begins
- *      swx_output.c      what the terminal says: output, marks, matches
- *      swx_evidence.c    what tells that the shell is at its prompt
- *      swx_completion.c  has the command ended, and how?
- *      swx_resync.c      the question to the shell, where that is in doubt
- *      swx_interrupt.c   interrupts
- *      swx_close.c       the end of the shell and of the session
- *
  * A picture of who feeds whom:
  *
  *   terminal --read--> marks --plain--> matcher, output buffer          take_plain
  *                            --marks--> candidate for the end           take_mark
  *   check:  candidate + consumed + kernel + nothing more --> conclude --> done
  *                                        in doubt        --> question --> restore --> conclude
- *
- * Behind a carrier the same question does three more things: it replaces the nonce of the start, which stands in two
- * environments, it asks for and restores the terminal's modes, and it arms PROMPT_COMMAND before a command that may
- * touch the prompts (armed at all times it would cost each command a quarter).
  */
 #ifndef SWX_SESSION_PRIVATE_H
 #define SWX_SESSION_PRIVATE_H
@@ -37,10 +24,12 @@
 enum {
     PART_LIMIT = 64 * 1024, /* of an answer to a question */
     PARTS = 6,
-    RAW_TAIL = 2, /* "}" and newline: typed when the terminal is itself again */
+    RAW_TAIL = 2,      /* "}" and newline: typed when the terminal is itself again */
+    LOOKS_AT_ONCE = 12 /* a shell needs some microseconds from its prompt to its read */
 };
 
 static const int64_t PARK_AFTER = 1000 * MS; /* without a command */
+static const int64_t CALM = 5 * MS;
 static const int64_t RESYNC_LIMIT = 10000 * MS;
 static const int64_t UNHEARD = 200 * MS; /* of silence, where the kernel does not tell and no mark has come */
 static const int64_t FIRST_CHECK = 2 * MS, LONGEST_CHECK = 250 * MS;
@@ -70,7 +59,7 @@ struct swx_session {
     uint64_t stack;      /* where its stack begins, for the same; 0: not known */
     const char *loss;    /* why the session is lost, if that is known */
 
-    swx_op *first, *last; /* waiting, in order */
+    swx_op *first, **end; /* waiting, in order; where the next one goes */
     int64_t expiry;       /* no waiting operation has an earlier deadline; some may have had */
     swx_op *current;      /* whose command runs, or NULL when it runs for nobody */
     swx_op *interrupts;   /* overtaking ones */
@@ -191,7 +180,6 @@ struct swx_session {
     unsigned sweeps;
     size_t output_limit;
     unsigned query; /* progress in a terminal query */
-    char query_text[4];
 
     swx_session_state facts;
     void (*unwatch)(void *owner, int fd);
@@ -199,13 +187,20 @@ struct swx_session {
 };
 
 static inline int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
+/* Looks at the shell again after that time. */
+static inline void swx_session_check_in(swx_session *s, int64_t now, int64_t delay) { s->check = now + delay; }
+
+/* The same, and later each time from then on: see swx_completion_look_again. */
+static inline void swx_session_check_from(swx_session *s, int64_t now, int64_t delay)
+{
+    s->backoff = delay;
+    s->check = now + delay;
+}
+
 static inline bool has_evidence(const swx_session *s) { return s->kernel.buffer != 0; }
 static inline bool typed_all(const swx_session *s) { return s->written == s->pending.size; }
 
 /* ---- swx_session.c ---- */
-
-/* Looks at the shell again after that time. */
-void swx_session_check_in(swx_session *s, int64_t now, int64_t delay);
 
 /* The shell is at its prompt, and nothing runs: the state is IDLE now. */
 void swx_session_become_idle(swx_session *s, int64_t now);
@@ -216,8 +211,13 @@ void swx_session_end_hangup(swx_session *s);
 /* The output begins anew, and so do the offsets that refer to it. */
 void swx_session_restart_output(swx_session *s);
 
-/* Ends an operation, which has left its list.  The running command's output goes with it when asked for. */
-void swx_session_finish(swx_session *s, swx_op *op, swx_end end, int code, bool with_output);
+/* Ends an operation, which has left its list, without output. */
+void swx_session_finish(swx_session *s, swx_op *op, swx_end end, int code);
+
+/* Whose output it is that comes now: of the running command's operation, else of the first interrupt that waits for its
+ * end.  Ends that, if there is one, with the output. */
+swx_op *swx_session_claimant(const swx_session *s);
+void swx_session_finish_claimant(swx_session *s, swx_end end, int code);
 
 /* Ends all of a list, without output. */
 void swx_session_finish_list(swx_session *s, swx_op **list, swx_end end, int code);
@@ -253,7 +253,8 @@ bool swx_session_type_end(swx_session *s);
  * False: out of memory. */
 bool swx_session_drop_input(swx_session *s);
 
-/* Begins waiting operations as far as the state allows. */
+/* Begins waiting operations as far as the state allows: called whenever something went away that others may wait for,
+ * and at the end of each call that may have ended something. */
 void swx_session_begin(swx_session *s, int64_t now);
 
 /* Whether a waiting operation may begin now. */

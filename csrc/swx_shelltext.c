@@ -1,5 +1,6 @@
 #include "swx_shelltext.h"
 
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,8 +16,19 @@ enum { LINE_ROOM = 1024, PIECE = 4000, MODES_MAX = 400 };
 #define KEPT_KEYS "intr '^C' quit '^\\' erase '^?' kill '^U' eof '^D' start '^Q' stop '^S' susp '^Z'"
 #define MORE_KEPT "iexten -parmrk -inpck -iuclc lnext '^V' werase '^W' rprnt '^R' eol '^-' eol2 '^-'"
 
-/* printf into a buffer; our texts are short, so a fixed line is enough. */
-__attribute__((format(printf, 2, 3))) static swx_status add(swx_buf *out, const char *format, ...)
+/* A text in the making: after an error nothing more is added. */
+typedef struct {
+    swx_buf *out;
+    swx_status status;
+} text;
+
+static void add_bytes(text *to, const void *bytes, size_t size)
+{
+    to->status = to->status == SWX_OK ? swx_buf_append(to->out, bytes, size) : to->status;
+}
+
+/* printf; our texts are short, so a fixed line is enough. */
+__attribute__((format(printf, 2, 3))) static void add(text *to, const char *format, ...)
 {
     char line[LINE_ROOM];
     va_list arguments;
@@ -24,18 +36,17 @@ __attribute__((format(printf, 2, 3))) static swx_status add(swx_buf *out, const 
     int size = vsnprintf(line, sizeof(line), format, arguments);
     va_end(arguments);
     if (size < 0 || size >= LINE_ROOM) {
-        return SWX_ELIMIT;
+        to->status = SWX_ELIMIT;
+    } else {
+        add_bytes(to, line, (size_t)size);
     }
-    return swx_buf_append(out, line, (size_t)size);
 }
 
-swx_status swx_shelltext_prompts(swx_buf *out, const swx_marks *marks)
+/* Assignments that put our prompts into force and keep them from children. */
+static void add_prompts(text *to, const swx_marks *marks)
 {
-    char ps0[SWX_MARKS_TEXT], ps1[SWX_MARKS_TEXT];
-    swx_marks_ps0(marks, ps0);
-    swx_marks_ps1(marks, ps1);
     /* Quoted as a whole: under `set -k` an assignment is no argument. */
-    return add(out, "builtin declare -g +ilux 'PS0=%s' 'PS1=%s' 'PS2=' || builtin :", ps0, ps1);
+    add(to, "builtin declare -g +ilux 'PS0=%s' 'PS1=%s' 'PS2=' || builtin :", marks->ps0, marks->ps1);
 }
 
 /* A group of which nothing is shown; where its first word may be an alias, simple commands that are each without stdout
@@ -43,85 +54,93 @@ swx_status swx_shelltext_prompts(swx_buf *out, const swx_marks *marks)
 #define OPEN(bare) ((bare) ? "" : "{ ")
 #define CLOSE(bare) ((bare) ? SWX_BARE_CLOSE : SWX_GROUP_CLOSE)
 
-swx_status swx_shelltext_reassert(swx_buf *out, const swx_marks *marks, bool bare)
+/* An element of PROMPT_COMMAND that does the same before each prompt, behind whatever the user's own elements do. */
+static void add_reassert(text *to, const swx_marks *marks, bool bare)
 {
-    char ps0[SWX_MARKS_TEXT], ps1[SWX_MARKS_TEXT];
-    swx_marks_ps0(marks, ps0);
-    swx_marks_ps1(marks, ps1);
-    return add(out,
-               "builtin declare -ga 'PROMPT_COMMAND[7734]=%sbuiltin declare -g +ilux '\\''PS0=%s'\\'' '\\''PS1=%s'\\'' "
-               "'\\''PS2='\\''%s' || builtin :",
-               OPEN(bare), ps0, ps1, CLOSE(bare));
+    add(to,
+        "builtin declare -ga 'PROMPT_COMMAND[7734]=%sbuiltin declare -g +ilux '\\''PS0=%s'\\'' '\\''PS1=%s'\\'' "
+        "'\\''PS2='\\''%s' || builtin :",
+        OPEN(bare), marks->ps0, marks->ps1, CLOSE(bare));
 }
 
 /* The element runs before the ones that mark or show the end of a command. */
-static swx_status add_kept_modes(swx_buf *out, bool bare)
+static void add_kept_modes(text *to, bool bare)
 {
-    char text[LINE_ROOM], *at = text;
+    char quoted[LINE_ROOM], *at = quoted;
     const char *grouped = STTY KEPT_LINES " " KEPT_KEYS " || builtin :; " STTY MORE_KEPT SWX_GROUP_CLOSE;
     const char *single = STTY KEPT_LINES " " KEPT_KEYS SWX_BARE_CLOSE "; " STTY MORE_KEPT SWX_BARE_CLOSE;
     for (const char *from = bare ? single : grouped; *from; from++) {
         at += *from == '\'' ? sprintf(at, "'\\''") : sprintf(at, "%c", *from);
     }
-    return add(out, "builtin declare -ga 'PROMPT_COMMAND[7732]=%s%s' || builtin :; ", OPEN(bare), text);
+    add(to, "builtin declare -ga 'PROMPT_COMMAND[7732]=%s%s' || builtin :; ", OPEN(bare), quoted);
 }
 
-swx_status swx_shelltext_modes(swx_buf *out)
+swx_status swx_shelltext_startup(swx_buf *out, const swx_marks *marks, const swx_startup *startup)
 {
-    return add(out, "{ " STTY "sane -echo -opost noflsh || builtin :; } 2>/dev/null");
+    text to = { out, SWX_OK };
+    add(&to, "{\nbuiltin set +H; builtin export -n PS0 PS1 PS2 HISTFILE; "
+             "((BASH_VERSINFO[0] < 5)) || HISTFILE=/dev/null; builtin unset MAILCHECK; ");
+    if (startup->carrier) {
+        add(&to, "{ " STTY "sane -echo -opost noflsh || builtin :; } 2>/dev/null");
+    }
+    add(&to, "\n");
+    add_bytes(&to, startup->script, startup->size);
+    add(&to, startup->carrier ? "\nbuiltin set +o emacs +o vi\n" : "\n"); /* nobody would see that readline is on */
+    add_prompts(&to, marks);
+    if (startup->reassert) {
+        add(&to, "\n");
+        add_reassert(&to, marks, false);
+    }
+    add(&to, "\nbuiltin history -d -1 2>/dev/null || builtin :\n}\n"); /* this group is not the user's */
+    return to.status;
 }
 
-bool swx_shelltext_is_modes(const uint8_t *text, size_t size)
+bool swx_shelltext_is_modes(const uint8_t *word, size_t size)
 {
     bool any = false;
     for (size_t i = 0; i < size; i++) {
-        uint8_t letter = text[i] | 0x20;
-        any = any || text[i] == ':';
-        if (!(text[i] >= '0' && text[i] <= '9') && !(letter >= 'a' && letter <= 'z') && text[i] != ':' &&
-            text[i] != '=') {
+        any = any || word[i] == ':';
+        if (word[i] >= 0x80 || !(isalnum(word[i]) || word[i] == ':' || word[i] == '=')) {
             return false;
         }
     }
     return any && size <= MODES_MAX;
 }
 
-static swx_status add_modes_question(swx_buf *out, const swx_marks *marks, swx_modes_question question)
+static void add_modes_question(text *to, const swx_marks *marks, swx_modes_question question)
 {
-    swx_status status = add(out, "builtin printf '\\033]7733;%%s;%d\\007\\n' %s >&0; ", SWX_MARK_VALUE, marks->nonce);
-    if (status == SWX_OK && question == SWX_MODES_FIRST) {
-        status = add(out, "case ${#PROMPT_COMMAND[@]}:$(builtin declare -f; builtin alias; builtin trap) in "
-                          "1:*PS[01]*|1:*PROMPT_*) builtin echo 1;; 1:*) builtin echo 0;; *) builtin echo 1;; esac >&0 "
-                          "2>/dev/null; ");
+    add(to, "builtin printf '\\033]7733;%%s;%d\\007\\n' %s >&0; ", SWX_MARK_VALUE, marks->nonce);
+    if (question == SWX_MODES_FIRST) {
+        add(to, "case ${#PROMPT_COMMAND[@]}:$(builtin declare -f; builtin alias; builtin trap) in "
+                "1:*PS[01]*|1:*PROMPT_*) builtin echo 1;; 1:*) builtin echo 0;; *) builtin echo 1;; esac >&0 "
+                "2>/dev/null; ");
+    } else if (question == SWX_MODES_KEEP) {
+        add(to, STTY KEPT_LINES " " KEPT_KEYS " -opost >&0 2>/dev/null || builtin :; ");
+        add(to, STTY MORE_KEPT " >&0 2>/dev/null || builtin :; ");
     }
-    if (status == SWX_OK && question == SWX_MODES_KEEP) {
-        status = add(out, STTY KEPT_LINES " " KEPT_KEYS " -opost >&0 2>/dev/null || builtin :; ");
-        status = status == SWX_OK ? add(out, STTY MORE_KEPT " >&0 2>/dev/null || builtin :; ") : status;
-    }
-    return status == SWX_OK ? add(out, STTY "-g >&0 2>/dev/null || builtin :; ") : status;
+    add(to, STTY "-g >&0 2>/dev/null || builtin :; ");
 }
 
 swx_status swx_shelltext_question(swx_buf *out, const swx_marks *marks, swx_modes_question question, const char *answer)
 {
-    /* The nonce is an argument of printf, so that the line itself, if it is ever echoed, holds no mark. */
-    swx_status status =
-        add(out,
-            SWX_QUESTION "\\033]7733;%%s;%d;%%s\\007%%s %%q\\033]7733;%%s;%d\\007%%s\\033]7733;%%s;%d\\007%%s"
-                         "\\033]7733;%%s;%d\\007%%s' %s \"$?\" \"${PIPESTATUS[*]@A}\"",
-            SWX_MARK_REPORT, SWX_MARK_VALUE, SWX_MARK_VALUE, SWX_MARK_VALUE, marks->nonce);
-    /* PS1 may be unset, which is an error under `set -u`. */
-    if (status == SWX_OK) {
-        status = add(out, " \"$_\" %s \"${PS1+${PS1@P}}\" %s \"${PS0+${PS0@P}}\" %s \"${PS2+${PS2@P}}\" >%s; ",
-                     marks->nonce, marks->nonce, marks->nonce, answer);
-    }
-    if (status == SWX_OK && question != SWX_MODES_SKIP) {
-        status = add_modes_question(out, marks, question);
-    }
+    const char *nonce = marks->nonce;
+    text to = { out, SWX_OK };
     char end[64];
-    snprintf(end, sizeof(end), "builtin printf '\\033]7733;%%s;%d;%%s\\007' %s", SWX_MARK_END, marks->nonce);
-    return status == SWX_OK
-               ? add(out, "builtin test -t 2 || builtin [ -t 2 ] && %s \"1${PS1+${PS1@a}}\" >%s || %s 0 >%s\n", end,
-                     answer, end, answer)
-               : status;
+    /* The nonce is an argument of printf, so that the line itself, if it is ever echoed, holds no mark. */
+    add(&to,
+        SWX_QUESTION "\\033]7733;%%s;%d;%%s\\007%%s %%q\\033]7733;%%s;%d\\007%%s\\033]7733;%%s;%d\\007%%s"
+                     "\\033]7733;%%s;%d\\007%%s' %s \"$?\" \"${PIPESTATUS[*]@A}\"",
+        SWX_MARK_REPORT, SWX_MARK_VALUE, SWX_MARK_VALUE, SWX_MARK_VALUE, nonce);
+    /* PS1 may be unset, which is an error under `set -u`. */
+    add(&to, " \"$_\" %s \"${PS1+${PS1@P}}\" %s \"${PS0+${PS0@P}}\" %s \"${PS2+${PS2@P}}\" >%s; ", nonce, nonce, nonce,
+        answer);
+    if (question != SWX_MODES_SKIP) {
+        add_modes_question(&to, marks, question);
+    }
+    snprintf(end, sizeof(end), "builtin printf '\\033]7733;%%s;%d;%%s\\007' %s", SWX_MARK_END, nonce);
+    add(&to, "builtin test -t 2 || builtin [ -t 2 ] && %s \"1${PS1+${PS1@a}}\" >%s || %s 0 >%s\n", end, answer, end,
+        answer);
+    return to.status;
 }
 
 /* The next code in `[0]="1" [1]="0")`, behind which *at is then; -1: there is none. */
@@ -138,7 +157,7 @@ static int next_code(const uint8_t **at, const uint8_t *end)
 
 /* `(exit a) | (exit b) && :`: sets `$?` and PIPESTATUS, and as a member of an AND-OR list that is not its last one it
  * triggers neither `set -e` nor an ERR trap. */
-static swx_status add_status(swx_buf *out, const swx_restore *restore)
+static void add_status(text *to, const swx_restore *restore)
 {
     const uint8_t *at = restore->pipestatus, *end = restore->pipestatus_size ? at + restore->pipestatus_size : at;
     int stages = 0, last = -1;
@@ -146,115 +165,114 @@ static swx_status add_status(swx_buf *out, const swx_restore *restore)
         last = code;
     }
     bool usable = stages <= SWX_PIPE_MAX && last == restore->code;
-    swx_status status = usable ? SWX_OK : add(out, "(builtin exit %d)", restore->code);
-    at = restore->pipestatus;
-    for (int i = 0; usable && i < stages && status == SWX_OK; i++) {
-        status = add(out, "%s(builtin exit %d)", i ? "|" : "", next_code(&at, end));
+    if (!usable) {
+        add(to, "(builtin exit %d)", restore->code);
     }
-    return status == SWX_OK ? add(out, restore->code ? " && builtin :\n" : " || builtin :\n") : status;
+    at = restore->pipestatus;
+    for (int i = 0; usable && i < stages; i++) {
+        add(to, "%s(builtin exit %d)", i ? "|" : "", next_code(&at, end));
+    }
+    add(to, restore->code ? " && builtin :\n" : " || builtin :\n");
 }
 
 /* Whether the text is one word as `printf %q` writes it.  Where another process has written between the marks it is
  * not, and must not be typed. */
-static bool is_quoted_word(const uint8_t *text, size_t size)
+static bool is_quoted_word(const uint8_t *word, size_t size)
 {
-    bool ansi = size > 2 && text[0] == '$' && text[1] == '\'';
-    if (size == 2 && text[0] == '\'' && text[1] == '\'') {
+    bool ansi = size > 2 && word[0] == '$' && word[1] == '\'';
+    if (size == 2 && word[0] == '\'' && word[1] == '\'') {
         return true;
     }
     size_t at = ansi ? 2 : 0, end = ansi ? size - 1 : size;
     for (; at < end; at++) {
-        if (text[at] < ' ' || text[at] == 0x7f ||
-            (ansi ? text[at] == '\'' : strchr(" '\"$`;&|<>()*?[]{}!^,", text[at]) != NULL)) {
+        if (word[at] < ' ' || word[at] == 0x7f ||
+            (ansi ? word[at] == '\'' : strchr(" '\"$`;&|<>()*?[]{}!^,", word[at]) != NULL)) {
             return false;
         }
-        at += text[at] == '\\';
+        at += word[at] == '\\';
     }
-    return at == end && (!ansi || text[end] == '\'');
+    return at == end && (!ansi || word[end] == '\'');
 }
 
 /* Where the next character of such a word begins, behind the one at `at`: a backslash takes what it quotes along. */
-static size_t behind_character(const uint8_t *text, size_t size, size_t at, bool ansi)
+static size_t behind_character(const uint8_t *word, size_t size, size_t at, bool ansi)
 {
-    if (text[at] != '\\') {
-        for (at++; at < size && (text[at] & 0xc0) == 0x80; at++) { /* the rest of a character of UTF-8 */
+    if (word[at] != '\\') {
+        for (at++; at < size && (word[at] & 0xc0) == 0x80; at++) { /* the rest of a character of UTF-8 */
         }
         return at;
     }
     size_t digits = 0;
-    while (ansi && digits < 3 && at + 1 + digits < size && text[at + 1 + digits] >= '0' &&
-           text[at + 1 + digits] <= '7') {
+    while (ansi && digits < 3 && at + 1 + digits < size && word[at + 1 + digits] >= '0' &&
+           word[at + 1 + digits] <= '7') {
         digits++;
     }
     return at + 1 + (digits ? digits : 1);
 }
 
 /* Appends a word of `printf %q` to a line that holds `used` bytes; no line becomes longer than a terminal takes. */
-static swx_status add_word(swx_buf *out, const uint8_t *text, size_t size, size_t used)
+static void add_word(text *to, const uint8_t *word, size_t size, size_t used)
 {
-    bool ansi = size > 2 && text[0] == '$' && text[1] == '\'';
+    bool ansi = size > 2 && word[0] == '$' && word[1] == '\'';
     size_t start = 0, at = ansi ? 2 : 0;
-    swx_status status = SWX_OK;
-    while (at < size && status == SWX_OK) {
-        size_t next = behind_character(text, size, at, ansi);
+    while (at < size) {
+        size_t next = behind_character(word, size, at, ansi);
         if (used + next - start > PIECE) {
-            status = swx_buf_append(out, text + start, at - start);
-            status = status == SWX_OK ? add(out, ansi ? "'\\\n$'" : "\\\n") : status;
+            add_bytes(to, word + start, at - start);
+            add(to, ansi ? "'\\\n$'" : "\\\n");
             start = at;
             used = ansi ? 2 : 0;
         }
         at = next;
     }
-    return status == SWX_OK ? swx_buf_append(out, text + start, size - start) : status;
+    add_bytes(to, word + start, size - start);
 }
 
 swx_status swx_shelltext_restore(swx_buf *out, const swx_marks *marks, const swx_restore *restore)
 {
-    swx_status status = SWX_OK;
+    const bool bare = restore->brace_may_be_alias;
     size_t held = out->size;
+    text to = { out, SWX_OK };
     if (restore->prompt_variables) {
-        status = add(out, "builtin shopt -s promptvars; ");
+        add(&to, "builtin shopt -s promptvars; ");
     }
-    if (status == SWX_OK && restore->modes_size && swx_shelltext_is_modes(restore->modes, restore->modes_size)) {
-        status = add(out, STTY "%.*s 2>/dev/null <&0 || builtin :; ", (int)restore->modes_size,
-                     (const char *)restore->modes);
+    if (restore->modes_size && swx_shelltext_is_modes(restore->modes, restore->modes_size)) {
+        add(&to, STTY "%.*s 2>/dev/null <&0 || builtin :; ", (int)restore->modes_size, (const char *)restore->modes);
     }
-    if (status == SWX_OK && restore->disarm) {
-        status = add(out, "builtin unset PROMPT_COMMAND; ");
+    if (restore->disarm) {
+        add(&to, "builtin unset PROMPT_COMMAND; ");
     }
-    if (status == SWX_OK && restore->keep_modes) {
-        status = add_kept_modes(out, restore->brace_may_be_alias);
-    } else if (status == SWX_OK && restore->unkeep_modes) {
-        status = add(out, "builtin unset 'PROMPT_COMMAND[7732]' 2>/dev/null || builtin :; ");
+    if (restore->keep_modes) {
+        add_kept_modes(&to, bare);
+    } else if (restore->unkeep_modes) {
+        add(&to, "builtin unset 'PROMPT_COMMAND[7732]' 2>/dev/null || builtin :; ");
     }
-    if (status == SWX_OK && restore->unreassert) {
-        status = add(out, "builtin unset 'PROMPT_COMMAND[7734]' 2>/dev/null || builtin :; ");
+    if (restore->unreassert) {
+        add(&to, "builtin unset 'PROMPT_COMMAND[7734]' 2>/dev/null || builtin :; ");
     }
-    if (status == SWX_OK && restore->readline) {
-        status = add(out, "builtin set +o emacs +o vi; ");
+    if (restore->readline) {
+        add(&to, "builtin set +o emacs +o vi; ");
     }
-    if (status == SWX_OK) {
-        status = !restore->silent ? swx_shelltext_prompts(out, marks)
-                                  : add(out, "builtin declare -g +ilux PS0='' PS1='' PS2='' || builtin :");
+    if (restore->silent) {
+        add(&to, "builtin declare -g +ilux PS0='' PS1='' PS2='' || builtin :");
+    } else {
+        add_prompts(&to, marks);
     }
-    if (status == SWX_OK && restore->guard) { /* whoever sets them and wherever stderr goes later */
-        status =
-            add(out,
-                "; builtin declare -ga 'PROMPT_COMMAND[7733]=%sbuiltin printf '\\''\\033]7733;%%s;%d;%%s\\007'\\'' %s "
-                "\"$?\" >&0; builtin declare -g +ilux '\\''PS0='\\'' '\\''PS1='\\'' '\\''PS2='\\''%s' || builtin :",
-                OPEN(restore->brace_may_be_alias), SWX_MARK_GUARD, marks->nonce, CLOSE(restore->brace_may_be_alias));
+    if (restore->guard) { /* whoever sets them and wherever stderr goes later */
+        add(&to,
+            "; builtin declare -ga 'PROMPT_COMMAND[7733]=%sbuiltin printf '\\''\\033]7733;%%s;%d;%%s\\007'\\'' %s "
+            "\"$?\" >&0; builtin declare -g +ilux '\\''PS0='\\'' '\\''PS1='\\'' '\\''PS2='\\''%s' || builtin :",
+            OPEN(bare), SWX_MARK_GUARD, marks->nonce, CLOSE(bare));
     }
-    if (status == SWX_OK && restore->reassert) {
-        status = add(out, "; ");
-        status = status == SWX_OK ? swx_shelltext_reassert(out, marks, restore->brace_may_be_alias) : status;
+    if (restore->reassert) {
+        add(&to, "; ");
+        add_reassert(&to, marks, bare);
     }
-    if (status == SWX_OK && restore->last_size && restore->last_size <= SWX_LAST_MAX &&
-        is_quoted_word(restore->last, restore->last_size)) {
-        status = add(out, "; builtin : ");
-        status = status == SWX_OK ? add_word(out, restore->last, restore->last_size, out->size - held) : status;
+    if (restore->last_size && restore->last_size <= SWX_LAST_MAX && is_quoted_word(restore->last, restore->last_size)) {
+        add(&to, "; builtin : ");
+        add_word(&to, restore->last, restore->last_size, out->size - held);
     }
-    if (status == SWX_OK) { /* on a line of its own where that one may be full */
-        status = add(out, restore->last_size > LINE_ROOM ? "; \\\n" : "; ");
-    }
-    return status == SWX_OK ? add_status(out, restore) : status;
+    add(&to, restore->last_size > LINE_ROOM ? "; \\\n" : "; "); /* on a line of its own where that one may be full */
+    add_status(&to, restore);
+    return to.status;
 }

@@ -10,14 +10,20 @@
 #include "swx_buf.h"
 #include "swx_marks.h"
 
-/* Assignments that put our prompts (back) into force and keep them from children, for the end of a startup script. */
-swx_status swx_shelltext_prompts(swx_buf *out, const swx_marks *marks);
+/* The startup script in a brace group, between what makes the prompts ours alone and what puts them back when the
+ * script has changed them.  (Bash would report new mail right before a prompt, in the output of any command.) HISTFILE:
+ * `history -a` in somebody's PROMPT_COMMAND complains if it is empty.  Before bash 5, root's `history -w` renames
+ * /dev/null.  Behind a carrier the first line gives the shell's terminal the modes that a session counts on (lines,
+ * signals, no echo, bytes as programs write them, nothing flushed by an interrupt), where there is a stty. */
+typedef struct {
+    const uint8_t *script;
+    size_t size;
+    bool carrier;
+    bool reassert; /* PROMPT_COMMAND puts our prompts back before each, behind whatever the user's own elements do */
+} swx_startup;
+swx_status swx_shelltext_startup(swx_buf *out, const swx_marks *marks, const swx_startup *startup);
 
 #define SWX_QUESTION "builtin printf '" /* how the text of a question begins, where a terminal shows what is typed */
-
-/* An element of PROMPT_COMMAND that does the same before each prompt, behind whatever the user's own elements do.
- * bare: without the brace that may be an alias. */
-swx_status swx_shelltext_reassert(swx_buf *out, const swx_marks *marks, bool bare);
 
 /* How our elements of PROMPT_COMMAND and their commands begin and end, wherever the shell shows them; the nonce is
  * in each.  Each is a group whose stdout and stderr are closed, so that neither a DEBUG trap nor `set -x` can show
@@ -34,11 +40,6 @@ swx_status swx_shelltext_reassert(swx_buf *out, const swx_marks *marks, bool bar
 #define SWX_GROUP_END "'PS2='" SWX_GROUP_CLOSE "\n"
 #define SWX_BARE_END "'PS2='" SWX_BARE_CLOSE "\n"
 #define SWX_REASSERT_BARE "'PS2=' 1>&- 2>&-\n"
-
-/* The first line of a carrier's startup script: the shell's terminal gets the modes that a session counts on (lines,
- * signals, no echo, bytes as programs write them, nothing flushed by an interrupt).  Where there is no stty nothing
- * happens. */
-swx_status swx_shelltext_modes(swx_buf *out);
 
 #define SWX_ANSWER_INPUT "&0"
 #define SWX_ANSWER_TERMINAL "/dev/tty"

@@ -141,39 +141,20 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
     s->readline_seen = s->pty.carrier && (s->hints & SWX_SCAN_EDITING);
     s->interrupted_at = s->sync_newline_at = s->still = 0;
     s->notices = 0;
-    s->backoff = FIRST_CHECK;
-    swx_session_check_in(s, now, s->backoff);
+    swx_session_check_from(s, now, FIRST_CHECK);
 }
 
-static bool put(swx_session *s, const void *bytes, size_t size)
-{
-    return swx_buf_append(&s->pending, bytes, size) == SWX_OK;
-}
-
-/* The startup script in a brace group, between what makes the prompts ours alone and what puts them back when the
- * script has changed them.  (Bash would report new mail right before a prompt, in the output of any command.)
- * HISTFILE: `history -a` in somebody's PROMPT_COMMAND complains if it is empty.  Before bash 5, root's `history -w`
- * renames /dev/null. */
 static bool type_startup(swx_session *s, const swx_op *op)
 {
-    static const char head[] = "{\nbuiltin set +H; builtin export -n PS0 PS1 PS2 HISTFILE; "
-                               "((BASH_VERSINFO[0] < 5)) || HISTFILE=/dev/null; builtin unset MAILCHECK; ";
-    /* this group is not the user's */
-    static const char tail[] = "\nbuiltin history -d -1 2>/dev/null || builtin :\n}\n";
-    static const char plain[] = "builtin set +o emacs +o vi\n"; /* nobody would see that readline is on */
-    bool typed = put(s, head, sizeof(head) - 1) && (!s->pty.carrier || swx_shelltext_modes(&s->pending) == SWX_OK) &&
-                 put(s, "\n", 1) && put(s, op->typed, op->typed_size) && put(s, "\n", 1) &&
-                 (!s->pty.carrier || put(s, plain, sizeof(plain) - 1)) &&
-                 swx_shelltext_prompts(&s->pending, &s->marks) == SWX_OK;
-    if (!has_evidence(s)) { /* a prompt that somebody else has made would never be noticed */
-        s->reassert = true;
-        typed = typed && put(s, "\n", 1) && swx_shelltext_reassert(&s->pending, &s->marks, false) == SWX_OK;
+    s->reassert = !has_evidence(s); /* a prompt that somebody else has made would never be noticed */
+    swx_startup startup = {
+        .script = op->typed, .size = op->typed_size, .carrier = s->pty.carrier, .reassert = s->reassert
+    };
+    if (swx_shelltext_startup(&s->pending, &s->marks, &startup) != SWX_OK) {
+        return false;
     }
-    typed = typed && put(s, tail, sizeof(tail) - 1);
-    if (typed) { /* all at once: a shell that is woken by the first line would have to sleep again */
-        swx_session_flush_pending(s);
-    }
-    return typed;
+    swx_session_flush_pending(s); /* all at once: a shell that is woken by the first line would have to sleep again */
+    return true;
 }
 
 static bool has_long_line(const uint8_t *bytes, size_t size, size_t column, size_t most)
@@ -187,7 +168,7 @@ static bool has_long_line(const uint8_t *bytes, size_t size, size_t column, size
     return false;
 }
 
-/* Bytes for a program: it may change the modes, and may leave the last of them unread. */
+/* It may change the modes, and may leave the last of them unread. */
 void swx_typing_note(swx_session *s, const uint8_t *bytes, size_t size)
 {
     s->modes_may_differ = s->pty.carrier;
@@ -236,7 +217,6 @@ static unsigned count_lines(const uint8_t *text, size_t size)
     return lines;
 }
 
-/* Whether the first of those who wait can begin now. */
 bool swx_typing_can_begin(const swx_session *s)
 {
     const swx_op *op = s->first;
@@ -359,10 +339,9 @@ static void type_current(swx_session *s, swx_op *op, bool at_prompt, int64_t now
         }
         s->arriving = s->raw = s->hidden = false;
         swx_buf_clear(&s->tail);
-        swx_session_finish(s, op, SWX_END_MEMORY, 0, false);
+        swx_session_finish(s, op, SWX_END_MEMORY, 0);
     } else if (s->arriving) {
-        s->backoff = MS / 20;
-        swx_session_check_in(s, now, s->backoff);
+        swx_session_check_from(s, now, MS / 20);
     }
 }
 
@@ -372,7 +351,7 @@ static void refuse_first(swx_session *s, swx_error why)
     swx_op *op = s->first;
     swx_session_take_first(s);
     op->error = why;
-    swx_session_finish(s, op, SWX_END_SYSTEM, 0, false);
+    swx_session_finish(s, op, SWX_END_SYSTEM, 0);
 }
 
 static void begin_first(swx_session *s, int64_t now)
@@ -398,17 +377,16 @@ static void begin_first(swx_session *s, int64_t now)
     swx_session_take_first(s);
     if (asks) { /* only how the last command ended */
         op->typed_out = true;
-        swx_session_finish(s, op, SWX_END_DONE, s->code, true);
+        s->current = op;
+        swx_session_finish_claimant(s, SWX_END_DONE, s->code);
     } else if (at_prompt && !swx_session_drop_input(s)) {
-        swx_session_finish(s, op, SWX_END_MEMORY, 0, false);
+        swx_session_finish(s, op, SWX_END_MEMORY, 0);
     } else {
         make_current(s, op, at_prompt, now);
         type_current(s, op, at_prompt, now);
     }
 }
 
-/* Called whenever something went away that others may wait for, and at the end of each call that may have ended
- * something. */
 void swx_session_begin(swx_session *s, int64_t now)
 {
     while (swx_typing_can_begin(s)) {

@@ -242,21 +242,19 @@ static void test_restore(void)
 }
 
 /* The prompts are in force and are not handed to children. */
-static void test_prompts(void)
+static void test_startup(void)
 {
     swx_marks marks = new_marks();
     swx_buf line;
     swx_buf_init(&line, 1 << 16);
-    CHECK(swx_shelltext_prompts(&line, &marks) == SWX_OK && line.size < 4096);
+    const swx_startup startup = { .script = (const uint8_t *)"PS1=x PS0=y", .size = 11, .reassert = true };
+    CHECK(swx_shelltext_startup(&line, &marks, &startup) == SWX_OK);
     char *text = text_of(&line), script[4096], wanted[1024];
-    char ps0[SWX_MARKS_TEXT], ps1[SWX_MARKS_TEXT];
-    swx_marks_ps0(&marks, ps0);
-    swx_marks_ps1(&marks, ps1);
     snprintf(script, sizeof(script),
              "export PS0=a PS1=b PS2=c\n%s\n{ printf '%%s|%%s|%%s|' \"$PS0\" \"$PS1\" \"$PS2\"; env | grep -c ^PS; } "
              ">&0; exit\n",
              text);
-    snprintf(wanted, sizeof(wanted), "%s|%s||0\n", ps0, ps1);
+    snprintf(wanted, sizeof(wanted), "%s|%s||0\n", marks.ps0, marks.ps1);
     char *answer = run_bash(script);
     CHECK(strcmp(answer, wanted) == 0);
     free(answer);
@@ -279,6 +277,7 @@ static void test_no_memory(void)
                                   .disarm = true,
                                   .modes = (const uint8_t *)"500:5",
                                   .modes_size = 5 };
+    const swx_startup startup = { .script = (const uint8_t *)":", .size = 1, .carrier = true, .reassert = true };
     for (int which = 0; which < 3; which++) {
         swx_status status = SWX_ENOMEM;
         for (unsigned long i = 1; status != SWX_OK; i++) {
@@ -286,7 +285,7 @@ static void test_no_memory(void)
             swx_buf_init(&line, 1 << 16);
             long live = swx_alloc_live();
             swx_alloc_fail_at(i, 0);
-            status = which == 0   ? swx_shelltext_prompts(&line, &marks)
+            status = which == 0   ? swx_shelltext_startup(&line, &marks, &startup)
                      : which == 1 ? swx_shelltext_question(&line, &marks, SWX_MODES_FIRST, SWX_ANSWER_INPUT)
                                   : swx_shelltext_restore(&line, &marks, &restore);
             CHECK(status == SWX_OK ? swx_alloc_count() < i : status == SWX_ENOMEM);
@@ -321,4 +320,4 @@ static void test_modes(void)
     }
 }
 
-TEST_MAIN(test_question, test_restore, test_prompts, test_modes, test_no_memory)
+TEST_MAIN(test_question, test_restore, test_startup, test_modes, test_no_memory)
