@@ -7,7 +7,6 @@
 
 #include "swx_alloc.h"
 #include "swx_command.h"
-#include "swx_hints.h"
 
 enum { DELIVERY_LIMIT = 256 << 20 };
 
@@ -232,7 +231,8 @@ int swx_py_request_encode(swx_buf *typed, swx_op *op, bool *empty, const char *t
         return 0;
     }
     unsigned spoils = swx_command_spoils(&scan, (const uint8_t *)text, size);
-    op->hints = swx_hints_of(&scan, text, size, at->carrier) | (spoils & SWX_SPOILS_BRACE ? SWX_HINT_BRACE : 0);
+    op->hints = swx_command_hints(&scan, (const uint8_t *)text, size, at->carrier) |
+                (spoils & SWX_SPOILS_BRACE ? SWX_HINT_BRACE : 0);
     swx_delivery way = swx_command_delivery(&scan, checked > 0, at->spoils, at->carrier);
     at->spoils |= spoils;
     swx_status status = way == SWX_DELIVERY_NONE ? swx_buf_append(typed, "\n", 1)

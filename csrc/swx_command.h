@@ -61,6 +61,25 @@ typedef struct {
 /* Never fails.  text may be NULL when size is 0. */
 void swx_command_scan(const uint8_t *text, size_t size, swx_scan *out);
 
+/* What a command may do to the shell and its terminal, behind the bits of SWX_SCAN_... */
+typedef enum {
+    SWX_HINT_SETTLE = 1 << 16, /* the command may send the shell's output through a helper process; with a carrier: it
+                                  does, as far as its text tells */
+    SWX_HINT_PROMPT = 1 << 17, /* the command assigns to PS1: the next prompt may be a copy of an old mark */
+    /* the command may change prompts, itself or, with a carrier, by what it reads and evaluates */
+    SWX_HINT_SOURCE = 1 << 18,
+    SWX_HINT_STDERR = 1 << 19, /* the command may send the shell's standard error elsewhere, where its prompts go */
+    SWX_HINT_HIDES = 1 << 20,  /* the command speaks of prompts or sends standard error elsewhere, and runs nothing that
+                                  may read or wait in the shell itself (SWX_SCAN_UNKNOWN): one that is silent after it
+                                  is at its prompt; where the kernel does not tell */
+    SWX_HINT_BRACE = 1 << 21,  /* the command may make an alias of a brace */
+    SWX_HINT_LAST = 1 << 22    /* the command assigns to PS1 and may take the shell's input away: its prompt would be
+                                  the last thing that is seen of the shell, which can be asked nothing any more */
+} swx_hint;
+
+/* Both kinds of bits of a text, but for SWX_HINT_BRACE.  carrier: the session is behind one. */
+unsigned swx_command_hints(const swx_scan *scan, const uint8_t *text, size_t size, bool carrier);
+
 /* The ways in, truest first. */
 typedef enum {
     SWX_DELIVERY_NONE,  /* nothing to type: the text runs nothing */

@@ -8,55 +8,39 @@ static bool begins(const uint8_t *at, const uint8_t *end, const char *word)
     return (size_t)(end - at) >= size && memcmp(at, word, size) == 0;
 }
 
+static const uint8_t *behind_digits(const uint8_t *at, const uint8_t *end)
+{
+    while (at < end && *at >= '0' && *at <= '9') {
+        at++;
+    }
+    return at;
+}
+
+/* How a job may end, a NUL behind each. */
+static const char states[] =
+    "Done\0Exit \0Hangup\0Interrupt\0Quit\0Killed\0Terminated\0Aborted\0Segmentation fault\0Broken pipe\0Alarm clock\0"
+    "User defined signal 1\0User defined signal 2\0Bus error\0Illegal instruction\0Floating point exception\0"
+    "Trace/breakpoint trap\0Bad system call\0CPU time limit exceeded\0File size limit exceeded\0"
+    "Virtual timer expired\0Profiling timer expired\0Power failure\0Stack fault\0I/O possible\0Real-time signal \0";
+
 /* The rest of a line, without its newline. */
 static bool is_notice(const uint8_t *at, const uint8_t *end)
 {
-    static const char *const states[] = { "Done",
-                                          "Exit ",
-                                          "Hangup",
-                                          "Interrupt",
-                                          "Quit",
-                                          "Killed",
-                                          "Terminated",
-                                          "Aborted",
-                                          "Segmentation fault",
-                                          "Broken pipe",
-                                          "Alarm clock",
-                                          "User defined signal 1",
-                                          "User defined signal 2",
-                                          "Bus error",
-                                          "Illegal instruction",
-                                          "Floating point exception",
-                                          "Trace/breakpoint trap",
-                                          "Bad system call",
-                                          "CPU time limit exceeded",
-                                          "File size limit exceeded",
-                                          "Virtual timer expired",
-                                          "Profiling timer expired",
-                                          "Power failure",
-                                          "Stack fault",
-                                          "I/O possible",
-                                          "Real-time signal " };
     enum { STATE_WIDTH = 24 };
     if (at == end || *at++ != '[') {
         return false;
     }
     const uint8_t *digits = at;
-    while (at < end && *at >= '0' && *at <= '9') {
-        at++;
-    }
-    if (at == digits || end - at < 4 || at[0] != ']' || !strchr("+- ", at[1]) || at[1] == 0 || at[2] != ' ' ||
+    at = behind_digits(at, end);
+    if (at == digits || end - at <= 4 + STATE_WIDTH || at[0] != ']' || !memchr("+- ", at[1], 3) || at[2] != ' ' ||
         at[3] != ' ') {
         return false;
     }
     at += 4;
-    if (end - at <= STATE_WIDTH) {
-        return false;
-    }
     const uint8_t *command = at + STATE_WIDTH;
-    for (size_t i = 0; i < SWX_COUNT(states); i++) {
-        if (begins(at, end, states[i])) {
-            at += strlen(states[i]);
+    for (const char *state = states; *state; state += strlen(state) + 1) {
+        if (begins(at, end, state)) {
+            at += strlen(state);
             while (at < command && ((*at >= '0' && *at <= '9') || *at == '(' || *at == ')')) {
                 at++; /* "Exit 127", "Done(2)" come as one word */
             }
@@ -74,9 +58,7 @@ static bool is_head(const uint8_t *at, const uint8_t *end)
 {
     static const char *const rest[] = { "]", "+- ", " ", " " };
     const uint8_t *digits = ++at;
-    while (at < end && *at >= '0' && *at <= '9') {
-        at++;
-    }
+    at = behind_digits(at, end);
     bool may_be = at == end || at > digits;
     for (size_t i = 0; i < SWX_COUNT(rest) && at < end; i++) {
         may_be = may_be && memchr(rest[i], *at++, strlen(rest[i]));

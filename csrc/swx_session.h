@@ -7,16 +7,9 @@
  *      any -> DEAD                                             the shell ended; its wait status is kept
  *      any -> CLOSING -> CLOSED                                the whole process tree is ended
  *
- * How a command is known to be finished.  A PROMPT mark with the expected number arrived, everything typed was read by
- * the other side, the kernel says that the shell sleeps in the read of its prompt, and after that the terminal has
- * nothing more to give.  Of several such marks the last counts; when they disagree about the exit code, or the shell is
- * at its prompt and no mark came, the shell is asked (RESYNC) under a fresh nonce, and the question leaves `$?`, `$_`
- * and PIPESTATUS as they were.  Where the kernel's word cannot be had, nonce and number decide alone.
- *
- * At rest.  A session that is IDLE for a second keeps two descriptors, the terminal's master and the shell's pidfd; two
- * more are open while something is done with it: the terminal's slave and /proc/PID/syscall.  An operation for which
- * they cannot be had ends with SWX_END_SYSTEM, was not typed, and leaves the session as it was.  Closing does without
- * them. A session whose shell has ended keeps the terminal's two at most.
+ * README.md says how a command is known to be finished, what a session at rest gives back, and what is different behind
+ * a carrier.  An operation for which a session at rest cannot get its descriptors back ends with SWX_END_SYSTEM, was
+ * not typed, and leaves the session as it was.
  *
  * Nothing here waits, starts threads or locks: every call does what can be done now and returns; the owner (a reactor,
  * or a test) calls swx_session_readable/_writable/_ended when the descriptors say so, and swx_session_due at the time
@@ -66,22 +59,6 @@ typedef enum {
     SWX_END_COSTLY,    /* the patterns of `match` take too long on this output (SWX_ELIMIT); the command may go on */
     SWX_END_SYSTEM     /* it could not be typed, or not run: see error, which names the system call where one failed */
 } swx_end;
-
-/* What else a command may do to the shell and its terminal, behind the bits of SWX_SCAN_... */
-typedef enum {
-    SWX_HINT_SETTLE = 1 << 16, /* the command may send the shell's output through a helper process; with a carrier: it
-                                  does, as far as its text tells */
-    SWX_HINT_PROMPT = 1 << 17, /* the command assigns to PS1: the next prompt may be a copy of an old mark */
-    /* the command may change prompts, itself or, with a carrier, by what it reads and evaluates */
-    SWX_HINT_SOURCE = 1 << 18,
-    SWX_HINT_STDERR = 1 << 19, /* the command may send the shell's standard error elsewhere, where its prompts go */
-    SWX_HINT_HIDES = 1 << 20,  /* the command speaks of prompts or sends standard error elsewhere, and runs nothing that
-                                  may read or wait in the shell itself (SWX_SCAN_UNKNOWN): one that is silent after it
-                                  is at its prompt; where the kernel does not tell */
-    SWX_HINT_BRACE = 1 << 21,  /* the command may make an alias of a brace */
-    SWX_HINT_LAST = 1 << 22    /* the command assigns to PS1 and may take the shell's input away: its prompt would be
-                                  the last thing that is seen of the shell, which can be asked nothing any more */
-} swx_hint;
 
 /* An operation.  The caller owns it, fills the first part, and keeps it alive and untouched until `done` was called. */
 struct swx_op {
@@ -168,25 +145,16 @@ typedef struct {
  * exec -it`, `kubectl exec -it`, `ssh -tt`, bwrap, or anything that puts its own terminal into raw mode and carries
  * bytes.  What it starts has to be `bash --noprofile --norc --noediting -i` (4.4 or newer), with TERM, PS0, PS1 and PS2
  * as they are in the carrier's environment; passing those on is the business of its argv (`docker exec -e PS0 -e PS1 -e
- * PS2 -e TERM`).  Then all is as with a bash of this machine, but for this:
- * - Neither the kernel nor the terminal's modes can be looked at.  Marks alone tell the end of a command.  The modes
- * are asked for by `stty` inside, and put back, when there is a reason to (see SWX_SCAN_STTY, and what swx_completion.c
- * calls touched); a program that leaves the terminal raw and gives no such reason is not noticed.
- * - Where there is no stty, the terminal's "\r\n" are made "\n" here.
- * - The first nonce is in two environments for others to read, so that the end of the start script draws a new one.
- * - PROMPT_COMMAND puts the prompts back only where the startup files or a hint (SWX_HINT_PROMPT, SWX_HINT_SOURCE) give
- * reason to, and marks the ends of commands itself from the first on that has SWX_HINT_STDERR.  Out of reach, so that
- * they time out unless their START mark was heard and the owner calls swx_session_resync: the same as with `unproven`
- * (`exec bash`, readonly prompts, `unset PROMPT_COMMAND PS1`; `exec 2>file` in a file that is sourced), and a file that
- * turns readline on when it is sourced after the start (bash shows no prompt then).
+ * PS2 -e TERM`).  Then all is as with a bash of this machine, but for what README.md lists, and for this:
+ * - Out of reach, so that they time out unless their START mark was heard and the owner calls swx_session_resync: the
+ * same as with `unproven` (`exec bash`, readonly prompts, `unset PROMPT_COMMAND PS1`; `exec 2>file` in a file that is
+ * sourced), and a file that turns readline on when it is sourced after the start (bash shows no prompt then).  A
+ * program that leaves the terminal raw is not noticed without a reason to ask for its modes.
  * - A command cannot be typed in raw mode (op->raw ends with SWX_END_SYSTEM).
- * - An interrupt is a ^C that is typed.  A reader that it leaves behind would take the next thing that is typed: so an
- * empty line is, until the shell answers that with a prompt.  After its tries it ends with SWX_END_TIMEOUT and kills
- * nothing: the owner kills inside, in a way of its own, and then waits with a SWX_OP_LINE of no bytes.
+ * - After its tries an interrupt ends with SWX_END_TIMEOUT and kills nothing: the owner kills inside, in a way of its
+ * own, and then waits with a SWX_OP_LINE of no bytes.
  * - If the carrier ends before the first prompt, the START operation ends with SWX_END_DIED, the carrier's exit code
  * and what it printed; if no prompt comes in time, with SWX_END_LOST and what it printed.
- * - Closing tells an idle shell the end of its input, and then ends the carrier with its processes on this machine.
- * What still runs inside is the owner's to end.
  */
 
 /* Starts bash on a new terminal.  `now` as everywhere below is the current time. */
