@@ -7,21 +7,14 @@
 
 enum { MAX_DEPTH = 128 /* the most that max_depth can be */ };
 
-void swx_py_frame_raise(PyTypeObject *type, const char *text, size_t position, PyObject *frames)
+void swx_py_frame_raise(PyTypeObject *type, const char *text, size_t position)
 {
     PyObject *module = PyType_GetModule(type);
-    PyObject *error_type = module ? PyObject_GetAttrString(module, "FrameError") : NULL;
-    PyObject *message = error_type ? PyUnicode_FromFormat("%s (at byte %zu)", text, position) : NULL;
-    PyObject *error = message ? PyObject_CallFunctionObjArgs(error_type, message, NULL) : NULL;
-    PyObject *number = error ? PyLong_FromSize_t(position) : NULL;
-    if (number && PyObject_SetAttrString(error, "position", number) == 0 &&
-        (!frames || PyObject_SetAttrString(error, "frames", frames) == 0)) {
-        PyErr_SetObject(error_type, error);
+    PyObject *error = module ? PyObject_GetAttrString(module, "FrameError") : NULL;
+    if (error) {
+        PyErr_Format(error, "%s (at byte %zu)", text, position);
     }
-    Py_XDECREF(number);
     Py_XDECREF(error);
-    Py_XDECREF(message);
-    Py_XDECREF(error_type);
 }
 
 /* One limit of a constructor: object (or NULL for the default) to *limit.  0, or -1 with ValueError set. */
@@ -53,31 +46,14 @@ int swx_py_frame_read_limits(PyObject *args, PyObject *kwargs, swx_py_frame_limi
     return read_limit(items, names[2], UINT32_MAX, &limits->max_items);
 }
 
-/* ---- module ---- */
-
-static int add_error(PyObject *module)
-{
-    PyObject *defaults = Py_BuildValue("{s:i,s:()}", "position", 0, "frames");
-    PyObject *error = NULL;
-    if (defaults) {
-        error = PyErr_NewExceptionWithDoc(
-            "swerex_c._core.FrameError",
-            "A value or a byte stream that cannot be a frame.\n\n"
-            "position: the byte at fault. frames: the values that the failed feed() had decoded before it.",
-            PyExc_ValueError, defaults);
-    }
-    int result = error ? PyModule_AddObjectRef(module, "FrameError", error) : -1;
-    Py_XDECREF(error);
-    Py_XDECREF(defaults);
-    return result;
-}
-
 int swx_py_frame_init(PyObject *module)
 {
     PyTypeObject *encoder = swx_py_add_type(module, &swx_py_encoder_spec);
     PyTypeObject *decoder = swx_py_add_type(module, &swx_py_decoder_spec);
-    bool added = encoder && decoder && add_error(module) == 0;
+    PyObject *error = PyErr_NewException("swerex_c._core.FrameError", PyExc_ValueError, NULL);
+    bool added = encoder && decoder && error && PyModule_AddObjectRef(module, "FrameError", error) == 0;
     Py_XDECREF((PyObject *)encoder);
     Py_XDECREF((PyObject *)decoder);
+    Py_XDECREF(error);
     return added ? PyModule_AddStringConstant(module, "msgpack_version", MSGPACK_VERSION) : -1;
 }

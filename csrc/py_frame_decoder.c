@@ -195,12 +195,12 @@ static PyObject *read_payload(FrameDecoder *self, swx_span payload, swx_error *e
 }
 
 /* Raises for an error.  Returns NULL. */
-static PyObject *raise_error(FrameDecoder *self, const swx_error *err, PyObject *frames)
+static PyObject *raise_error(FrameDecoder *self, const swx_error *err)
 {
     if (err->status == SWX_ENOMEM) {
         return PyErr_NoMemory();
     }
-    swx_py_frame_raise(Py_TYPE((PyObject *)self), err->text, err->position, frames);
+    swx_py_frame_raise(Py_TYPE((PyObject *)self), err->text, err->position);
     return NULL;
 }
 
@@ -240,29 +240,23 @@ static PyObject *bytes_of(PyObject *data, const uint8_t **bytes, size_t *size)
     return copy;
 }
 
-/* Claims the decoder for a call.  False with RuntimeError set. */
-static bool claim(FrameDecoder *self)
-{
-    if (self->busy) {
-        PyErr_SetString(PyExc_RuntimeError, "the FrameDecoder is in use by another call");
-        return false;
-    }
-    return self->busy = true;
-}
-
 static PyObject *decoder_feed(PyObject *object, PyObject *data)
 {
     FrameDecoder *self = (FrameDecoder *)object;
     const uint8_t *bytes;
     size_t size;
     PyObject *chunk = bytes_of(data, &bytes, &size);
-    if (!chunk || !claim(self)) {
-        Py_XDECREF(chunk);
+    if (chunk && self->busy) {
+        PyErr_SetString(PyExc_RuntimeError, "the FrameDecoder is in use by another call");
+        Py_CLEAR(chunk);
+    }
+    if (!chunk) {
         return NULL;
     }
+    self->busy = true;
     PyObject *frames = PyList_New(0);
     if (frames && !read_frames(self, bytes, size, frames)) {
-        raise_error(self, &self->failed, frames);
+        raise_error(self, &self->failed);
         Py_CLEAR(frames);
     }
     self->busy = false;
@@ -301,29 +295,10 @@ static PyObject *decoder_decode(PyObject *object, PyObject *data)
         err.position += SWX_FRAME_HEADER;
     }
     if (!value) {
-        raise_error(self, &err, NULL);
+        raise_error(self, &err);
     }
     Py_DECREF(chunk);
     return value;
-}
-
-static PyObject *decoder_reset(PyObject *object, PyObject *unused)
-{
-    FrameDecoder *self = (FrameDecoder *)object;
-    (void)unused;
-    if (!claim(self)) {
-        return NULL;
-    }
-    swx_frame_reset(&self->stream);
-    self->failed = (swx_error){ .status = SWX_OK };
-    self->busy = false;
-    return Py_NewRef(Py_None);
-}
-
-static PyObject *decoder_pending(PyObject *object, void *closure)
-{
-    (void)closure;
-    return PyLong_FromSize_t(((FrameDecoder *)object)->stream.size);
 }
 
 static PyObject *decoder_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -350,14 +325,7 @@ static void decoder_dealloc(PyObject *object)
 static PyMethodDef decoder_methods[] = {
     { "feed", decoder_feed, METH_O, "feed($self, data, /)\n--\n\n" },
     { "decode", decoder_decode, METH_O, "decode($self, frame, /)\n--\n\n" },
-    { "reset", decoder_reset, METH_NOARGS, "reset($self, /)\n--\n\n" },
     { NULL, NULL, 0, NULL },
-};
-
-static PyGetSetDef decoder_getset[] = {
-    { "pending", decoder_pending, NULL,
-      "Bytes of an unfinished frame that came so far; not 0 at the end of a stream means that it was cut.", NULL },
-    { NULL, NULL, NULL, NULL, NULL },
 };
 
 static PyType_Slot decoder_slots[] = {
@@ -365,7 +333,6 @@ static PyType_Slot decoder_slots[] = {
     { Py_tp_new, decoder_new },
     { Py_tp_dealloc, decoder_dealloc },
     { Py_tp_methods, decoder_methods },
-    { Py_tp_getset, decoder_getset },
     { 0, NULL },
 };
 

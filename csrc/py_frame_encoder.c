@@ -44,7 +44,7 @@ static size_t payload_size(const writer *w) { return w->limits.max_frame - w->le
 
 static int refuse(writer *w, const char *text)
 {
-    swx_py_frame_raise(w->type, text, payload_size(w), NULL);
+    swx_py_frame_raise(w->type, text, payload_size(w));
     return -1;
 }
 

@@ -235,9 +235,7 @@ SCAN_PROMPT: Final[int]
 
 # ---- frames: a length of 4 bytes, big-endian, and one msgpack value of that many bytes
 
-class FrameError(ValueError):
-    position: int  # the byte at fault, in the stream or in the payload
-    frames: list[Any] | tuple[()]  # what the failed feed() had decoded before it
+class FrameError(ValueError): ...  # the message ends with the byte at fault, in the stream or in the payload
 
 @final
 class FrameEncoder:
@@ -257,10 +255,7 @@ class FrameEncoder:
 class FrameDecoder:
     def __new__(cls, *, max_frame: int = 67108864, max_depth: int = 32, max_items: int = 1000000) -> FrameDecoder: ...
     # Limits are asked before room is made: memory grows with the bytes that came. FrameError also for ext types, keys
-    # that are not str or come twice, str that is not UTF-8, and a payload that is not one value; it comes again until
-    # reset(). Not for two threads at once: RuntimeError.
+    # that are not str or come twice, str that is not UTF-8, and a payload that is not one value; after one of feed()
+    # each call of that raises it. Not for two threads at once: RuntimeError.
     def feed(self, data: Buffer, /) -> list[Any]: ...  # the values of the frames that are complete now
     def decode(self, frame: Buffer, /) -> Any: ...  # one frame, its length included; apart from the stream
-    def reset(self) -> None: ...
-    @property
-    def pending(self) -> int: ...  # bytes of an unfinished frame

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import math
 import os
-import pickle
 import random
 import struct
 import subprocess
@@ -54,21 +53,17 @@ def decode(stream: bytes, chunk: int = 0, **limits: int) -> list[Any]:
     result = []
     for at in range(0, len(stream), chunk or len(stream) or 1):
         result += decoder.feed(stream[at : at + (chunk or len(stream))])
-    assert decoder.pending == 0
     return result
 
 
-def refused(payload: bytes, **limits: int) -> FrameError:
+def refused(payload: bytes, **limits: int) -> str:
     """The error for one frame with this payload, the same whole and byte by byte."""
     errors = []
-    for chunk in (len(payload) + 4, 1):
-        decoder = FrameDecoder(**limits)
-        stream = frame(payload)
+    for chunk in (0, 1):
         with pytest.raises(FrameError) as caught:
-            for at in range(0, len(stream), chunk):
-                decoder.feed(stream[at : at + chunk])
-        errors.append(caught.value)
-    assert str(errors[0]) == str(errors[1]) and errors[0].position == errors[1].position
+            decode(frame(payload), chunk, **limits)
+        errors.append(str(caught.value))
+    assert errors[0] == errors[1]
     return errors[0]
 
 
@@ -99,7 +94,7 @@ def test_decodes_what_msgpack_encoded_at_any_cut(sent: list[Any], data: st.DataO
     got = []
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         got += decoder.feed(stream[start:end])
-    assert same(got, sent) and decoder.pending == 0
+    assert same(got, sent)
 
 
 @relaxed
@@ -107,8 +102,7 @@ def test_decodes_what_msgpack_encoded_at_any_cut(sent: list[Any], data: st.DataO
 def test_arbitrary_payloads_are_refused_or_mean_the_same_to_msgpack(payload: bytes) -> None:
     try:
         (value,) = FrameDecoder().feed(frame(payload))
-    except FrameError as error:
-        assert 0 <= error.position <= len(payload) + 4 and error.frames == []
+    except FrameError:
         return
     assert repr(value) == repr(msgpack.unpackb(payload, unicode_errors="surrogatepass"))
     assert repr(decode(FrameEncoder().encode(value))) == repr([value])
@@ -141,7 +135,21 @@ def test_floats() -> None:
         (got,) = decode(FrameEncoder().encode(number))
         assert got == number and math.copysign(1, got) == math.copysign(1, number)
     assert math.isnan(decode(FrameEncoder().encode(math.nan))[0])
-    assert decode(frame(b"\xca\x3f\xc0\x00\x00")) == [1.5]
+
+
+NUMBERS = "cc05 cd0005 ce00000005 cf0000000000000005 d080 d18000 d280000000 d38000000000000000 d30000000000000005 e0 7f"
+FLOATS_AND_BODIES = (
+    "ca3fc00000 cbbff8000000000000 a26162 d9026162 da00026162 db000000026162 c40161 c5000161 c60000000161"
+)
+CONTAINERS = "91c0 dc0001c2 dd00000001c3 81a090 de0001a080 df00000001a0a0"
+
+
+@pytest.mark.parametrize("payload", map(bytes.fromhex, f"{NUMBERS} {FLOATS_AND_BODIES} {CONTAINERS}".split()))
+def test_every_form_of_a_value(payload: bytes) -> None:
+    """Also those that are longer than need be; cut, it is refused."""
+    assert same(decode(frame(payload), 1), [msgpack.unpackb(payload)])
+    for size in range(1, len(payload)):
+        assert "the value is cut short" in refused(payload[:size])
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 8, 24, 25, 63, 64, 1535, 1536, 1537, 2048, 5000])
@@ -157,9 +165,8 @@ def test_text_of_every_kind_and_length(size: int) -> None:
         assert got == text and hash(got) == hash(text) and {text: 1}[got] == 1
         assert got.isascii() == text.isascii() and sys.getsizeof(got) == sys.getsizeof(str(text.encode(), "utf-8"))
         assert got.encode() == text.encode() and got[-1:] == text[-1:]
-    with pytest.raises(FrameError, match="UTF-8") as caught:
+    with pytest.raises(FrameError, match=rf"UTF-8 \(at byte {4 + 5 + size - 1}\)"):
         decoder.decode(frame(b"\xdb" + struct.pack(">I", size) + plain.encode()[:-1] + b"\xff"))
-    assert caught.value.position == 4 + 5 + size - 1
 
 
 @pytest.mark.parametrize("text", ["\ud800", "caf\udce9", "x" * 3000 + "\udfff\U0001f40d", "\ude00\ud83d"])
@@ -243,12 +250,10 @@ def test_a_buffer_is_let_go_of_and_what_came_in_it_stays() -> None:
 def test_decode_refuses_what_is_not_one_frame(data: bytes, text: str, position: int) -> None:
     decoder = FrameDecoder(max_frame=60)
     assert decoder.feed(theirs([1])[:3]) == []
-    with pytest.raises(FrameError, match=text) as caught:
+    with pytest.raises(FrameError, match=rf"{text}.* \(at byte {position}\)"):
         decoder.decode(data)
-    assert caught.value.position == position and f"(at byte {position})" in str(caught.value)
-    assert len(caught.value.frames) == 0
     assert decoder.decode(theirs("next")) == "next"
-    assert decoder.pending == 3 and decoder.feed(theirs([1])[3:]) == [[1]]  # the stream has nothing to do with it
+    assert decoder.feed(theirs([1])[3:]) == [[1]]  # the stream has nothing to do with it
     with pytest.raises(TypeError, match="bytes-like"):
         decoder.decode("text")  # type: ignore[arg-type]
 
@@ -271,9 +276,8 @@ def test_decode_refuses_what_is_not_one_frame(data: bytes, text: str, position: 
 )
 def test_values_that_cannot_be_encoded(value: Any, text: str, position: int) -> None:
     encoder = FrameEncoder()
-    with pytest.raises(FrameError, match=text) as caught:
+    with pytest.raises(FrameError, match=rf"{text}.* \(at byte {position}\)"):
         encoder.encode(value)
-    assert caught.value.position == position
     assert encoder.encode([1]) == theirs([1])
 
 
@@ -291,56 +295,36 @@ def test_a_list_that_holds_itself_ends_at_the_depth_limit() -> None:
         (b"\x92\x01\xc1", "reserved", 6),
         (b"\xa2\xff\xff", "UTF-8", 5),
         (b"\xa4a\xed\xa0\xc0", "UTF-8", 6),
-        (msgpack.packb(msgpack.Timestamp(1, 2)), "ext types", 4),
+        *((bytes([first]), "ext types", 4) for first in (0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8)),
         (b"\x82\xa1a\x01\xa1a\x02", "the same key twice", 4),
         (b"\x92\x90\x82\xa1a\x80\xa1a\x90", "the same key twice", 6),
     ],
 )
 def test_payloads_that_are_refused(payload: bytes, text: str, position: int) -> None:
     error = refused(payload)
-    assert text in str(error) and f"(at byte {position})" in str(error) and error.position == position
+    assert text in error and error.endswith(f"(at byte {position})")
 
 
-def test_an_error_keeps_the_frames_before_it_and_stays_until_reset() -> None:
+@pytest.mark.parametrize("bad", [b"\xc1", b"\x82\xa1a\x01\xa1a\x02"])
+def test_an_error_stops_the_stream(bad: bytes) -> None:
     decoder = FrameDecoder()
     assert decoder.feed(theirs(0)) == [0]
-    for expected in ([1, "two"], []):
-        with pytest.raises(FrameError, match="0xc1") as caught:
-            decoder.feed(theirs(1) + theirs("two") + frame(b"\xc1") + theirs(3))
-        assert caught.value.frames == expected
-        assert caught.value.position == len(theirs(0) + theirs(1) + theirs("two")) + 4
-    decoder.reset()
-    assert decoder.feed(theirs(4)) == [4]
-
-
-def test_a_key_that_comes_twice_stops_the_stream_too() -> None:
-    decoder = FrameDecoder()
-    with pytest.raises(FrameError, match="twice") as caught:
-        decoder.feed(theirs(1) + frame(b"\x82\xa1a\x01\xa1a\x02") + theirs(3))
-    assert caught.value.frames == [1] and caught.value.position == 9
-    with pytest.raises(FrameError, match="twice"):
-        decoder.feed(theirs(3))
+    for _ in range(2):
+        with pytest.raises(FrameError, match=r"\(at byte 20\)"):
+            decoder.feed(theirs(1) + theirs([1]) + frame(bad) + theirs(3))
 
 
 @pytest.mark.parametrize("around", [b"", b"\x91", b"\x81\xa5other", b"\x82\xa1a\x01\xa1b"])
 def test_a_key_that_comes_twice_is_given_up_once(around: bytes) -> None:
     """Texts that a decoder knows already are shared: one reference given up too many frees what others hold."""
     decoder = FrameDecoder()
-    (word,) = decoder.feed(theirs("session_name"))
+    word = decoder.decode(theirs("session_name"))
     twice = frame(around + b"\x82" + 2 * (msgpack.packb("session_name") + b"\x01"))
     references = sys.getrefcount(word)
     for _ in range(3):
         with pytest.raises(FrameError, match="twice"):
-            decoder.feed(twice)
-        decoder.reset()
+            decoder.decode(twice)
         assert sys.getrefcount(word) == references
-
-
-def test_errors_survive_pickling() -> None:
-    error = refused(b"\xc1")
-    again = pickle.loads(pickle.dumps(error))
-    assert type(again) is FrameError and isinstance(again, ValueError)
-    assert str(again) == str(error) and again.position == error.position == 4
 
 
 # Limits
@@ -353,7 +337,7 @@ def test_a_limit_is_that_of_both_ways(limit: str, most: int, value: Any) -> None
     assert decode(FrameEncoder(**{limit: most}).encode(value), **{limit: most}) == [value]
     with pytest.raises(FrameError, match=limit):
         FrameEncoder(**{limit: most - 1}).encode(value)
-    assert limit in str(refused(msgpack.packb(value), **{limit: most - 1}))
+    assert limit in refused(msgpack.packb(value), **{limit: most - 1})
 
 
 @pytest.mark.parametrize("kind", [FrameEncoder, FrameDecoder])
@@ -427,23 +411,15 @@ import sys, _testcapi
 from swerex_c._core import FrameDecoder, FrameEncoder
 
 value = ["some words", {"key of it": 1 << 40, "other": [b"bytes", 2.5, None]}, "long " * 1000, "\\u20ac" * 30, "x" * 99]
-encoder, decoder, shared = FrameEncoder(), FrameDecoder(), FrameDecoder()
+encoder, decoder = FrameEncoder(), FrameDecoder()
 encoded = encoder.encode(value)
 parts = encoded[:4000], encoded[4000:]
 buffers = [bytearray(part) for part in parts]
 whole, twice = bytearray(encoded), bytearray(encoded + encoded)
 
-def feed_parts(decoder=decoder):
-    decoder.reset()
-    return decoder.feed(parts[0]) + decoder.feed(parts[1])
-
-def feed_buffers():
-    decoder.reset()
-    return decoder.feed(buffers[0]) + decoder.feed(buffers[1])
-
-def feed_two():
-    decoder.reset()
-    return decoder.feed(twice)
+def feed(parts):
+    decoder = FrameDecoder()
+    return [value for part in parts for value in decoder.feed(part)]
 
 ways = [
     (lambda: encoder.encode(value), encoded),
@@ -451,9 +427,9 @@ ways = [
     (lambda: decoder.decode(encoded), value),
     (lambda: FrameDecoder().decode(encoded), value),
     (lambda: decoder.decode(whole), value),
-    (feed_parts, [value]),
-    (feed_buffers, [value]),
-    (feed_two, [value, value]),
+    (lambda: feed(parts), [value]),
+    (lambda: feed(buffers), [value]),
+    (lambda: feed([twice]), [value, value]),
 ]
 for number, (way, right) in enumerate(ways):
     failing = failed = 0
