@@ -1,4 +1,5 @@
-#include "py_command.h"
+/* What is known about a command's text. */
+#include "py_core.h"
 
 #include "swx_command.h"
 
@@ -17,12 +18,6 @@ static PyObject *to_bytes(PyObject *command)
     return NULL;
 }
 
-PyDoc_STRVAR(scan_doc, "scan(command, /)\n--\n\n"
-                       "Whether `command` (str, or bytes) is a complete bash command by itself, and what it holds.\n\n"
-                       "Returns (verdict, flags): verdict is 'empty', 'complete' or 'unsure', flags are bits,\n"
-                       "of which those that Python asks for are SCAN_*.\n"
-                       "See swx_command.h.");
-
 static PyObject *py_scan(PyObject *module, PyObject *command)
 {
     char *data;
@@ -38,11 +33,6 @@ static PyObject *py_scan(PyObject *module, PyObject *command)
     Py_DECREF(bytes);
     return Py_BuildValue("sI", VERDICTS[scan.verdict], scan.flags);
 }
-
-PyDoc_STRVAR(quote_doc,
-             "quote(command, /)\n--\n\n"
-             "The bytes to type on a terminal for `eval` of `command` (str, or bytes), whatever is in it.\n\n"
-             "Raises ValueError for a NUL byte.");
 
 static PyObject *py_quote(PyObject *module, PyObject *command)
 {
@@ -68,8 +58,8 @@ static PyObject *py_quote(PyObject *module, PyObject *command)
 }
 
 static PyMethodDef METHODS[] = {
-    { "scan", py_scan, METH_O, scan_doc },
-    { "quote", py_quote, METH_O, quote_doc },
+    { "scan", py_scan, METH_O, "scan(command, /)\n--\n\n" },
+    { "quote", py_quote, METH_O, "quote(command, /)\n--\n\n" },
     { NULL, NULL, 0, NULL },
 };
 

@@ -13,11 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "py_frame.h"
-#include "py_match.h"
 #include "py_object.h"
-#include "py_strip.h"
-#include "py_command.h"
 #include "swx_alloc.h"
 #include "swx_supervisor.h"
 
@@ -68,6 +64,24 @@ void swx_py_home_leave(swx_py_home *home)
     if (atomic_fetch_sub(&home->inside, 1) == 1 && atomic_load(&home->ended)) {
         syscall(SYS_futex, &home->inside, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
     }
+}
+
+PyThreadState *swx_py_lock(swx_py_home *home, swx_node *node)
+{
+    PyThreadState *thread = PyEval_SaveThread();
+    if (swx_py_home_enter(home)) {
+        swx_node_lock(node);
+        return thread;
+    }
+    PyEval_RestoreThread(thread);
+    return NULL;
+}
+
+void swx_py_unlock(swx_py_home *home, swx_node *node, PyThreadState *thread)
+{
+    swx_node_unlock(node);
+    swx_py_home_leave(home);
+    PyEval_RestoreThread(thread);
 }
 
 static void await_leaving(swx_py_home *home)

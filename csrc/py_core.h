@@ -36,6 +36,11 @@ void swx_py_home_unref(swx_py_home *home);
 bool swx_py_home_enter(swx_py_home *home);
 void swx_py_home_leave(swx_py_home *home);
 
+/* The same with a node's lock, without the GIL in between.  NULL: the reactor is gone.  (In a forked child the lock may
+ * be held by a thread that is not there.) */
+PyThreadState *swx_py_lock(swx_py_home *home, swx_node *node);
+void swx_py_unlock(swx_py_home *home, swx_node *node, PyThreadState *thread);
+
 /* With the GIL: whether it is of no use to ask for more; swx_py_raise_gone says why (RuntimeError) and returns NULL. */
 bool swx_py_home_is_gone(const swx_py_home *home);
 PyObject *swx_py_raise_gone(const swx_py_home *home, const char *what);
@@ -70,10 +75,14 @@ int swx_py_path(PyObject *object, const char **path);
  * meanwhile; owned by the caller (one block, swx_free).  NULL with an exception set. */
 char **swx_py_strings(PyObject *sequence);
 
-/* Registration of the types in their files.  0, or -1 with an exception set. */
+/* Each file adds to the module what it has.  0, or -1 with an exception set. */
 int swx_py_queue_init(PyObject *module, swx_py_state *state);
 int swx_py_session_init(PyObject *module, swx_py_state *state);
 int swx_py_process_init(PyObject *module, swx_py_state *state);
+int swx_py_frame_init(PyObject *module);
+int swx_py_match_init(PyObject *module);
+int swx_py_strip_init(PyObject *module);
+int swx_py_command_init(PyObject *module);
 
 /* A Completions's queue, borrowed; NULL when the object is None; with an exception set (TypeError) when it is something
  * else. */

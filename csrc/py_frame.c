@@ -3,6 +3,7 @@
 #include <msgpack.h>
 #include <stdbool.h>
 
+#include "py_core.h"
 #include "py_object.h"
 
 enum { MAX_DEPTH = 128 /* the most that max_depth can be */ };

@@ -25,8 +25,4 @@ int swx_py_frame_read_limits(PyObject *args, PyObject *kwargs, swx_py_frame_limi
 /* Raises FrameError.  type: one of these.  position: the byte at fault, in the stream or in the payload. */
 void swx_py_frame_raise(PyTypeObject *type, const char *text, size_t position);
 
-/* Adds FrameError, FrameEncoder, FrameDecoder and msgpack_version (a str) to a module made by multi-phase init.
- * 0, or -1 with an exception set. */
-int swx_py_frame_init(PyObject *module);
-
 #endif

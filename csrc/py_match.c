@@ -1,55 +1,36 @@
 #include "py_match.h"
 
 #include <stdatomic.h>
-#include <string.h>
 
 #include "py_object.h"
-#include "swx_alloc.h"
 
 enum { LONG_FEED = 64 * 1024 }; /* bytes from which on letting other threads run is worth its cost */
 
 typedef struct {
     PyObject_HEAD
     swx_match *match;
-    size_t consumed;
     atomic_bool busy; /* someone reads or changes the matcher, perhaps without the GIL */
 } Matcher;
-
-static swx_match *new_match(PyObject *program)
-{
-    swx_match *match = NULL;
-    char *bytes;
-    Py_ssize_t size;
-    if (PyBytes_AsStringAndSize(program, &bytes, &size) < 0) {
-        return NULL;
-    }
-    /* a bytes object's contents are aligned for this */
-    swx_status status = swx_match_new(&match, (const uint32_t *)(const void *)bytes, (size_t)size / sizeof(uint32_t));
-    if (status == SWX_ENOMEM) {
-        PyErr_NoMemory();
-    } else if (status != SWX_OK) {
-        PyErr_SetString(PyExc_ValueError, "this is no program of a matcher");
-    }
-    return match;
-}
 
 static PyObject *matcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = { "program", NULL };
-    PyObject *program;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:Matcher", names, &program)) {
-        return NULL;
-    }
-    swx_match *match = new_match(program);
-    if (!match) {
+    const char *program;
+    Py_ssize_t size;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#:Matcher", names, &program, &size)) {
         return NULL;
     }
     Matcher *self = (Matcher *)swx_py_allocate(type);
-    if (self) {
-        self->match = match;
-        atomic_init(&self->busy, false);
-    } else {
-        swx_match_free(match);
+    if (!self) {
+        return NULL;
+    }
+    atomic_init(&self->busy, false);
+    /* a bytes object's contents are aligned for this */
+    const uint32_t *words = (const uint32_t *)(const void *)program;
+    swx_status status = swx_match_new(&self->match, words, (size_t)size / sizeof(*words));
+    if (status != SWX_OK) {
+        swx_py_raise(&(swx_error){ .status = status, .text = "this is no program of a matcher" });
+        Py_CLEAR(self);
     }
     return (PyObject *)self;
 }
@@ -77,6 +58,7 @@ static PyObject *matcher_feed(PyObject *object, PyObject *data)
     Py_buffer view;
     swx_status status;
     swx_hit hit = { 0 };
+    size_t consumed;
     if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) < 0) {
         return NULL;
     }
@@ -86,23 +68,22 @@ static PyObject *matcher_feed(PyObject *object, PyObject *data)
     }
     const uint8_t *bytes = view.len ? view.buf : (const uint8_t *)"";
     if (view.len < LONG_FEED) {
-        status = swx_match_feed(self->match, bytes, (size_t)view.len, &self->consumed, &hit);
+        status = swx_match_feed(self->match, bytes, (size_t)view.len, &consumed, &hit);
     } else {
         Py_BEGIN_ALLOW_THREADS
-        status = swx_match_feed(self->match, bytes, (size_t)view.len, &self->consumed, &hit);
+        status = swx_match_feed(self->match, bytes, (size_t)view.len, &consumed, &hit);
         Py_END_ALLOW_THREADS
     }
     atomic_store(&self->busy, false);
     PyBuffer_Release(&view);
-    if (status == SWX_ENOMEM) {
-        return PyErr_NoMemory();
+    if (status == SWX_MORE) {
+        Py_RETURN_NONE;
     }
     if (status == SWX_ELIMIT) {
         PyErr_SetString(PyExc_RuntimeError, "the patterns take too long on this text");
-        return NULL;
     }
-    if (status == SWX_MORE) {
-        Py_RETURN_NONE;
+    if (status != SWX_OK) {
+        return status == SWX_ELIMIT ? NULL : PyErr_NoMemory();
     }
     return Py_BuildValue("nKK", (Py_ssize_t)hit.index, (unsigned long long)hit.start, (unsigned long long)hit.end);
 }
@@ -119,21 +100,10 @@ static PyObject *matcher_reset(PyObject *object, PyObject *ignored)
     Py_RETURN_NONE;
 }
 
-static PyObject *matcher_consumed(PyObject *object, void *closure)
-{
-    (void)closure;
-    return PyLong_FromSize_t(((Matcher *)object)->consumed);
-}
-
 static PyMethodDef METHODS[] = {
     { "feed", matcher_feed, METH_O, "feed($self, data, /)\n--\n\n" },
     { "reset", matcher_reset, METH_NOARGS, "reset($self, /)\n--\n\n" },
     { NULL, NULL, 0, NULL },
-};
-
-static PyGetSetDef PROPERTIES[] = {
-    { "consumed", matcher_consumed, NULL, "How many bytes of the last data were read.", NULL },
-    { NULL, NULL, NULL, NULL, NULL },
 };
 
 static PyType_Slot SLOTS[] = {
@@ -141,7 +111,6 @@ static PyType_Slot SLOTS[] = {
     { Py_tp_new, (void *)matcher_new },
     { Py_tp_dealloc, (void *)matcher_dealloc },
     { Py_tp_methods, METHODS },
-    { Py_tp_getset, PROPERTIES },
     { 0, NULL },
 };
 

@@ -2,12 +2,9 @@
 #ifndef SWX_PY_MATCH_H
 #define SWX_PY_MATCH_H
 
-#include <Python.h>
+#include "py_core.h"
 
 #include "swx_match.h"
-
-/* Adds the type Matcher to a module.  0, or -1 with an exception set. */
-int swx_py_match_init(PyObject *module);
 
 /* Takes the swx_match out of a Matcher, for use without the GIL by one stream.  It is not reset.  NULL with TypeError
  * when object is no Matcher, or RuntimeError when it is in use.  The caller keeps a reference to the object until it

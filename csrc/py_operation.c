@@ -19,10 +19,10 @@ static bool operation_cancel_now(operation_object *self)
     if (atomic_load(&f->base.done)) {
         return true;
     }
-    PyThreadState *thread = swx_py_place_enter(f->at);
+    PyThreadState *thread = swx_py_lock(f->at->home, f->at->node);
     if (thread) {
         swx_session_cancel(f->at->session, &f->op);
-        swx_py_place_leave(f->at, thread);
+        swx_py_unlock(f->at->home, f->at->node, thread);
     }
     return thread;
 }
@@ -77,8 +77,8 @@ static PyObject *operation_wait(PyObject *object, PyObject *seconds)
     if (swx_py_deadline(seconds, swx_now(), &deadline) < 0) {
         return NULL;
     }
-    if (swx_py_place_is_gone(self->request->at)) {
-        return swx_py_place_raise_gone(self->request->at);
+    if (swx_py_home_is_gone(self->request->at->home)) {
+        return swx_py_raise_gone(self->request->at->home, "session");
     }
     int done = swx_request_wait(&self->request->base, deadline);
     return done < 0 ? NULL : PyBool_FromLong(done);
@@ -100,13 +100,13 @@ static PyObject *operation_take(PyObject *object, PyObject *unused)
     if (!bytes) {
         return PyErr_NoMemory();
     }
-    PyThreadState *thread = swx_py_place_enter(f->at);
+    PyThreadState *thread = swx_py_lock(f->at->home, f->at->node);
     if (!thread) {
         swx_free(bytes);
-        return swx_py_place_raise_gone(f->at);
+        return swx_py_raise_gone(f->at->home, "session");
     }
     size_t size = swx_session_take(f->at->session, &f->op, bytes, room, swx_now());
-    swx_py_place_leave(f->at, thread);
+    swx_py_unlock(f->at->home, f->at->node, thread);
     PyObject *taken = PyBytes_FromStringAndSize((const char *)bytes, (Py_ssize_t)size);
     swx_free(bytes);
     return taken;
@@ -118,12 +118,12 @@ static PyObject *operation_unsearched(PyObject *object, PyObject *unused)
     request *f = ((operation_object *)object)->request;
     swx_buf bytes;
     uint64_t at;
-    PyThreadState *thread = swx_py_place_enter(f->at);
+    PyThreadState *thread = swx_py_lock(f->at->home, f->at->node);
     if (!thread) {
-        return swx_py_place_raise_gone(f->at);
+        return swx_py_raise_gone(f->at->home, "session");
     }
     swx_session_take_unsearched(f->at->session, &f->op, &bytes, &at, swx_now());
-    swx_py_place_leave(f->at, thread);
+    swx_py_unlock(f->at->home, f->at->node, thread);
     PyObject *taken =
         Py_BuildValue("(Ky#)", (unsigned long long)at, bytes.size ? (char *)bytes.data : "", (Py_ssize_t)bytes.size);
     swx_buf_free(&bytes);
@@ -139,12 +139,12 @@ static PyObject *operation_found(PyObject *object, PyObject *found)
         return NULL;
     }
     swx_hit hit = { .index = (size_t)index, .start = start, .end = end };
-    PyThreadState *thread = swx_py_place_enter(f->at);
+    PyThreadState *thread = swx_py_lock(f->at->home, f->at->node);
     if (!thread) {
-        return swx_py_place_raise_gone(f->at);
+        return swx_py_raise_gone(f->at->home, "session");
     }
     swx_session_found(f->at->session, &f->op, found == Py_None ? NULL : &hit, swx_now());
-    swx_py_place_leave(f->at, thread);
+    swx_py_unlock(f->at->home, f->at->node, thread);
     Py_RETURN_NONE;
 }
 
@@ -231,9 +231,9 @@ static PyObject *operation_release(PyObject *object, PyObject *checked_arg)
         return NULL;
     }
     Py_CLEAR(self->command);
-    PyThreadState *thread = swx_py_place_enter(f->at);
+    PyThreadState *thread = swx_py_lock(f->at->home, f->at->node);
     if (!thread) {
-        return swx_py_place_raise_gone(f->at);
+        return swx_py_raise_gone(f->at->home, "session");
     }
     f->op.typed = f->typed.data;
     f->op.typed_size = f->typed.size;
@@ -241,7 +241,7 @@ static PyObject *operation_release(PyObject *object, PyObject *checked_arg)
     f->op.runs = wanted.runs;
     f->op.hints = wanted.hints;
     swx_session_release(f->at->session, &f->op, swx_now());
-    swx_py_place_leave(f->at, thread);
+    swx_py_unlock(f->at->home, f->at->node, thread);
     Py_RETURN_NONE;
 }
 

@@ -15,10 +15,8 @@ typedef struct {
     swx_py_home *home;
     swx_node *node;
     swx_exec *exec;
-    swx_buf output, error; /* taken over from the exec when it is done */
+    swx_exec_result result; /* when it is done */
     uint64_t mark;
-    int wait_status;
-    bool timed_out, cancelled, no_memory;
 } request;
 
 typedef struct {
@@ -78,13 +76,11 @@ static void unwatch(void *owner, int fd)
 static const swx_node_type process_node = { node_event,    node_deadline, node_due,  node_interest,
                                             node_finished, node_destroy,  node_slow, node_child };
 
-static bool gone(const request *f) { return swx_py_home_is_gone(f->home); }
-
 static void request_destroy(swx_request *base)
 {
     request *f = (request *)base;
-    swx_buf_free(&f->output);
-    swx_buf_free(&f->error);
+    swx_buf_free(&f->result.output);
+    swx_buf_free(&f->result.error);
     swx_py_home_unref(f->home);
     swx_free(f);
 }
@@ -92,32 +88,22 @@ static void request_destroy(swx_request *base)
 static void exec_done(swx_exec *exec)
 {
     request *f = swx_exec_owner(exec);
-    swx_exec_result result = swx_exec_answer(exec);
-    f->output = *result.output;
-    f->error = *result.error;
-    swx_buf_init(result.output, 2);
-    swx_buf_init(result.error, 2);
-    f->wait_status = result.wait_status;
-    f->timed_out = result.timed_out;
-    f->cancelled = result.cancelled;
-    f->no_memory = result.no_memory;
+    f->result = swx_exec_take_result(exec);
     swx_request_completed(&f->base);
 }
 
 /* ---- the object ---- */
 
-static void cancel_now(request *f)
+static PyObject *process_cancel(PyObject *object, PyObject *unused)
 {
-    if (!atomic_load(&f->base.done)) {
-        Py_BEGIN_ALLOW_THREADS
-        if (swx_py_home_enter(f->home)) {
-            swx_node_lock(f->node);
-            swx_exec_cancel(f->exec, swx_now());
-            swx_node_unlock(f->node);
-            swx_py_home_leave(f->home);
-        }
-        Py_END_ALLOW_THREADS
+    (void)unused;
+    request *f = ((process_object *)object)->request;
+    PyThreadState *thread = atomic_load(&f->base.done) ? NULL : swx_py_lock(f->home, f->node);
+    if (thread) {
+        swx_exec_cancel(f->exec, swx_now());
+        swx_py_unlock(f->home, f->node, thread);
     }
+    Py_RETURN_NONE;
 }
 
 /* What runs is killed, as by swx_exec_free.  What has ended the reactor keeps until nothing more can happen, because a
@@ -125,19 +111,18 @@ static void cancel_now(request *f)
  * on. */
 static void give_up(request *f)
 {
-    Py_BEGIN_ALLOW_THREADS
-    if (swx_py_home_enter(f->home)) {
-        swx_node_lock(f->node);
-        swx_exec_event(f->exec, 2, swx_now()); /* it may have ended */
-        if (atomic_load(&f->base.done)) {
-            swx_exec_release(f->exec);
-        } else {
-            swx_reactor_remove(f->node);
-        }
-        swx_node_unlock(f->node);
-        swx_py_home_leave(f->home);
+    swx_node *node = f->node;
+    PyThreadState *thread = swx_py_lock(f->home, node);
+    if (!thread) {
+        return;
     }
-    Py_END_ALLOW_THREADS
+    swx_exec_event(f->exec, 2, swx_now()); /* it may have ended */
+    if (atomic_load(&f->base.done)) {
+        swx_exec_release(f->exec);
+    } else {
+        swx_reactor_remove(node);
+    }
+    swx_py_unlock(f->home, node, thread);
 }
 
 static int process_traverse(PyObject *object, visitproc visit, void *arg)
@@ -218,8 +203,6 @@ static request *request_new(swx_py_home *home, swx_queue *queue, PyObject *futur
     swx_request_init(&f->base, request_destroy, 3, queue);
     f->home = home;
     swx_py_home_ref(home);
-    swx_buf_init(&f->output, 2);
-    swx_buf_init(&f->error, 2);
     f->base.future = future == Py_None ? NULL : future;
     return f;
 }
@@ -318,27 +301,6 @@ failed:
     return NULL;
 }
 
-static PyObject *process_wait(PyObject *object, PyObject *seconds)
-{
-    request *f = ((process_object *)object)->request;
-    int64_t deadline;
-    if (swx_py_deadline(seconds, swx_now(), &deadline) < 0) {
-        return NULL;
-    }
-    if (!atomic_load(&f->base.done) && gone(f)) {
-        return swx_py_raise_gone(f->home, "process");
-    }
-    int done = swx_request_wait(&f->base, deadline);
-    return done < 0 ? NULL : PyBool_FromLong(done);
-}
-
-static PyObject *process_cancel(PyObject *object, PyObject *unused)
-{
-    (void)unused;
-    cancel_now(((process_object *)object)->request);
-    Py_RETURN_NONE;
-}
-
 static PyObject *bytes_of(const swx_buf *buf)
 {
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)buf->size);
@@ -362,17 +324,17 @@ static PyObject *returncode_of(int wait_status)
     return PyLong_FromLong(WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : -WTERMSIG(wait_status));
 }
 
-static const char *end_of(const request *f)
+static const char *end_of(const swx_exec_result *result)
 {
-    return f->timed_out                        ? "timeout"
-           : f->cancelled                      ? "cancelled"
-           : f->no_memory                      ? "memory"
-           : f->wait_status == SWX_STATUS_LOST ? "lost"
-                                               : "done";
+    return result->timed_out                        ? "timeout"
+           : result->cancelled                      ? "cancelled"
+           : result->no_memory                      ? "memory"
+           : result->wait_status == SWX_STATUS_LOST ? "lost"
+                                                    : "done";
 }
 
 /* What is known when it has ended. */
-typedef enum { END, STDOUT, STDERR, DROPPED, RETURNCODE } fact;
+typedef enum { END, STDOUT, STDERR, RETURNCODE } fact;
 
 static PyObject *process_fact(PyObject *object, void *which)
 {
@@ -382,11 +344,10 @@ static PyObject *process_fact(PyObject *object, void *which)
         return NULL;
     }
     switch ((fact)(intptr_t)which) {
-    case END: return PyUnicode_FromString(end_of(f));
-    case STDOUT: return bytes_of(&f->output);
-    case STDERR: return bytes_of(&f->error);
-    case DROPPED: return PyLong_FromUnsignedLongLong(swx_buf_dropped(&f->output) + swx_buf_dropped(&f->error));
-    case RETURNCODE: return returncode_of(f->wait_status);
+    case END: return PyUnicode_FromString(end_of(&f->result));
+    case STDOUT: return bytes_of(&f->result.output);
+    case STDERR: return bytes_of(&f->result.error);
+    case RETURNCODE: return returncode_of(f->result.wait_status);
     }
     Py_UNREACHABLE();
 }
@@ -399,7 +360,6 @@ static PyObject *process_mark(PyObject *object, void *unused)
 }
 
 static PyMethodDef process_methods[] = {
-    { "wait", process_wait, METH_O, "wait($self, seconds, /)\n--\n\n" },
     { "cancel", process_cancel, METH_NOARGS, "cancel($self, /)\n--\n\n" },
     { NULL, NULL, 0, NULL },
 };
@@ -415,7 +375,6 @@ static PyGetSetDef process_attributes[] = {
     FACT("end", END),
     FACT("stdout", STDOUT),
     FACT("stderr", STDERR),
-    FACT("dropped", DROPPED),
     FACT("returncode", RETURNCODE),
     { NULL, NULL, NULL, NULL, NULL },
 };

@@ -54,27 +54,6 @@ const swx_node_type swx_py_session_node = { node_event, node_deadline, node_due,
 
 /* ---- places ---- */
 
-bool swx_py_place_is_gone(const place *at) { return swx_py_home_is_gone(at->home); }
-PyObject *swx_py_place_raise_gone(const place *at) { return swx_py_raise_gone(at->home, "session"); }
-
-PyThreadState *swx_py_place_enter(place *at)
-{
-    PyThreadState *thread = PyEval_SaveThread();
-    if (swx_py_home_enter(at->home)) {
-        swx_node_lock(at->node);
-        return thread;
-    }
-    PyEval_RestoreThread(thread);
-    return NULL;
-}
-
-void swx_py_place_leave(place *at, PyThreadState *thread)
-{
-    swx_node_unlock(at->node);
-    swx_py_home_leave(at->home);
-    PyEval_RestoreThread(thread);
-}
-
 void swx_py_place_unref(place *at)
 {
     if (atomic_fetch_sub(&at->references, 1) == 1) {
@@ -181,7 +160,7 @@ bool swx_py_request_submit(request *f, int64_t direct)
 {
     f->op.typed = f->typed.data;
     f->op.typed_size = f->typed.size;
-    PyThreadState *thread = swx_py_place_enter(f->at);
+    PyThreadState *thread = swx_py_lock(f->at->home, f->at->node);
     if (!thread) {
         return false;
     }
@@ -196,7 +175,7 @@ bool swx_py_request_submit(request *f, int64_t direct)
         f->base.direct = false;
         swx_node_pause(f->at->node, false);
     }
-    swx_py_place_leave(f->at, thread);
+    swx_py_unlock(f->at->home, f->at->node, thread);
     return true;
 }
 

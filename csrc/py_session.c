@@ -49,19 +49,19 @@ static PyObject *launch(session_object *self, request *f, PyObject *matcher, PyO
         f->op.news = swx_py_request_tell_news;
     }
     if (!swx_py_request_submit(f, direct)) {
-        swx_py_place_raise_gone(f->at);
+        swx_py_raise_gone(f->at->home, "session");
         atomic_store(&f->base.done, true); /* nothing to cancel */
         Py_CLEAR(op);
     }
     return (PyObject *)op;
 }
 
-/* As swx_py_place_enter.  NULL with an exception set: the session is gone. */
+/* As swx_py_lock.  NULL with an exception set: the session is gone. */
 static PyThreadState *enter(const session_object *self)
 {
-    PyThreadState *thread = swx_py_place_enter(self->at);
+    PyThreadState *thread = swx_py_lock(self->at->home, self->at->node);
     if (!thread) {
-        swx_py_place_raise_gone(self->at);
+        swx_py_raise_gone(self->at->home, "session");
     }
     return thread;
 }
@@ -232,7 +232,7 @@ static PyObject *session_type(PyObject *object, PyObject *bytes_object)
         return NULL;
     }
     swx_status status = swx_session_type(self->at->session, (const uint8_t *)bytes, (size_t)size, swx_now());
-    swx_py_place_leave(self->at, thread);
+    swx_py_unlock(self->at->home, self->at->node, thread);
     return status == SWX_ENOMEM ? PyErr_NoMemory() : PyBool_FromLong(status == SWX_OK);
 }
 
@@ -245,7 +245,7 @@ static PyObject *session_resync(PyObject *object, PyObject *commands_object)
         return NULL;
     }
     bool asked = swx_session_resync(self->at->session, commands, swx_now());
-    swx_py_place_leave(self->at, thread);
+    swx_py_unlock(self->at->home, self->at->node, thread);
     return PyBool_FromLong(asked);
 }
 
@@ -258,7 +258,7 @@ static PyObject *session_attach(PyObject *object, PyObject *attached)
         return NULL;
     }
     swx_session_attach(self->at->session, on);
-    swx_py_place_leave(self->at, thread);
+    swx_py_unlock(self->at->home, self->at->node, thread);
     Py_RETURN_NONE;
 }
 
@@ -272,7 +272,7 @@ static PyObject *session_resize(PyObject *object, PyObject *args)
         return NULL;
     }
     err.status = swx_session_resize(self->at->session, rows, columns, &err);
-    swx_py_place_leave(self->at, thread);
+    swx_py_unlock(self->at->home, self->at->node, thread);
     return err.status == SWX_OK ? Py_NewRef(Py_None) : swx_py_raise(&err);
 }
 
@@ -286,12 +286,11 @@ static PyObject *session_facts(PyObject *object, PyObject *unused)
     }
     swx_session_state facts = swx_session_look(self->at->session);
     int pid = (int)swx_session_pid(self->at->session);
-    swx_py_place_leave(self->at, thread);
-    return Py_BuildValue("{sOsOsOsOsOsOsLsKsKsKsi}", "kernel_proof", facts.kernel_proof ? Py_True : Py_False, "idle",
-                         facts.idle ? Py_True : Py_False, "dead", facts.dead ? Py_True : Py_False, "closed",
-                         facts.closed ? Py_True : Py_False, "doubtful", facts.doubtful ? Py_True : Py_False, "hides",
-                         facts.hides ? Py_True : Py_False, "commenced", (long long)facts.commenced, "commands",
-                         (unsigned long long)facts.commands, "questions", (unsigned long long)facts.questions, "late",
+    swx_py_unlock(self->at->home, self->at->node, thread);
+    return Py_BuildValue("{sOsOsOsOsOsLsKsKsi}", "kernel_proof", facts.kernel_proof ? Py_True : Py_False, "idle",
+                         facts.idle ? Py_True : Py_False, "dead", facts.dead ? Py_True : Py_False, "doubtful",
+                         facts.doubtful ? Py_True : Py_False, "hides", facts.hides ? Py_True : Py_False, "commenced",
+                         (long long)facts.commenced, "commands", (unsigned long long)facts.commands, "late",
                          (unsigned long long)facts.late, "pid", pid);
 }
 

@@ -44,15 +44,6 @@ typedef struct {
 extern const swx_node_type swx_py_session_node;
 extern PyType_Spec swx_py_operation_spec;
 
-bool swx_py_place_is_gone(const place *at);
-
-PyObject *swx_py_place_raise_gone(const place *at);
-
-/* Locks the session's node, without the GIL, until swx_py_place_leave.  NULL: it is gone, which
- * swx_py_place_raise_gone raises.  (In a forked child the lock may be held by a thread that is not there.) */
-PyThreadState *swx_py_place_enter(place *at);
-void swx_py_place_leave(place *at, PyThreadState *thread);
-
 void swx_py_place_unref(place *at);
 
 void swx_py_place_unwatch(void *owner, int fd);

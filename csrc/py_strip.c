@@ -1,4 +1,5 @@
-#include "py_strip.h"
+/* Strip: plain text out of terminal output. */
+#include "py_core.h"
 
 #include "py_object.h"
 #include "swx_alloc.h"

@@ -55,16 +55,6 @@ typedef struct {
     alignas(16) char stack[STACK_SIZE]; /* of the child */
 } preparation;
 
-bool swx_child_may_mark(int resource, uint64_t value)
-{
-    for (size_t i = 0; i < SWX_COUNT(SWX_MARK_LIMITS); i++) {
-        if (SWX_MARK_LIMITS[i] == resource) {
-            return value > SWX_LOWEST_MARK;
-        }
-    }
-    return false;
-}
-
 /* A limit below those in force, random, and too large to mean anything.  Without one limit stays 0: none can be set
  * here. */
 static void draw_mark(preparation *p)

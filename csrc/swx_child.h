@@ -94,9 +94,6 @@ int swx_child_open_pidfd(pid_t pid);
 /* Closes all descriptors from that number on.  Nothing but system calls: for use between clone and exec. */
 void swx_child_close_from(int lowest);
 
-/* Whether a limit of that value, of that resource, may be a mark, or be there so that one can be set. */
-bool swx_child_may_mark(int resource, uint64_t value);
-
 /* Releases the pidfd.  A child that was not reaped stays a zombie until it is: call swx_child_ended first. */
 void swx_child_close(swx_child *child);
 

@@ -299,12 +299,15 @@ void *swx_exec_owner(const swx_exec *e) { return e->owner; }
 
 uint64_t swx_exec_mark(const swx_exec *e) { return e->child.mark; }
 
-swx_exec_result swx_exec_answer(swx_exec *e)
+swx_exec_result swx_exec_take_result(swx_exec *e)
 {
-    return (swx_exec_result){ .timed_out = e->timed_out,
-                              .cancelled = e->cancelled,
-                              .no_memory = e->no_memory,
-                              .wait_status = e->child.wait_status,
-                              .output = &e->streams[0].kept,
-                              .error = &e->streams[1].kept };
+    swx_exec_result result = { .timed_out = e->timed_out,
+                               .cancelled = e->cancelled,
+                               .no_memory = e->no_memory,
+                               .wait_status = e->child.wait_status,
+                               .output = e->streams[0].kept,
+                               .error = e->streams[1].kept };
+    swx_buf_init(&e->streams[0].kept, 2);
+    swx_buf_init(&e->streams[1].kept, 2);
+    return result;
 }

@@ -58,12 +58,13 @@ void *swx_exec_owner(const swx_exec *exec);
 /* By which everything it starts is found, also after its end (see swx_tree_kill_marked); 0: there is none. */
 uint64_t swx_exec_mark(const swx_exec *exec);
 
-/* After done. */
 typedef struct {
     bool timed_out, cancelled, no_memory;
-    int wait_status;         /* of waitpid(2), or SWX_STATUS_LOST */
-    swx_buf *output, *error; /* owned by the exec */
+    int wait_status; /* of waitpid(2), or SWX_STATUS_LOST */
+    swx_buf output, error;
 } swx_exec_result;
-swx_exec_result swx_exec_answer(swx_exec *exec);
+
+/* After done, once: hands the result over, whose buffers are to be freed. */
+swx_exec_result swx_exec_take_result(swx_exec *exec);
 
 #endif

@@ -42,12 +42,10 @@ class _Facts(TypedDict):
     kernel_proof: bool  # the kernel confirms each completion
     idle: bool
     dead: bool
-    closed: bool
     doubtful: bool  # behind a carrier: the shell has read the command that runs, and its end was not heard
     hides: bool  # what runs may have hidden the prompts, and has the shell itself read nothing
     commands: int
     commenced: int  # when the last command was typed: nanoseconds of the monotonic clock
-    questions: int  # how often the shell had to be asked anew where it is
     late: int  # bytes that came while nobody asked for output
     pid: int
 
@@ -181,7 +179,6 @@ class Process:
         queue: Completions | None,
         future: object,
     ) -> Process: ...
-    def wait(self, seconds: float | None, /) -> bool: ...
     def cancel(self) -> None: ...  # kills it with everything it started
     @property
     def done(self) -> bool: ...
@@ -191,8 +188,6 @@ class Process:
     def stdout(self) -> bytes: ...
     @property
     def stderr(self) -> bytes: ...
-    @property
-    def dropped(self) -> int: ...  # bytes of both streams
     @property
     def returncode(self) -> int | None: ...  # exit status, or minus the signal's number; None when end is "lost"
     @property
@@ -212,8 +207,6 @@ class Matcher:
     def __new__(cls, program: bytes) -> Matcher: ...
     def feed(self, data: Buffer, /) -> tuple[int, int, int] | None: ...  # (index, start, end) in the stream
     def reset(self) -> None: ...
-    @property
-    def consumed(self) -> int: ...  # bytes of the last data
 
 # ---- terminal output as plain text
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 PROLOGUE = """
-import time
+import select, time
 from swerex_c import _core
 from swerex_c.engine.patterns import make_matcher
 ENVIRONMENT = [b"PATH=/usr/bin:/bin"]
@@ -25,8 +25,14 @@ def session():
     assert start.wait(60) and start.end == "done"
     return made
 
+ends = _core.Completions()
+
 def process(script):
-    return _core.Process(b"/bin/sh", [b"sh", b"-c", script], None, None, b"", False, None, 1 << 20, None, None)
+    return _core.Process(b"/bin/sh", [b"sh", b"-c", script], None, None, b"", False, None, 1 << 20, ends, "end")
+
+def wait_for_end():
+    select.select([ends.fileno()], [], [])
+    assert ends.take() == ["end"]
 """
 
 
@@ -45,13 +51,14 @@ def test_a_process_object_may_go_before_what_its_program_started(tmp_path: Path)
         f"gate = {str(tmp_path / 'gate')!r}"
         """
 import os
-ends = os.open(gate, os.O_RDWR)
+opened = os.open(gate, os.O_RDWR)
 for _ in range(20):
     ended = process(b"read x <%b &" % gate.encode())
-    assert ended.wait(60) and ended.end == "done"
+    wait_for_end()
+    assert ended.end == "done"
     del ended
 assert _core.node_count() == 20
-os.write(ends, b"\\n" * 20)
+os.write(opened, b"\\n" * 20)
 limit = time.monotonic() + 60
 while _core.node_count() and time.monotonic() < limit:
     time.sleep(0.01)
@@ -66,7 +73,9 @@ def test_many_short_processes_leave_no_node() -> None:
     check(
         """
 for _ in range(300):
-    process(b":").wait(60)
+    ended = process(b":")
+    wait_for_end()
+    del ended
 limit = time.monotonic() + 60
 while _core.node_count() and time.monotonic() < limit:
     time.sleep(0.01)
@@ -90,7 +99,7 @@ program = process(b"sleep 100")
 _core._shutdown()
 for call in (
     lambda: living.run("echo", 1, None, None, None, None, None, None, 0), living.facts, running.take,
-    lambda: running.wait(None), lambda: program.wait(None),
+    lambda: running.wait(None),
 ):
     try:
         call()
@@ -103,7 +112,7 @@ del living, running
 later = session()
 print(later.facts()["dead"])
 """,
-        "ended with the interpreter\n" * 5 + "text\nFalse\n",
+        "ended with the interpreter\n" * 4 + "text\nFalse\n",
     )
 
 
@@ -118,8 +127,8 @@ class Words:
         if i >= 3:
             raise IndexError(i)
         return b"".join([b"word-", b"x" * 100, b"%d" % i])
-program = _core.Process(b"/bin/echo", Words(), None, None, b"", False, None, 1 << 20, None, None)
-assert program.wait(60)
+program = _core.Process(b"/bin/echo", Words(), None, None, b"", False, None, 1 << 20, ends, "end")
+wait_for_end()
 print(program.stdout == b" ".join(Words()[i] for i in (1, 2)) + b"\\n")
 """,
         "True\n",
@@ -204,8 +213,8 @@ def uses(shell, matcher):
     yield shell.facts
     yield lambda: shell.run("true", 1, None, None, None, None, None, None, 150).take()
     yield lambda: shell.run("echo text", 1, None, None, matcher, None, None, None, 0).wait(0.001)
-    yield lambda: (shell.resize(24, 80), shell.attach(False), shell.type(b"x"), shell.doubt(0))
-    yield lambda: process(b"echo text").wait(0.001)
+    yield lambda: (shell.resize(24, 80), shell.attach(False), shell.type(b"x"), shell.resync(0))
+    yield lambda: process(b"echo text").cancel()
     yield lambda: _core.Session(b"/bin/bash", ENVIRONMENT, None, 24, 80, 1 << 20)
 
 def use(what, begun):

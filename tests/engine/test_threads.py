@@ -90,22 +90,28 @@ async def test_programs_start_while_the_environment_changes(changing_environment
     await runtime.close()
 
 
-def test_a_blocking_wait_ends_with_the_program() -> None:
+@pytest.fixture
+def core() -> Iterator[_core.Session]:
+    core = _core.Session(b"/bin/bash", [b"PATH=/usr/bin:/bin"], None, 24, 80, 1 << 16)
+    assert core.start(b":", DEADLINE, None, None).wait(DEADLINE)
+    yield core
+    assert core.close(None, None).wait(DEADLINE)
+
+
+def test_a_blocking_wait_ends_with_the_operation(core: _core.Session) -> None:
     """Whoever ends it, in whichever thread."""
-    queue = _core.Completions()
-    process = _core.Process(b"/bin/sleep", [b"sleep", b"999"], None, None, b"", False, None, 1 << 16, queue, None)
-    threading.Timer(0.05, process.cancel).start()
-    assert process.wait(DEADLINE) and process.end == "cancelled"
+    operation = core.run("sleep 999", 1, None, None, None, None, None, None, 0)
+    threading.Timer(0.05, operation.cancel).start()
+    assert operation.wait(DEADLINE) and operation.end == "cancelled"
 
 
 @pytest.mark.idle
-def test_a_blocking_wait_is_told_of_the_end() -> None:
+def test_a_blocking_wait_is_told_of_the_end(core: _core.Session) -> None:
     """It does not look now and then: it is over about as soon as a wait of `subprocess`."""
     late, others_late = [], []
     for _ in range(40):
-        queue = _core.Completions()
-        process = _core.Process(b"/bin/sleep", [b"sleep", b"9"], None, None, b"", False, None, 1 << 16, queue, None)
-        late.append(wait_beside(process.cancel, lambda p=process: p.wait(5.0)))  # type: ignore[misc]
+        operation = core.run("sleep 9", 1, None, None, None, None, None, None, 0)
+        late.append(wait_beside(operation.cancel, lambda o=operation: o.wait(5.0)))  # type: ignore[misc]
         with subprocess.Popen(["sleep", "9"]) as other:
             others_late.append(wait_beside(other.kill, lambda o=other: o.wait() < 0))  # type: ignore[misc]
     slowest = 5 * statistics.median(others_late) + 0.004  # on a busy machine each of more threads waits
