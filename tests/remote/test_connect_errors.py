@@ -140,7 +140,7 @@ async def test_an_address_that_swallows_connections_is_not_the_only_one(monkeypa
 
 
 async def test_is_alive_does_not_raise_because_of_an_odd_answer() -> None:
-    async with answered(lambda frame: [[RESULT, frame[1], {"x": 1}]]) as runtime:
+    async with answered(lambda frame: [[RESULT, frame[1], 0, {"x": 1}]]) as runtime:
         answer = await runtime.is_alive(timeout=5)
         assert not answer.is_alive and "cannot be read" in answer.message
 

@@ -465,7 +465,7 @@ def test_frames_over_standard_input_and_output(tmp_path: Path, family: Family) -
     with over_stdio(tmp_path / "log") as process:
         client = Frames(process)
         client.request(1, "execute", command="echo out; echo err >&2; cat; env; ls -l /proc/$PPID/fd/[012]", shell=True)
-        answer = client.receive(RESULT)[2]
+        answer = client.receive(RESULT)[-1]
         assert answer["exit_code"] == 0 and answer["stderr"] == "err\n"
         assert answer["stdout"].startswith("out\n") and KEY not in answer["stdout"]
         places = {line.split()[-3][-1]: line.split()[-1] for line in answer["stdout"].splitlines() if "/fd/" in line}
@@ -486,7 +486,7 @@ def test_the_end_of_standard_input_or_a_signal_is_the_end(tmp_path: Path, family
         assert process.stdin is not None
         if how == "signal":
             process.terminate()
-            assert {client.receive(ERROR)[2]["class_path"].rpartition(".")[2] for _ in range(2)} == {
+            assert {client.receive(ERROR)[-1]["class_path"].rpartition(".")[2] for _ in range(2)} == {
                 "RuntimeClosedError"
             }
             client.receive(GOODBYE)

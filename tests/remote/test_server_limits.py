@@ -101,7 +101,7 @@ async def test_an_invalid_request_is_refused_in_few_words(patient: Server, bad: 
     else:
         async with raw_client(patient.port, key=KEY, name=os.urandom(16)) as peer:
             peer.send(*long_request(1, method, payload))
-            kind, _, error = await peer.answer(1)
+            kind, *_, error = await peer.answer(1)
             assert kind == ERROR and error["class_path"] == "swerex.exceptions.InvalidInputError"
             assert "is not valid" in error["message"] and len(str(error)) < 20_000
     assert cpu_seconds(patient.process.pid) - used < 3

@@ -40,7 +40,6 @@ from swerex_c.remote.wire.protocol import (
     CREDIT,
     DATA,
     DOWN,
-    END,
     ERROR,
     GOODBYE,
     HEARTBEAT,
@@ -98,6 +97,8 @@ class _Call:
     answer: Receiver | None = None
     long: io.BytesIO = field(default_factory=io.BytesIO)
     """Bytes of `answer` received so far. They are not copied when they are complete."""
+    outcome: list[Any] | None = None
+    """RESULT or ERROR frame; None until it is received."""
 
     @property
     def lanes(self) -> list[Sender | Receiver]:
@@ -196,6 +197,7 @@ class ClientChannel:
         async def send() -> None:
             async with file_transfer.open_stream(source, progress) as pieces:
                 await up.send(pieces)
+            up.finish()
 
         return await self._transfer(call, send())
 
@@ -311,8 +313,6 @@ class ClientChannel:
             return
         if not call.future.done():
             call.future.set_result(outcome)
-        if call.down is not None and call.down.total is None:
-            call.down.fail(ProtocolError("A response came before the end of its stream"))
 
     def _fail(self, call: _Call, error: BaseException) -> None:
         if not call.future.done():
@@ -485,20 +485,31 @@ class ClientChannel:
     # -- frames
 
     def result(self, frame: list[Any]) -> None:
-        kind, number, payload = frame
-        call = self._calls.get(number)
+        call = self._calls.get(frame[1])
         if call is not None:
             self._end_outage()
-            if payload.__class__ is int:
-                if call.answer is None or payload != call.answer.received:
-                    raise ProtocolError("A response does not have its announced size")
-                payload = decode_payload(call.long.getvalue())
-            if kind == ERROR:
-                self._settle(call, from_wire(payload))
-            elif payload.__class__ is dict:
-                self._settle(call, payload)
-            else:
-                raise ProtocolError("The server sent an invalid response")
+            call.outcome = frame
+            self._complete(call)
+
+    def _complete(self, call: _Call) -> None:
+        """End a call when its response and all of its streams are there."""
+        if call.outcome is None:
+            return
+        kind, _, size, payload = call.outcome
+        if call.down is not None and call.down.received < size:
+            return
+        if payload.__class__ is int:
+            if call.long.tell() < payload:
+                return
+            payload = decode_payload(call.long.getvalue())
+        if kind == ERROR:
+            self._settle(call, from_wire(payload))
+        elif payload.__class__ is dict:
+            if call.down is not None:
+                call.down.end(size)
+            self._settle(call, payload)
+        else:
+            raise ProtocolError("The server sent an invalid response")
 
     def data(self, frame: list[Any]) -> None:
         _, number, lane, offset, data = frame
@@ -516,12 +527,7 @@ class ClientChannel:
             call.answer.drain(call.long)
         elif lane == DOWN and call.down is not None:
             call.down.data(offset, data)
-
-    def end(self, frame: list[Any]) -> None:
-        _, number, lane, offset = frame
-        call = self._calls.get(number)
-        if call is not None and lane == DOWN and call.down is not None and call.down.total is None:
-            call.down.end(offset)
+        self._complete(call)
 
     def credit(self, frame: list[Any]) -> None:
         _, number, _, offset = frame
@@ -543,7 +549,6 @@ class ClientConnection(FrameConnection):
             RESULT: channel.result,
             ERROR: channel.result,
             DATA: channel.data,
-            END: channel.end,
             CREDIT: channel.credit,
             GOODBYE: self._goodbye,
         }

@@ -91,8 +91,6 @@ class ServerCall(Request):
         """True if the request was cancelled; its task may still run."""
         self.answer: bytes | None = None
         """Encoded RESULT or ERROR frame; None until the request is finished."""
-        self.answered = False
-        """True if `answer` was sent over the current connection."""
         self.up: Receiver | None = None
         """Stream of the client; None also when the request has all of it."""
         self.down: Sender | None = None
@@ -188,7 +186,6 @@ class ServerCall(Request):
                         await self.down.room()
                     else:
                         answer = dict(item.__dict__)
-        self.down.finish()
         if answer.get("output") and _same(answer["output"], sent.digest()):
             answer["output"] = None
         return answer
@@ -210,40 +207,33 @@ class ServerCall(Request):
     # -- the answer
 
     def finish(self, kind: int, payload: dict[str, Any]) -> None:
-        """Encode the response, keep it, and send it after the streams."""
+        """Encode the response, keep it, and send it."""
+        size = 0 if self.down is None else self.down.written
         try:
-            self.answer, long = encode_message(kind, self.id, payload)
+            self.answer, long = encode_message(kind, self.id, size, payload)
         except _core.FrameError as error:
             refused = ServerLimitError(f"The answer cannot be sent: {error}")
-            self.answer, long = encode_message(ERROR, self.id, to_wire(refused))
+            self.answer, long = encode_message(ERROR, self.id, size, to_wire(refused))
         self.payload = None
         self.task = None
         if long is not None:
             self.long = Sender(self.id, ANSWER, self.connection)
             self.long.write(long)
-        self.send_answer()
-        for sender in self.senders:
-            sender.when_sent(self.send_answer)
+        if self.connection is not None:
+            self.connection.send_encoded(self.answer)
         self.channel.requests.finished(self, len(self.answer) + len(long or b""))
         if self.channel.ended or self.method == "is_alive":  # which the client may ask again
             self.channel.requests.drop(self)
-
-    def send_answer(self) -> None:
-        """Send the response if all of its streams were sent."""
-        if self.connection is not None and self.answer is not None and not self.answered:
-            if all(sender.through for sender in self.senders):
-                self.answered = True
-                self.connection.send_encoded(self.answer)
 
     # -- connections
 
     def attach(self, connection: ServerConnection) -> None:
         """Continue over the connection on which the client asked again."""
         self.connection = connection
-        self.answered = False
         for lane in self.lanes:
             lane.attach(connection)
-        self.send_answer()
+        if self.answer is not None:
+            connection.send_encoded(self.answer)
 
     def detach(self) -> None:
         self.connection = None
@@ -312,7 +302,7 @@ class ServerChannel:
             return
         if number <= self.highest and method != "is_alive":
             msg = "The request was received before; its result is no longer kept"
-            self.connection.send([ERROR, number, to_wire(ResultLostError(msg))])
+            self.connection.send([ERROR, number, 0, to_wire(ResultLostError(msg))])
             return
         self.highest = max(number, self.highest)
         call = self.calls[number] = ServerCall(self, number, method, payload)

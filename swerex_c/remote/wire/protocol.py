@@ -14,12 +14,12 @@ they have.
     client to server
       REQUEST  id, method, floor, payload      floor: the lowest id whose response the client still waits for
       CANCEL   id                              the client no longer waits for the request; the server ends it
+      END      id, UP, offset                  offset: length of an upload
     server to client
-      RESULT   id, payload                     sent after the DATA of DOWN and ANSWER
-      ERROR    id, payload                     likewise; payload: see `exceptions`
+      RESULT   id, size, payload               size: length of DOWN, 0 if there is none
+      ERROR    id, size, payload               likewise; payload: see `exceptions`
     both
       DATA     id, lane, offset, bytes         a piece of a byte stream; offset: position of its first byte
-      END      id, lane, offset                offset: length of the stream; not sent for payloads
       CREDIT   id, lane, offset                the receiver has consumed the stream up to this offset
       PING     floor                           answered by PONG; floor: as in REQUEST, 0 from a server
       PONG
@@ -28,7 +28,8 @@ they have.
 An exchange has up to three streams (*lanes*): UP, from the client (a long request, an upload); DOWN, from the server
 (streamed output, a download); ANSWER, from the server (a long response). A sender is at most WINDOW bytes ahead of the
 receiver's credit, and a piece has at most PIECE bytes. So a long stream does not delay short messages, and a slow
-reader delays only its own stream.
+reader delays only its own stream. A response is complete when DOWN and ANSWER have their sizes, in whatever order the
+frames come.
 
 A frame with a payload has at most INLINE bytes. A longer payload is encoded as a frame of its own and sent in the lane
 UP (requests) or ANSWER (responses); an integer in its place is its size in bytes.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 
 from swerex_c.exceptions import ProtocolError
 from swerex_c.remote.wire.connection import FrameConnection
@@ -32,27 +32,21 @@ class Sender:
         self._exchange = exchange
         self._lane = lane
         self._gone: deque[memoryview] = deque()  # sent but not consumed, from `_done` to `_sent`
-        self._pieces: deque[memoryview] = deque()  # not sent yet, from `_sent` to `_written`
+        self._pieces: deque[memoryview] = deque()  # not sent yet, from `_sent` to `written`
         self._done = 0
         self._sent = 0
         self._furthest = 0  # the most that `_sent` was, over any connection
-        self._written = 0
+        self.written = 0
+        """Number of bytes written so far."""
         self._finished = False
         self._ended = False  # END was sent over the current connection
-        self._told = False
         self._connection = connection
         self._room: asyncio.Event | None = None
-        self._at_end: Callable[[], None] | None = None
-
-    @property
-    def through(self) -> bool:
-        """True if all written bytes were sent over the current connection."""
-        return self._connection is not None and self._sent == self._written
 
     @property
     def held(self) -> int:
         """Number of written bytes that the receiver has not consumed yet."""
-        return self._written - self._done
+        return self.written - self._done
 
     def write(self, data: bytes | memoryview) -> None:
         """Queue bytes for sending.
@@ -61,29 +55,18 @@ class Sender:
         """
         view = memoryview(data)
         self._pieces += [view[start : start + PIECE] for start in range(0, len(view), PIECE)]
-        self._written += len(view)
-        self._told = False
+        self.written += len(view)
         self._pump()
 
     async def send(self, pieces: AsyncIterator[bytes]) -> None:
-        """Send pieces as fast as the receiver takes them, then the end of the stream."""
+        """Send pieces as fast as the receiver takes them."""
         async for piece in pieces:
             self.write(piece)
             await self.room()
-        self.finish()
 
     def finish(self) -> None:
         """Mark the end of the stream, and send END after the written bytes."""
         self._finished = True
-        self._pump()
-
-    def when_sent(self, then: Callable[[], None]) -> None:
-        """Call `then` when all written bytes have been sent.
-
-        It is called again after each later connection or write.
-        """
-        self._at_end = then
-        self._told = False
         self._pump()
 
     async def room(self) -> None:
@@ -114,7 +97,7 @@ class Sender:
         self._pieces.extendleft(reversed(self._gone))
         self._gone.clear()
         self._sent = self._done
-        self._ended = self._told = False
+        self._ended = False
         self._connection = connection
         self._pump()
 
@@ -127,7 +110,7 @@ class Sender:
         if connection is None:
             return
         limit = self._done + WINDOW
-        while self._sent < self._written:
+        while self._sent < self.written:
             if self._sent >= limit:
                 return
             if connection.paused:
@@ -141,10 +124,7 @@ class Sender:
             connection.send_piece(self._exchange, self._lane, offset, piece)
         if self._finished and not self._ended:
             self._ended = True
-            connection.send([END, self._exchange, self._lane, self._written])
-        if self._at_end is not None and not self._told:
-            self._told = True
-            self._at_end()
+            connection.send([END, self._exchange, self._lane, self.written])
 
 
 class Receiver:
