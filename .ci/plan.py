@@ -226,7 +226,6 @@ FULL = [
         $tester --place here
         """, 900),
     Step("original", ".venv/bin/python tests/compatibility/run_original_tests.py", 300),
-    tests("openapi", "-m 'not idle' --timeout 900 tests/remote/test_openapi.py", 900),
     Step("clang", "make -k -C tests/c -j2 check CC=$(basename $(command -v clang-14 || command -v clang))", 900),
     Step("tsan", "make -k -C tests/c -j2 tsan", 600),
     Step("fuzz", "make -k -C tests/c -j2 fuzz", 900),

@@ -23,7 +23,7 @@ AND_MODELS = "; from {}.runtime.abstract import BashAction, CreateBashSessionReq
 
 ROUNDS = 9
 
-HEAVY = ("pydantic", "rich", "typer", "fastapi", "starlette", "uvicorn", "aiohttp", "httpx", "requests", "asyncio")
+HEAVY = ("pydantic", "rich", "typer", "starlette", "uvicorn", "aiohttp", "httpx", "requests", "asyncio")
 
 
 def loaded(code: str) -> set[str]:

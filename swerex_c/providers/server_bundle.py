@@ -27,7 +27,7 @@ DIRECTORY = "/.swerex_c"
 DOES_NOT_FIT = 97
 """Exit code of the bundled server where it cannot run."""
 
-_ROOTS = ("fastapi", "pydantic", "python-multipart", "uvicorn")
+_ROOTS = ("pydantic", "python-multipart", "starlette", "uvicorn")
 """Distributions that the server imports, without those that only clients need; requirements are added."""
 
 _RUN = """\
@@ -44,7 +44,7 @@ try:
     import ctypes
     for name in sorted(os.listdir(os.path.join(directory, "so"))):
         ctypes.CDLL(os.path.join(directory, "so", name))
-    import swerex_c._core, pydantic_core, fastapi, multipart, uvicorn
+    import swerex_c._core, pydantic_core, multipart, starlette, uvicorn
 except (ImportError, OSError) as error:
     unfit(error)
 from swerex_c.cli.serve import main

@@ -1,9 +1,8 @@
-"""The HTTP/JSON server: the endpoints of SWE-ReX as a FastAPI application.
+"""The HTTP/JSON server: the endpoints of SWE-ReX as an ASGI application.
 
-    Gate ── FastAPI's router ── handler ── RequestTable ── Service ──> runtime
+    Gate ── Starlette's router ── handler ── RequestTable ── Service ──> runtime
 
-FastAPI describes the endpoints (OpenAPI) and finds the route; a handler then reads the request itself, because
-FastAPI's dependencies and response validation would take longer than a command in a session.
+A handler reads and validates its request itself.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import inspect
 import json
 import logging
 import os
@@ -19,21 +17,19 @@ import signal
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from functools import partial
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
-from fastapi import FastAPI, Form, Header, Security, UploadFile
-from fastapi.routing import APIRoute
-from fastapi.security import APIKeyHeader
 from pydantic import BaseModel, TypeAdapter
 from python_multipart.exceptions import FormParserError
+from starlette.applications import Starlette
+from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
 
 from swerex_c import models
-from swerex_c._version import __version__
 from swerex_c.files import zip
-from swerex_c.models import _ExceptionTransfer
 from swerex_c.remote.server.gate import Gate
 from swerex_c.remote.server.process import first_signal
 from swerex_c.remote.server.responses import failure, json_response, refusal
@@ -61,7 +57,7 @@ class DownloadRequest(BaseModel):
     """Path of the file or directory; relative to the working directory of the runtime's process."""
 
 
-class UploadForm(BaseModel):
+class UploadForm(BaseModel, arbitrary_types_allowed=True):
     """The form in which SWE-ReX's client sends a file, or a directory as a zip archive."""
 
     file: UploadFile
@@ -69,25 +65,7 @@ class UploadForm(BaseModel):
     unzip: bool = False
 
 
-class HelloResponse(BaseModel):
-    """The response of the root path."""
-
-    message: str = "hello world"
-
-
-class ErrorResponse(BaseModel):
-    """The reason for which a request was refused."""
-
-    detail: Any = None
-
-
-class ExceptionResponse(BaseModel):
-    """The exception that the runtime raised."""
-
-    swerexception: _ExceptionTransfer
-
-
-def create_app(service: Service, *, own_process: bool = False, metrics: bool = False) -> FastAPI:
+def create_app(service: Service, *, own_process: bool = False, metrics: bool = False) -> Starlette:
     """Create the application of a service, for any ASGI server.
 
     It reads `service.holder` for every request, so key and runtime may be replaced. On shutdown it closes the runtime.
@@ -102,32 +80,19 @@ def create_app(service: Service, *, own_process: bool = False, metrics: bool = F
     """
 
     @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
         with _shutdown_on_signal(service) if own_process else contextlib.nullcontext():
             yield
         await service.close()
         await service.requests.close()
 
-    app = _App(
-        title="swerex_c",
-        version=__version__,
-        description="Sessions, commands and files, by the API of SWE-ReX",
-        lifespan=lifespan,
-        dependencies=[Security(APIKeyHeader(name="X-API-Key", auto_error=False))],
-        responses=_RESPONSES,
-    )
-    app.router.route_class = _Route
-    for verb, path, handler, takes, gives in _Handlers(service).described():
-        app.add_api_route(
-            path, _Endpoint(handler, takes), methods=[verb], response_model=gives, name=path.strip("/") or "root"
-        )
+    app = Starlette(routes=_Handlers(service).routes(), lifespan=lifespan)
     if metrics:
         from swerex_c.remote.server.metrics import endpoint
 
-        app.add_route("/metrics", endpoint(service), include_in_schema=False)
-    app.add_exception_handler(Exception, _unforeseen)
+        app.add_route("/metrics", endpoint(service))
+    app.add_exception_handler(HTTPException, _refused)
     app.add_middleware(Gate, service=service, own_process=own_process)
-    app.state.service = service
     return app
 
 
@@ -147,104 +112,25 @@ def _shutdown_on_signal(service: Service) -> Iterator[None]:
         yield
 
 
-class _App(FastAPI):
-    """The application, with a complete OpenAPI description."""
-
-    def openapi(self) -> dict[str, Any]:
-        """Return the description, with the discriminator fields as required ones."""
-        described = self.openapi_schema is not None
-        description = super().openapi()
-        if not described:
-            for schema in description["components"]["schemas"].values():
-                tags = [name for name, field in schema.get("properties", {}).items() if "const" in field]
-                if tags:
-                    schema["required"] = [*schema.get("required", []), *tags]
-        return description
-
-
-_RESPONSES: dict[int | str, dict[str, Any]] = {
-    401: {"model": ErrorResponse, "description": "The key is wrong"},
-    403: {"model": ErrorResponse, "description": "There is no key"},
-    413: {"model": ErrorResponse, "description": "The request is larger than the server takes"},
-    422: {"model": ErrorResponse, "description": "The request is not valid"},
-    511: {"model": ExceptionResponse, "description": "The runtime raised an exception"},
-}
-
-
-class _Endpoint:
-    """A handler with a signature, from which FastAPI makes the OpenAPI description."""
-
-    def __init__(self, handler: Handler, takes: Any):
-        """Describe a handler.
-
-        Args:
-            takes: type of the body, or a function whose parameters describe the request, or None.
-        """
-        self.handler = handler
-        if takes is None or inspect.isfunction(takes):
-            self.__signature__ = inspect.signature(takes or _nothing, eval_str=True)
-        else:
-            body = inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY, annotation=takes)
-            self.__signature__ = inspect.Signature([body])
-
-    async def __call__(self) -> None:
-        """Make the object a coroutine function for FastAPI; the route calls `handler`."""
-
-
-def _nothing() -> None:
-    """Describe a request without a body."""
-
-
-def _form(*, file: UploadFile, target_path: Annotated[str, Form()], unzip: Annotated[bool, Form()] = False) -> None:
-    """Describe the form of an upload."""
-
-
-def _cancelled(*, x_request_id: Annotated[str, Header(min_length=1, description="That of the request to end")]) -> None:
-    """Describe the request to cancel another one."""
-
-
-class _Route(APIRoute):
-    """A route whose endpoint reads the request itself, if it is an `_Endpoint`."""
-
-    def get_route_handler(self) -> Handler:
-        endpoint = self.endpoint
-        if not isinstance(endpoint, _Endpoint):
-            return super().get_route_handler()
-
-        async def handle(request: Request) -> Response:
-            return await _outcome(endpoint.handler(request))
-
-        return handle
-
-
 class _Handlers:
     """The handlers of a service's endpoints."""
 
     def __init__(self, service: Service):
         self._service = service
 
-    def described(self) -> list[tuple[str, str, Handler, Any, Any]]:
-        """Return verb, path, handler, request type and response model of each endpoint."""
+    def routes(self) -> list[Route]:
+        """Return the endpoints' routes."""
+        gets: dict[str, Handler] = {"": self._root, "is_alive": self._is_alive}
+        posts: dict[str, Handler] = {name: partial(self._call, name) for name in METHODS if name != "is_alive"}
+        posts |= {"upload": self._upload, "download": self._download, "cancel": self._cancel}
         return [
-            ("GET", "/", self._root, None, HelloResponse),
-            ("GET", "/is_alive", self._is_alive, None, models.IsAliveResponse),
-            self._method("create_session", models.CreateSessionRequest, models.CreateSessionResponse),
-            self._method("run_in_session", models.Action, models.Observation),
-            self._method("close_session", models.CloseSessionRequest, models.CloseSessionResponse),
-            self._method("execute", models.Command, models.CommandResponse),
-            self._method("read_file", models.ReadFileRequest, models.ReadFileResponse),
-            self._method("write_file", models.WriteFileRequest, models.WriteFileResponse),
-            ("POST", "/upload", self._upload, _form, models.UploadResponse),
-            ("POST", "/download", self._download, DownloadRequest, None),
-            self._method("close", None, models.CloseResponse),
-            ("POST", "/cancel", self._cancel, _cancelled, None),
+            Route(f"/{path}", _responding(handler), methods=[verb])
+            for verb, handlers in (("GET", gets), ("POST", posts))
+            for path, handler in handlers.items()
         ]
 
-    def _method(self, name: str, takes: Any, gives: Any) -> tuple[str, str, Handler, Any, Any]:
-        return "POST", "/" + name, partial(self._call, name), takes, gives
-
     async def _root(self, request: Request) -> Any:
-        return HelloResponse()
+        return json_response(200, {"message": "hello world"})
 
     async def _is_alive(self, request: Request) -> Any:
         return await self._service.call("is_alive", None)
@@ -384,6 +270,15 @@ async def _pieces(file: UploadFile) -> AsyncIterator[bytes]:
         yield data
 
 
+def _responding(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    """Return the function that responds to a request with what its handler returns or raises."""
+
+    async def respond(request: Request) -> Response:
+        return await _outcome(handler(request))
+
+    return respond
+
+
 async def _outcome(work: Awaitable[Any]) -> Response:
     """Return the response for what `work` returns or raises."""
     try:
@@ -408,6 +303,6 @@ def _answer(model: BaseModel) -> Response:
         return json_response(200, model.model_dump())
 
 
-async def _unforeseen(request: Request, error: Exception) -> Response:
-    """Respond to an exception in an endpoint that somebody has added to the application."""
-    return failure(error)
+async def _refused(request: Request, error: Exception) -> Response:
+    """Respond to a request for which there is no endpoint."""
+    return refusal(cast("HTTPException", error))

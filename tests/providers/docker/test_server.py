@@ -192,6 +192,6 @@ def test_the_carried_server_has_what_it_needs_and_only_that() -> None:
         found = tar.getnames()
         assert tar.getmember(".swerex_c/lib/swerex_c/_supervisor").mode == 0o755
     top = {name.split("/")[2] for name in found if name.startswith(".swerex_c/lib/")}
-    assert {"swerex_c", "pydantic_core", "fastapi", "uvicorn", "starlette"} <= top
+    assert {"swerex_c", "pydantic_core", "uvicorn", "starlette"} <= top
     assert not {"aiohttp", "pytest", "rich", "typer"} & top and "bin" not in top
     assert all(name.startswith(".swerex_c/") and ".." not in name for name in found)
