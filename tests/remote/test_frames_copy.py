@@ -53,19 +53,6 @@ async def test_targets_that_cannot_be(copy: Callable[[str, str], Any], tmp_path:
             await copy(str(tmp_path / source), name)
 
 
-async def test_many_at_once(channel: ClientChannel, served: Served, tmp_path: Path) -> None:
-    """Several in both directions, beside small calls; no thread, no exchange and no spool is left."""
-    source = tmp_path / "source"
-    source.write_bytes(os.urandom(2_000_000))
-    (tmp_path / "to").mkdir()
-    copies = [channel.upload(str(source), str(tmp_path / "to" / f"u{i}")) for i in range(12)]
-    copies += [channel.download(str(source), str(tmp_path / "to" / f"d{i}")) for i in range(12)]
-    await asyncio.gather(*copies, *[channel.call("is_alive", {}) for _ in range(50)])
-    assert len(os.listdir(tmp_path / "to")) == 24
-    assert all(path.read_bytes() == source.read_bytes() for path in (tmp_path / "to").iterdir())
-    assert served.running == 0
-
-
 @pytest.mark.parametrize("what", ["upload", "download"])
 async def test_cancelled(served: Served, tmp_path: Path, what: str) -> None:
     """A copy that is given up leaves the target as it was, and nothing beside it."""
@@ -249,24 +236,6 @@ async def test_hostile_uploads(served: Served, tmp_path: Path) -> None:
         await until_async(lambda: served.running == 0)
         assert everything(tmp_path) == before, what
     assert not os.path.exists("/tmp/swerex-escaped")
-
-
-async def test_hostile_downloads(tmp_path: Path) -> None:
-    """A server cannot write where it was not told to, and what it sends makes no other exception than ours."""
-    before = prepared(tmp_path)
-    for what, data in streams(tmp_path):
-
-        def respond(frame: list[Any], data: bytes = data) -> list[Any]:
-            pieces = [[DATA, frame[1], DOWN, at, data[at : at + 200_000]] for at in range(0, len(data), 200_000)]
-            return [*pieces, [RESULT, frame[1], len(data), {}]]
-
-        async with raw_server(lambda peer, respond=respond: keep_answering(peer, respond)) as port:
-            async with channel_to(port) as channel:
-                with pytest.raises((SwerexException, OSError)):
-                    await asyncio.wait_for(channel.download("/x", str(tmp_path / "in" / "new")), 30)
-                    raise AssertionError(what)
-        await asyncio.sleep(0)
-        assert everything(tmp_path) == before, what
 
 
 @pytest.mark.parametrize("name", NAMES)

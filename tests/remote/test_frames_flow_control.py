@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from swerex_c.exceptions import ProtocolError
 from swerex_c.remote.client.calls import ClientChannel
 from swerex_c.remote.server import calls as server_channel
 from swerex_c.remote.server.limits import Limits
@@ -30,7 +27,6 @@ from swerex_c.remote.wire.protocol import (
     UP,
     WINDOW,
 )
-from swerex_c.remote.wire.streams import Receiver, Sender
 from tests.support.frames_tools import (
     SESSION,
     Peer,
@@ -69,75 +65,6 @@ async def read(channel: ClientChannel, command: str, pause: float = 0.0, **more:
 
 
 # Windows
-
-
-class Line:
-    """A sink that keeps what is sent, or takes nothing for a while."""
-
-    def __init__(self) -> None:
-        self.paused = False
-        self.pieces: list[tuple[int, bytes]] = []
-        self.frames: list[Any] = []
-        self.waiting: list[Callable[[], None]] = []
-
-    def send(self, frame: Any) -> None:
-        self.frames.append(frame)
-
-    def send_piece(self, exchange: int, lane: int, offset: int, piece: memoryview) -> None:
-        self.pieces.append((offset, bytes(piece)))
-
-    def wait_for_room(self, pump: Callable[[], None]) -> None:
-        self.waiting.append(pump)
-
-
-@pytest.mark.parametrize("credit_comes_first", [False, True])
-@pytest.mark.parametrize("written", [7, PIECE, 3 * PIECE + 5])
-def test_another_connection_goes_on_after_the_last_credit(written: int, credit_comes_first: bool) -> None:
-    """The receiver drops what it has, whether the credit that was lost comes before the first piece or not."""
-    data = os.urandom(written)
-    for taken in range(0, written + 1, max(1, written // 7)):
-        sender, first, second = Sender(1, UP), Line(), Line()
-        receiver = Receiver(1, UP)
-        sender.attach(first)
-        for start in range(0, written, 100_000):
-            sender.write(data[start : start + 100_000])
-        sender.finish()
-        got = io.BytesIO()
-        for offset, piece in first.pieces:
-            if offset + len(piece) <= taken:
-                receiver.data(offset, piece)
-                receiver.drain(got)
-        sender.credit(taken // 2)
-        sender.detach()
-        second.paused = True
-        sender.attach(second)
-        assert not second.pieces
-        if credit_comes_first:
-            sender.credit(got.tell())
-        second.paused = False
-        for pump in second.waiting:
-            pump()
-        assert second.frames == [[END, 1, UP, written]]
-        for offset, piece in second.pieces:
-            receiver.data(offset, piece)
-            receiver.drain(got)
-        receiver.end(written)
-        assert got.getvalue() == data
-        sender.credit(written)
-        assert sender.held == 0
-        for wrong in (written + 1, 1.0, None):
-            with pytest.raises(ProtocolError):
-                sender.credit(wrong)  # type: ignore[arg-type]
-
-
-def test_many_small_pieces_take_no_longer_each() -> None:
-    sender, line = Sender(1, DOWN), Line()
-    sender.attach(line)
-    begin = time.process_time()
-    for _ in range(100_000):
-        sender.write(b"x\n")
-    assert time.process_time() - begin < 8  # 0.2 on an idle machine
-    assert len(line.pieces) == 100_000
 
 
 async def test_server_sends_no_more_than_the_window(served: Served) -> None:
@@ -334,18 +261,3 @@ async def test_vanished(family: Family, monkeypatch: pytest.MonkeyPatch, tmp_pat
         assert served.service.in_flight == 0
         async with channel_to(served.port) as channel:
             assert (await channel.call("run_in_session", bash("echo y")))["output"].strip() == "y"
-
-
-async def test_nothing_left(served: Served) -> None:
-    """After all kinds of calls, and the client's end: no task, no timer, no channel."""
-    before = len(asyncio.all_tasks())
-    async with channel_to(served.port) as channel:
-        await asyncio.gather(*[channel.call("is_alive", {}) for _ in range(500)])
-        await channel.call("execute", {"command": "head -c 9000000 /dev/zero | tr '\\0' x", "shell": True})
-        await read(channel, "seq 100000")
-        await channel.call("is_alive", {})
-        assert served.calls == 0
-        assert not channel._calls
-    await until_async(lambda: not served.registry.connections)
-    assert not served.registry.channels and served.service.in_flight == 0
-    await until_async(lambda: len(asyncio.all_tasks()) <= before)

@@ -252,39 +252,6 @@ async def test_wrong_answers(what: str) -> None:
         assert isinstance(answers[1], ProtocolError), answers
 
 
-OS_ERROR = {"message": "no", "class_path": "builtins.OSError"}
-
-
-@pytest.mark.parametrize("offset", [1 << 40, 5_000_000, -1, 1.5, "x", None])
-async def test_wrong_credit_for_uploads(tmp_path: Path, offset: Any) -> None:
-    source = tmp_path / "source"
-    source.write_bytes(bytes(3_000_000))
-
-    def respond(asked: list[Any]) -> list[Any]:
-        return [[CREDIT, asked[1], UP, offset], [ERROR, asked[1], 0, OS_ERROR]]
-
-    async with raw_server(lambda peer: keep_answering(peer, respond)) as port, channel_to(port, 1) as channel:
-        with pytest.raises((SwerexException, OSError)):
-            await asyncio.wait_for(channel.upload(str(source), "/x"), 30)
-
-
-async def test_errors_that_cannot_be() -> None:
-    """Whatever stands in an error, it is raised as an exception."""
-    payloads: list[Any] = [
-        None, 1.5, [], {}, {"message": 5, "class_path": []}, {"class_path": "os.system", "message": "x"},
-        {"class_path": "builtins.SystemExit", "message": ""}, {"class_path": "builtins.KeyboardInterrupt"},
-        {"class_path": "asyncio.CancelledError"}, {"class_path": "builtins.StopIteration", "message": ""},
-        {"class_path": "builtins.UnicodeDecodeError", "extra_info": {"swerex_c": {"object": "!!", "start": 1}}},
-        {"class_path": "builtins.FileNotFoundError", "extra_info": {"swerex_c": {"errno": 1 << 60, "strerror": ""}}},
-    ]  # fmt: skip
-    for payload in payloads:
-        respond = one(ERROR, 0, payload)
-        async with raw_server(lambda peer, respond=respond: keep_answering(peer, respond)) as port:  # type: ignore[misc]
-            async with channel_to(port, 1) as channel:
-                answer = (await asyncio.gather(channel.call("is_alive", {}), return_exceptions=True))[0]
-                assert isinstance(answer, (SwerexException, OSError)), (payload, answer)
-
-
 async def test_answers_to_others() -> None:
     """Answers and bytes for calls that there are not are not looked at; the call's own counts."""
 

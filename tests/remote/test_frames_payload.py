@@ -19,17 +19,13 @@ from swerex_c.remote.wire.protocol import (
     RESULT,
     UP,
     WINDOW,
-    decode_payload,
     encode_message,
-    new_decoder,
 )
-from swerex_c.runtime.abstract import ReadFileRequest, ReadFileResponse, WriteFileRequest, WriteFileResponse
 from tests.support.frames_tools import (
     Proxy,
     Served,
     bash,
     channel_to,
-    client,
     encode,
     long_request,
     raw_client,
@@ -38,17 +34,6 @@ from tests.support.frames_tools import (
 from tests.support.wait import until_async
 
 pytestmark = pytest.mark.usefixtures("family")
-
-
-@pytest.mark.parametrize("text", ["x", "é", "\u20ac", "\U0001f600", "\udce9", "\ud83d\ude00"], ids=ascii)
-def test_a_payload_is_the_same_in_a_frame_and_as_a_stream(text: str) -> None:
-    for size in (1, INLINE - 40, INLINE, 3 * PIECE):
-        payload = {"a": [text * size, {"b": text}], text: None}
-        frame, long = encode_message(RESULT, 7, payload)
-        (found,) = new_decoder().feed(frame)
-        assert found == [RESULT, 7, payload if long is None else len(long)]
-        assert (long is None) == (len(frame) > 100 or size == 1)
-        assert long is None or decode_payload(long) == payload
 
 
 def test_a_payload_has_bounds() -> None:
@@ -105,25 +90,6 @@ async def test_requests_that_are_not_what_they_should_be(served: Served) -> None
             assert text in payload["message"]
         peer.send(*long_request(7, "execute", {**execute, "env": {"A": "x" * INLINE}}))
         assert (await peer.answer(7))[0] == RESULT
-
-
-async def test_over_a_connection_that_breaks(served: Served, tmp_path: Path) -> None:
-    """No byte is lost or doubled."""
-    done: list[str] = []
-    served.service.observe = lambda method, *_: done.append(method)
-    text = "".join(f"{i:07} é\n" for i in range(1_000_000))
-    (tmp_path / "file").write_text(text)
-    for cut in (1000, 3 * PIECE + 5, WINDOW + PIECE, 2 * WINDOW + 1):
-        async with Proxy(served.port) as proxy:
-            proxy.cut_down = cut
-            wire = client(proxy.port)
-            answer = await wire.call("read_file", ReadFileRequest(path=str(tmp_path / "file")), ReadFileResponse)
-            assert answer.content == text
-            again = WriteFileRequest(path=str(tmp_path / "copy"), content=text)
-            await wire.call("write_file", again, WriteFileResponse)
-            assert (tmp_path / "copy").read_text() == text
-            await wire.close()
-    assert done.count("read_file") == 4
 
 
 async def test_given_up(served: Served, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from swerex_c.exceptions import ConnectionLostError, SwerexException
+from swerex_c.exceptions import SwerexException
 from swerex_c.remote.client import calls as client_channel
 from swerex_c.remote.client.calls import ClientChannel
 from swerex_c.remote.server import calls as server_channel
@@ -142,15 +142,6 @@ async def test_many_at_once(served: Served, tmp_path: Path) -> None:
         assert got.decode().replace("\r", "").split() == [str(i) for i in range(1, 60001)]
         assert sorted(map(int, ran.read_text().split())) == list(range(100))
         assert proxy.connections > 2
-
-
-async def test_server_gone(served: Served) -> None:
-    """Without a server calls end with a typed error, in the time that there is for it."""
-    async with Proxy(1) as proxy, channel_to(proxy.port, seconds=0.2) as channel:
-        with pytest.raises(ConnectionLostError):
-            await asyncio.wait_for(channel.call("is_alive", {}), 30)
-        with pytest.raises(ConnectionLostError):
-            await asyncio.wait_for(channel.call("is_alive", {}, patient=False), 30)
 
 
 @pytest.mark.parametrize("where", ["head", "later"])

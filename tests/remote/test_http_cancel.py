@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from swerex_c.exceptions import ConnectionLostError, RuntimeClosedError, SessionDoesNotExistError
+from swerex_c.exceptions import ConnectionLostError, SessionDoesNotExistError
 from swerex_c.remote.client import base
 from swerex_c.remote.client.http import _GIVE_UP_SECONDS, JsonClient
 from swerex_c.remote.server.app import create_app
@@ -194,18 +194,6 @@ async def test_a_cancellation_whose_connection_is_cut(our_server: Server, sleep:
         await until_async(lambda: not running(sleep))
         assert proxy.connections == 2
         await client.close()
-
-
-async def test_a_runtime_that_is_closed_meanwhile(tmp_path: Path, sleep: str) -> None:
-    with server_process.serving(tmp_path / "log") as server:
-        async with session_of(server.url) as session:
-            task = execute(session, sleep)
-            await until_async(lambda: running(sleep))
-            await session.runtime.close()
-            with pytest.raises(RuntimeClosedError):
-                await task
-            await until_async(lambda: not running(sleep))
-            await session.create()
 
 
 async def test_an_originals_server_is_told_nothing() -> None:

@@ -26,7 +26,6 @@ from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.server.requests import RequestTable
 from swerex_c.remote.wire.exceptions import from_wire
 from swerex_c.remote.wire.protocol import CANCEL, ERROR, PING, PONG, RESULT, decode_payload
-from swerex_c.runtime.abstract import IsAliveResponse, ReadFileRequest, ReadFileResponse
 from tests.support.frames_tools import SESSION, Proxy, Served, bash, channel_to, raw_client, request, serving
 from tests.support.processes import Family
 from tests.support.server_process import KEY
@@ -69,17 +68,6 @@ async def test_asked_again(served: Served, tmp_path: Path) -> None:
             for _ in range(2):
                 peer.send(waits)
                 assert (await peer.answer(1))[-1]["exit_code"] == 0
-    assert ran.read_text() == "x\n"
-
-
-async def test_done_while_nobody_was_there(served: Served, tmp_path: Path) -> None:
-    ran = tmp_path / "ran"
-    async with raw_client(served.port) as peer:
-        peer.send(request(1, "execute", count(ran)))
-        await until_async(lambda: ran.exists() and served.running == 0)
-    async with raw_client(served.port, known=True) as peer:
-        peer.send(request(1, "execute", count(ran)))
-        assert (await peer.answer(1))[-1]["stdout"] == "y\n"
     assert ran.read_text() == "x\n"
 
 
@@ -249,26 +237,6 @@ async def test_busy_clients_make_no_room(tmp_path: Path) -> None:
         await until_async(lambda: served.running == 0)
         async with channel_to(served.port) as channel:
             await channel.call("is_alive", {})
-
-
-class Foreign:
-    """A runtime of another package."""
-
-    async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
-        return IsAliveResponse(is_alive=True, message="foreign")
-
-    async def read_file(self, request: ReadFileRequest) -> ReadFileResponse:
-        return ReadFileResponse(content=request.path)
-
-
-async def test_a_runtime_that_is_none_of_ours(served: Served) -> None:
-    runtime, served.place.runtime = served.place.runtime, Foreign()
-    try:
-        async with channel_to(served.port) as channel:
-            assert (await channel.call("is_alive", {}))["message"] == "foreign"
-            assert (await channel.call("read_file", {"path": "x"}))["content"] == "x"
-    finally:
-        served.place.runtime = runtime
 
 
 # Restarts

@@ -7,8 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -90,29 +88,6 @@ def test_a_late_reader_learns_how_many_lines_were_dropped(form: str) -> None:
         assert before == list(range(len(before))) and len(before) + int(told[1]) == count
         after = pipe.read().decode().splitlines()
         assert f"/no.{count}." in after[-1] and not any(DROPPED.search(line) for line in after)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("pause", [0.0, 0.002], ids=["fast reader", "slow reader"])
-def test_all_lines_come_in_their_order(pause: float) -> None:
-    count = 500
-    got: list[bytes] = []
-
-    def read(pipe: IO[bytes]) -> None:
-        while data := pipe.read(1000):
-            got.append(data)
-            time.sleep(pause)
-
-    with serving_unread() as (server, pipe):
-        reader = threading.Thread(target=read, args=(pipe,))
-        reader.start()
-        for number in range(count):
-            fail(server, number)
-        assert server.terminate() == 0
-        reader.join(DEADLINE)
-        text = b"".join(got).decode()
-        assert numbers(text.splitlines()) == list(range(count))
-        assert text.count("\n") == count and text.endswith("\n")
 
 
 @pytest.mark.slow
