@@ -13,8 +13,7 @@ import pytest
 from swerex_c.exceptions import SwerexException
 from swerex_c.remote.client import calls as client_channel
 from swerex_c.remote.client.calls import ClientChannel
-from swerex_c.remote.server import calls as server_channel
-from tests.support.frames_tools import Peer, Proxy, Served, bash, channel_to, raw_server, serving
+from tests.support.frames_tools import Peer, Proxy, Served, bash, channel_to, raw_server
 from tests.support.wait import until_async
 
 pytestmark = [pytest.mark.usefixtures("family", "reconnects_at_once"), pytest.mark.slow]
@@ -167,19 +166,6 @@ async def test_long_command_on_a_quiet_line(served: Served, monkeypatch: pytest.
     async with Proxy(served.port) as proxy, channel_to(proxy.port) as channel:
         assert (await channel.call("run_in_session", bash("sleep 1; echo y")))["output"].strip() == "y"
         assert proxy.connections == 1
-
-
-async def test_server_gives_up_a_silent_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that says nothing loses its connection, not its channel."""
-    monkeypatch.setattr(server_channel, "_SILENCE", 0.2)
-    monkeypatch.setattr(server_channel, "_SWEEP", 0.05)
-    async with serving() as served, channel_to(served.port) as channel:
-        await channel.call("is_alive", {})
-        first = channel._connection
-        await until_async(lambda: channel._connection is not first and first.closing)
-        assert len(served.registry.channels) == 1
-        await channel.call("is_alive", {})
-        assert len(served.registry.channels) == 1
 
 
 async def test_closed_right_after_the_upgrade() -> None:

@@ -43,7 +43,6 @@ from swerex_c.remote.wire.protocol import (
     END,
     ERROR,
     GOODBYE,
-    HEARTBEAT,
     PIECE,
     REQUEST,
     RESULT,
@@ -56,10 +55,7 @@ from swerex_c.remote.wire.streams import Receiver, Sender
 __all__ = ["Registry", "ServerConnection"]
 
 _SWEEP = 5.0
-"""Seconds between two sweeps, which drop expired calls, channels and silent connections."""
-
-_SILENCE = 4 * HEARTBEAT
-"""Seconds of silence after which a connection is aborted; its channel stays."""
+"""Seconds between two sweeps, which drop expired channels and calls that wait for a client."""
 
 _AT_ONCE = 64
 """Maximum number of frames of one client to handle in one turn of the event loop."""
@@ -453,8 +449,6 @@ class Registry:
 
     def _sweep(self) -> None:
         now = time.monotonic()
-        for connection in list(self.connections):
-            connection.check(now)
         keep = self.service.limits.result_seconds
         for channel in list(self.channels.values()):
             if channel.connection is None and now - channel.detached_at > keep:
@@ -495,7 +489,6 @@ class ServerConnection(FrameConnection):
         self.channel: ServerChannel | None = None
         self.client = ""
         """Network address of the client; "local" if the connection has none, such as over a unix socket."""
-        self._last = time.monotonic()
         self._backlog: deque[Any] = deque()
         """Received frames that are not handled yet; reading is paused while there are any."""
 
@@ -549,14 +542,6 @@ class ServerConnection(FrameConnection):
             self.registry.loop.call_soon(self._go_on)
         else:
             self.transport.resume_reading()
-
-    def check(self, now: float) -> None:
-        """Abort the connection if the client was silent for too long."""
-        if self.heard:
-            self.heard = False
-            self._last = now
-        elif now - self._last > _SILENCE:
-            self.abort()
 
     def shutdown(self) -> None:
         if not self.closing:
