@@ -317,10 +317,9 @@ class RemoteRuntime(AbstractRuntime):
             await self._by(lambda client: client.download(source_path, target_path, progress))
 
     async def close(self) -> models.CloseResponse:
-        """End all sessions and commands of the server, and close the connections to it."""
+        """End all sessions and commands of the server, and the connections to it."""
         try:
             return await self._request("close", None, swerex_c.models.CloseResponse)
         finally:
-            for client in (self._wire_client, self._json_client):
-                if client is not None:
-                    await client.close()
+            if self._wire_client is not None:
+                await self._wire_client.close()

@@ -95,7 +95,6 @@ async def test_a_server_that_sends_a_damaged_archive(tmp_path: Path) -> None:
         except (ProtocolError, UploadError):
             refused += 1
     assert refused > 10
-    await client.close()
     await runner.cleanup()
 
 

@@ -191,5 +191,4 @@ async def test_an_http_answer_that_is_too_long(kind: str) -> None:
     with pytest.raises(ResourceError, match="is longer than"):
         await asyncio.wait_for(client.call("read_file", ReadFileRequest(path="x"), ReadFileResponse), 20)
     await asyncio.wait_for(ended.wait(), 20)
-    await client.close()
     listener.close()

@@ -73,9 +73,8 @@ async def session_of(url: str, wire: Any = "json") -> AsyncIterator[Session]:
         yield session
     finally:
         await session.close()
-        for client in ("_json_client", "_wire_client"):
-            if (found := getattr(runtime, client, None)) is not None:
-                await found.close()
+        if (client := getattr(runtime, "_wire_client", None)) is not None:
+            await client.close()
 
 
 def execute(session: Session, command: str) -> asyncio.Task[Any]:
@@ -178,7 +177,6 @@ async def test_what_takes_longer_than_its_caller_waits(
     with pytest.raises(ConnectionLostError, match="no answer within"):
         await client.call("execute", Command(command=sleep, shell=True, timeout=60), CommandResponse)
     await until_async(lambda: not running(sleep))
-    await client.close()
 
 
 @pytest.mark.parametrize("end", ["cut_up", "cut_down"])
@@ -193,7 +191,6 @@ async def test_a_cancellation_whose_connection_is_cut(our_server: Server, sleep:
         await cancelled(task)
         await until_async(lambda: not running(sleep))
         assert proxy.connections == 2
-        await client.close()
 
 
 async def test_an_originals_server_is_told_nothing() -> None:
@@ -236,7 +233,6 @@ async def test_a_server_that_does_not_answer_delays_nobody() -> None:
         await cancelled(task)
         assert _GIVE_UP_SECONDS <= time.monotonic() - begin + 0.1
         assert len(client._ending) == 1  # the server is told when it answers
-        await client.close()
 
 
 class SlowToClose(LocalRuntime):
@@ -347,6 +343,5 @@ def test_a_cancelled_download_writes_to_no_other_file(
             assert (tmp_path / "mine").read_text() == "mine"
             for file in opened:
                 file.close()
-            await client.close()
 
     run(work())

@@ -71,32 +71,9 @@ with background._lock:  # as a caller has it that starts the loop
 until(lambda: not needs.mentioning(mark))
 """
 
-CLIENT = """
-import contextlib
-from swerex_c.exceptions import ConnectionLostError
-from swerex_c.remote.client import http
-from swerex_c.remote.client.http import JsonClient
-from swerex_c.utils import background
-
-async def use():
-    client = JsonClient("http://127.0.0.1:9")
-    with contextlib.suppress(ConnectionLostError):
-        await client.is_alive(5)
-    return client
-
-client = asyncio.run(use())
-background.run_blocking(asyncio.sleep(0))  # the loop's thread has left the call
-assert http._sessions
-drop(client)
-del client
-with background._lock:  # as a caller has it that starts the loop
-    gc.collect()
-until(lambda: not http._sessions)
-"""
-
 
 @pytest.mark.timeout(100)
-@pytest.mark.parametrize("program", [DEPLOYMENT, PLACE, CLIENT], ids=["deployment", "place", "client"])
+@pytest.mark.parametrize("program", [DEPLOYMENT, PLACE], ids=["deployment", "place"])
 def test_a_collection_inside_a_critical_section(program: str) -> None:
     code = PROLOGUE.replace("{root!r}", repr(str(Path(__file__).parents[2]))) + program
     environment = our_environment() | {"SWE_REX_LOG_STREAM_LEVEL": "ERROR"}
@@ -124,5 +101,4 @@ def test_finalizers_are_known() -> None:
         ("interfaces.py", "def __del__"),
         ("frames.py", "def __del__"),  # tells loops to close their connections
         ("sandbox.py", "weakref.finalize(self, _drop, self._shells, self._owner).atexit = False"),
-        ("http.py", "def __del__"),  # likewise
     }

@@ -97,11 +97,8 @@ class _Lost(Exception):
 class JsonClient:
     """Client of one server, for use from any event loop and any thread."""
 
-    _session: aiohttp.ClientSession | None = None
-    """Connections of the client in the private event loop, which alone sets it."""
-
     def __init__(self, url: str, headers: Mapping[str, str] | None = None, answer_limit: int = ANSWER_LIMIT):
-        """Create a client, which connects at its first call.
+        """Create a client, which connects at its first call. There is nothing to close.
 
         Args:
             url: the server's URL, with scheme, port and optional path prefix.
@@ -110,6 +107,8 @@ class JsonClient:
         """
         self._answer_limit = answer_limit
         self.address = url
+        # aiohttp's trust_env costs time with every request, so set it only if the environment has a proxy.
+        self._behind_proxy = not is_loopback(url) and bool(urllib.request.getproxies())
         self.headers = dict(headers or {})
         self.instance_id: str | None = None
         """Id of the server process that responded last; None before that, "" if it is not a swerex_c server."""
@@ -234,20 +233,6 @@ class JsonClient:
             raise NotSupportedError("The server is not one of swerex_c, so it cannot send files: use read_file")
         check_status(response.status, refusal)
 
-    async def close(self) -> None:
-        """Close the connections. The client can be used again."""
-        await background.run(self._close())
-
-    async def _close(self) -> None:
-        session, self._session = self._session, None
-        await _close(session)
-
-    def __del__(self) -> None:
-        """Close the connections. This must not wait or take a lock."""
-        session = self._session
-        if session is not None and (loop := _sessions.get(session)) is not None:
-            loop.call_soon_threadsafe(lambda: loop.create_task(_close(session)))
-
     async def _persist(
         self, method: str, body: bytes, headers: dict[str, str], wait: float | None
     ) -> tuple[str, int, bytes]:
@@ -340,12 +325,9 @@ class JsonClient:
             # it meanwhile may or may not have arrived, and cannot be resent.
             headers = {**headers, "Connection": "close"}
         limit = aiohttp.ClientTimeout(total=wait, sock_connect=_CONNECT_SECONDS)
-        session = self._session
-        if session is None or _sessions.get(session) is not asyncio.get_running_loop():
-            session = self._session = _new_session(url)
         with _explained(wait):
             try:
-                response = await session.request(
+                response = await _session(self._behind_proxy).request(
                     verb, url, data=data, headers=self.headers | headers, timeout=limit, allow_redirects=False
                 )
             except aiohttp.InvalidURL as error:
@@ -460,42 +442,39 @@ def _form(target: str, content: AsyncIterator[bytes], *, unzip: bool) -> aiohttp
 
 # Connections
 
-
-def _new_session(url: str) -> aiohttp.ClientSession:
-    """Create the connections of a client to `url`, in the private event loop."""
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE, ttl_dns_cache=60, socket_factory=_socket)
-    # trust_env costs time with every request, so set it only if the environment has a proxy.
-    session = aiohttp.ClientSession(
-        connector=connector,
-        trust_env=not is_loopback(url) and bool(urllib.request.getproxies()),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        timeout=aiohttp.ClientTimeout(total=None),
-    )
-    _sessions[session] = asyncio.get_running_loop()
-    return session
+_sessions: dict[tuple[asyncio.AbstractEventLoop, bool], aiohttp.ClientSession] = {}
+"""Connections of this process, for servers behind proxies and others. Another loop is that of a forking process."""
 
 
-async def _close(session: aiohttp.ClientSession | None) -> None:
-    if session is not None and _sessions.pop(session, None) is not None:
-        await session.close()
+def _session(behind_proxy: bool) -> aiohttp.ClientSession:
+    """Return the connections of all clients in the private event loop, which is running."""
+    key = asyncio.get_running_loop(), behind_proxy
+    if key not in _sessions:
+        connector = aiohttp.TCPConnector(
+            limit=0, keepalive_timeout=_KEEPALIVE, ttl_dns_cache=60, socket_factory=_socket
+        )
+        _sessions[key] = aiohttp.ClientSession(
+            connector=connector,
+            trust_env=behind_proxy,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None),
+        )
+    return _sessions[key]
 
 
-_sessions: dict[aiohttp.ClientSession, asyncio.AbstractEventLoop] = {}
-"""Open sessions of this process, and their event loop."""
+async def _close() -> None:
+    for behind_proxy in (False, True):
+        session = _sessions.pop((asyncio.get_running_loop(), behind_proxy), None)
+        if session is not None:
+            await session.close()
 
 
 @atexit.register
 def _close_all() -> None:
     """Close what is open at the end of the program: aiohttp complains of it otherwise."""
-
-    async def close() -> None:
-        for session, loop in list(_sessions.items()):
-            if loop is asyncio.get_running_loop():  # else it is that of a process that has forked this one
-                await _close(session)
-
     if _sessions:
         with contextlib.suppress(Exception):
-            background.run_blocking(close(), timeout=_GIVE_UP_SECONDS)
+            background.run_blocking(_close(), timeout=_GIVE_UP_SECONDS)
 
 
 def _socket(info: Any) -> socket.socket:
