@@ -1,6 +1,6 @@
 """What a client sees of a server, case by case: run by the Python of either package, as a program of its own.
 
-    python table.py PACKAGE URL KEY DIRECTORY [CASE ...]
+    python client_cases.py PACKAGE URL KEY DIRECTORY
 
 Prints one JSON object: what each case came to. An exception that a case does not catch stands for its result.
 """
@@ -24,6 +24,20 @@ def case(function: Any) -> Any:
     return function
 
 
+def in_session(function: Any) -> Any:
+    """A case in a session that is there meanwhile."""
+
+    async def work(w: World) -> Any:
+        await w.create()
+        try:
+            return await function(w)
+        finally:
+            await caught(w.runtime.close_session(w.api.CloseBashSessionRequest()))
+
+    CASES[function.__name__] = work
+    return function
+
+
 class World:
     """A runtime, the package's modules and a directory that client and server see."""
 
@@ -38,12 +52,12 @@ class World:
     def make(self, key: str, timeout: float = 10.0) -> Any:
         return self.remote.RemoteRuntime(auth_token=key, host=self.url, timeout=timeout)
 
-    async def create(self, name: str = "default", **more: Any) -> Any:
-        request = self.api.CreateBashSessionRequest(session=name, startup_timeout=20, **more)
+    async def create(self, name: str = "default") -> Any:
+        request = self.api.CreateBashSessionRequest(session=name, startup_timeout=20)
         return await self.runtime.create_session(request)
 
-    async def run(self, command: str, timeout: float = 20.0, check: str = "silent", **more: Any) -> Any:
-        action = self.api.BashAction(command=command, timeout=timeout, check=check, **more)
+    async def run(self, command: str, timeout: float = 20.0, check: str = "silent", error_msg: str = "") -> Any:
+        action = self.api.BashAction(command=command, timeout=timeout, check=check, error_msg=error_msg)
         return await self.runtime.run_in_session(action)
 
     async def execute(self, command: str, **more: Any) -> Any:
@@ -66,91 +80,51 @@ async def alive(w: World) -> Any:
 
 
 @case
-async def alive_in_time(w: World) -> Any:
-    """Within the time that both packages' clients have by default, on a machine that may be busy at times."""
-    await w.runtime.is_alive()
-    return any([bool(await w.runtime.is_alive(timeout=0.15)) for _ in range(5)])
-
-
-@case
 async def wrong_key(w: World) -> Any:
     answer = await w.make("wrong").is_alive()
     return [bool(answer), "401" in answer.message]
 
 
-@case
-async def echo(w: World) -> Any:
-    await w.create()
-    try:
-        seen = await w.run("echo hi")
-        return [seen.output, seen.exit_code]
-    finally:
-        await w.runtime.close_session(w.api.CloseBashSessionRequest())
+@in_session
+async def commands(w: World) -> Any:
+    said = [await w.run(command) for command in ("echo hi", "x=5; false", "echo $x")]
+    ignored = await w.run("true", check="ignore")
+    return [*((answer.output, answer.exit_code) for answer in said), ignored.exit_code]
 
 
-@case
-async def exit_codes_and_state(w: World) -> Any:
-    await w.create()
-    try:
-        first = await w.run("x=5; false")
-        second = await w.run("echo $x")
-        ignored = await w.run("true", check="ignore")
-        return [first.exit_code, second.output, ignored.exit_code]
-    finally:
-        await w.runtime.close_session(w.api.CloseBashSessionRequest())
-
-
-@case
+@in_session
 async def failed_command(w: World) -> Any:
-    await w.create()
-    try:
-        return await caught(w.run("false", check="raise", error_msg="Oh no"))
-    finally:
-        await w.runtime.close_session(w.api.CloseBashSessionRequest())
+    return await caught(w.run("false", check="raise", error_msg="Oh no"))
 
 
-@case
+@in_session
 async def syntax_error(w: World) -> Any:
-    await w.create()
     try:
         await w.run("if; fi", check="raise")
     except w.exceptions.BashIncorrectSyntaxError as error:
         extra = error.extra_info
         return [sorted(extra)[:2], "unexpected" in extra["bash_stderr"] + extra["bash_stdout"]]
-    finally:
-        await w.runtime.close_session(w.api.CloseBashSessionRequest())
 
 
-@case
+@in_session
 async def timeout_interrupt_and_on(w: World) -> Any:
-    await w.create()
-    try:
-        seen = await caught(w.run("sleep 30", timeout=0.3))
-        await w.runtime.run_in_session(w.api.BashInterruptAction())
-        after = await w.run("echo on")
-        return [seen["type"], seen["text"], after.output.endswith("on\n"), after.exit_code]
-    finally:
-        await w.runtime.close_session(w.api.CloseBashSessionRequest())
+    seen = await caught(w.run("sleep 30", timeout=0.3))
+    await w.runtime.run_in_session(w.api.BashInterruptAction())
+    after = await w.run("echo on")
+    return [seen["type"], seen["text"], after.output.endswith("on\n"), after.exit_code]
 
 
-@case
+@in_session
 async def partial_output(w: World) -> Any:
-    await w.create()
     try:
         await w.run("echo so far; sleep 30", timeout=0.5)
     except w.exceptions.CommandTimeoutError as error:
         return getattr(error, "output", None)
-    finally:
-        await w.runtime.close_session(w.api.CloseBashSessionRequest())
 
 
-@case
+@in_session
 async def session_twice(w: World) -> Any:
-    await w.create()
-    try:
-        return await caught(w.create())
-    finally:
-        await w.runtime.close_session(w.api.CloseBashSessionRequest())
+    return await caught(w.create())
 
 
 @case
@@ -158,83 +132,29 @@ async def no_session(w: World) -> Any:
     return await caught(w.run("true"))
 
 
-@case
+@in_session
 async def dead_session(w: World) -> Any:
-    await w.create()
-    try:
-        await caught(w.run("exit 3"))
-        await caught(w.run("true"))
-        seen = await caught(w.run("true"))
-        return [seen["type"], "SwerexException" in seen["bases"] or "RuntimeError" in seen["bases"]]
-    finally:
-        await caught(w.runtime.close_session(w.api.CloseBashSessionRequest()))
+    await caught(w.run("exit 3"))
+    await caught(w.run("true"))
+    seen = await caught(w.run("true"))
+    return [seen["type"], "SwerexException" in seen["bases"] or "RuntimeError" in seen["bases"]]
 
 
 @case
-async def many_sessions(w: World) -> Any:
-    async def one(i: int) -> str:
-        await w.create(f"s{i}")
-        action = w.api.BashAction(command=f"echo {i}", session=f"s{i}", timeout=30, check="silent")
-        seen = await w.runtime.run_in_session(action)
-        await w.runtime.close_session(w.api.CloseBashSessionRequest(session=f"s{i}"))
-        return seen.output
-
-    return await asyncio.gather(*(one(i) for i in range(6)))
-
-
-@case
-async def startup_source(w: World) -> Any:
-    source = w.directory / "source.sh"
-    source.write_text("sourced=yes\n")
-    await w.create(startup_source=[str(source)])
-    try:
-        return (await w.run("echo $sourced")).output
-    finally:
-        await w.runtime.close_session(w.api.CloseBashSessionRequest())
-
-
-@case
-async def execute_streams(w: World) -> Any:
+async def execute(w: World) -> Any:
     apart = await w.execute("echo out; echo err >&2; exit 3")
     together = await w.execute("echo out; echo err >&2", merge_output_streams=True)
-    return [apart.stdout, apart.stderr, apart.exit_code, together.stdout]
+    words = await w.runtime.execute(w.api.Command(command=["printf", "%s|", "a b", "$c"]))
+    elsewhere = await w.execute("echo $A; echo ${HOME:-none}; pwd", env={"A": "b"}, cwd="/")
+    return [apart.stdout, apart.stderr, apart.exit_code, together.stdout, words.stdout, elsewhere.stdout]
 
 
 @case
-async def execute_environment(w: World) -> Any:
-    seen = await w.execute("echo $A; echo ${HOME:-none}; pwd", env={"A": "b"}, cwd="/")
-    return seen.stdout
-
-
-@case
-async def execute_list(w: World) -> Any:
-    return (await w.runtime.execute(w.api.Command(command=["printf", "%s|", "a b", "$c"]))).stdout
-
-
-@case
-async def execute_timeout(w: World) -> Any:
-    return (await caught(w.execute("sleep 30", timeout=0.3)))["type"]
-
-
-@case
-async def execute_check(w: World) -> Any:
-    return (await caught(w.execute("exit 3", check=True, error_msg="Oh no")))["type"]
-
-
-@case
-async def execute_missing_program(w: World) -> Any:
-    return (await caught(w.runtime.execute(w.api.Command(command=["/no/such/program"]))))["type"]
-
-
-@case
-async def execute_stdin_is_at_its_end(w: World) -> Any:
-    return (await w.execute("cat", timeout=10)).stdout
-
-
-@case
-async def many_at_once(w: World) -> Any:
-    seen = await asyncio.gather(*(w.execute(f"echo {i}") for i in range(30)))
-    return [answer.stdout for answer in seen]
+async def execute_errors(w: World) -> Any:
+    late = caught(w.execute("sleep 30", timeout=0.3))
+    failed = caught(w.execute("exit 3", check=True, error_msg="Oh no"))
+    missing = caught(w.runtime.execute(w.api.Command(command=["/no/such/program"])))
+    return [(await error)["type"] for error in (late, failed, missing)]
 
 
 @case
@@ -273,11 +193,6 @@ async def missing_file(w: World) -> Any:
         await w.runtime.read_file(w.api.ReadFileRequest(path=path))
     except FileNotFoundError as error:
         return [str(error).replace(str(w.directory), "D"), error.errno, error.filename == path]
-
-
-@case
-async def directory_as_file(w: World) -> Any:
-    return (await caught(w.runtime.read_file(w.api.ReadFileRequest(path=str(w.directory)))))["type"]
 
 
 @case
@@ -379,19 +294,18 @@ async def run_one(function: Any, world: World) -> Any:
     try:
         return await asyncio.wait_for(function(world), 60)
     except Exception as error:
-        await caught(world.runtime.close_session(world.api.CloseBashSessionRequest()))
         return f"{type(error).__name__}: {error}"
 
 
 def main() -> None:
-    package, url, key, directory, *names = sys.argv[1:]
+    package, url, key, directory = sys.argv[1:]
     results = {}
-    for name in names or CASES:
+    for name, function in CASES.items():
         place = Path(directory, name)
         place.mkdir()
         # Every case in an event loop of its own, as callers do, and on one runtime.
         world = World(package, url, key, place)
-        results[name] = asyncio.run(run_one(CASES[name], world))
+        results[name] = asyncio.run(run_one(function, world))
     print("\n" + json.dumps(results))
 
 
