@@ -27,6 +27,7 @@ from tests.support.server_process import (
     FRONT,
     KEY,
     REMOTE,
+    UVICORN,
     Background,
     Server,
     arguments_of,
@@ -132,9 +133,9 @@ def test_the_key_comes_from_a_file(tmp_path: Path) -> None:
 
 
 def test_the_key_is_out_of_sight(tmp_path: Path) -> None:
-    variable = {"SWEREX_AUTH_TOKEN": KEY}
-    for arguments, env in ((["--auth-token", KEY], {}), ([f"--auth-token={KEY}"], {}), ([], variable)):
-        with serving(tmp_path / "log", *arguments, key=None, **env) as server:
+    cases = [(REMOTE, ["--auth-token", KEY], None), (REMOTE, [f"--auth-token={KEY}"], None)]
+    for command, arguments, variable in [*cases, (REMOTE, [], KEY), (UVICORN, [], KEY)]:
+        with serving(tmp_path / "log", *arguments, command=command, key=variable) as server:
             shown = arguments_of(server.process.pid) + environment_of(server.process.pid)
             assert KEY.encode() not in shown
             assert server.get("/is_alive").status_code == 200
