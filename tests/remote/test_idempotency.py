@@ -387,42 +387,6 @@ async def test_it_goes_on_when_the_first_has_gone_away() -> None:
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize(
-    ("limits", "kept"),
-    [
-        (Limits(results=3), 3),
-        (Limits(result_bytes=20), 3),
-        (Limits(result_bytes=5), 1),
-        (Limits(result_seconds=0.0), 0),
-    ],
-)
-async def test_only_so_much_is_kept(limits: Limits, kept: int) -> None:
-    """What was dropped to make room is not carried out again."""
-    once: RequestTable = RequestTable(limits)
-    _, start = counted()
-    for i in range(10):
-        await once.run(str(i), "x", start, len)
-    assert len(once) == kept and once.kept_bytes == 6 * kept
-    again, start = counted()
-    await once.run("9", "x", start, len)
-    assert len(again) == (not kept)
-    if kept:
-        with pytest.raises(ResultLostError):
-            await once.run("0", "x", start, len)
-        assert not again
-
-
-async def test_closing_ends_what_runs() -> None:
-    once: RequestTable = RequestTable(Limits())
-    _, start = counted(60)
-    waiting = asyncio.create_task(once.run("a", "x", start, len))
-    await settle()
-    await once.close()
-    with pytest.raises(ResultLostError):
-        await waiting
-    assert len(once) == 0
-
-
 async def test_cancellations_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests_module, "_MOST_LOST", 100)
     once: RequestTable = RequestTable(Limits())

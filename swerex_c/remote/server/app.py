@@ -84,7 +84,6 @@ def create_app(service: Service, *, own_process: bool = False, metrics: bool = F
         with _shutdown_on_signal(service) if own_process else contextlib.nullcontext():
             yield
         await service.close()
-        await service.requests.close()
 
     app = Starlette(routes=_Handlers(service).routes(), lifespan=lifespan)
     if metrics:

@@ -191,16 +191,3 @@ class RequestTable:
             if not task.cancelling():  # a second cancellation would interrupt the task's cleanup
                 task.cancel()
             await asyncio.wait([task])
-
-    async def close(self) -> None:
-        """Cancel the running requests, wait until they have ended, and drop all requests."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        tasks = [request.task for request in self._requests.values() if request.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for request in list(self._requests.values()):
-            self.drop(request)
-        self._lost.clear()
