@@ -93,25 +93,21 @@ async def test_wrong_frames(caplog: pytest.LogCaptureFixture, monkeypatch: pytes
     caplog.set_level(logging.WARNING)
     monkeypatch.setattr(server_channel, "_SWEEP", 0.05)
     async with serving(Limits(result_seconds=0.1)) as served:
-        await wrong_frames(served, caplog)
-
-
-async def wrong_frames(served: Served, caplog: pytest.LogCaptureFixture) -> None:
-    for open_before in (False, True):
-        for i, (_, frame) in enumerate(arities()):
-            async with raw_client(served.port, name=struct.pack(">QQ", i, open_before)) as peer:
-                if open_before:
-                    peer.send(request(1, "upload", {"target_path": "/nonexistent/x"}))
-                peer.send(frame)
-                peer.send([PING, 0])
-                while (answer := await peer.frame()) is not None and answer != [PONG]:
-                    pass
-                peer.send([GOODBYE, ""])
-    await until_async(lambda: not served.registry.connections and not served.registry.channels)
-    assert served.service.in_flight == 0
-    assert not any(record.exc_info or len(record.getMessage()) > 1000 for record in caplog.records)
-    async with channel_to(served.port) as channel:
-        await channel.call("is_alive", {})
+        for open_before in (False, True):
+            for i, (_, frame) in enumerate(arities()):
+                async with raw_client(served.port, name=struct.pack(">QQ", i, open_before)) as peer:
+                    if open_before:
+                        peer.send(request(1, "upload", {"target_path": "/nonexistent/x"}))
+                    peer.send(frame)
+                    peer.send([PING, 0])
+                    while (answer := await peer.frame()) is not None and answer != [PONG]:
+                        pass
+                    peer.send([GOODBYE, ""])
+        await until_async(lambda: not served.registry.connections and not served.registry.channels)
+        assert served.service.in_flight == 0
+        assert not any(record.exc_info or len(record.getMessage()) > 1000 for record in caplog.records)
+        async with channel_to(served.port) as channel:
+            await channel.call("is_alive", {})
 
 
 @pytest.mark.parametrize(
