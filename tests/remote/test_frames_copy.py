@@ -108,39 +108,23 @@ def entry(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", data: bytes 
 ROOT = entry("./", tarfile.DIRTYPE, mode=0o755)
 
 
-def broken_header() -> bytes:
-    block = bytearray(archive(entry("x", data=b"1"))[:512])
-    block[100:108] = b"zzzzzzzz"
-    return bytes(block)
+BLOCK = archive(entry("x", data=b"1"))[:512]
+BROKEN = BLOCK[:100] + b"zzzzzzzz" + BLOCK[108:] + bytes(1024)
+HUGE = tarfile.TarInfo("pax")
+HUGE.type, HUGE.size = tarfile.XHDTYPE, 1 << 33
 
 
-def huge_pax(size: int) -> bytes:
-    member = tarfile.TarInfo("pax")
-    member.type = tarfile.XHDTYPE
-    member.size = size
-    return member.tobuf(tarfile.GNU_FORMAT)
+def sparse(data: bytes, **fields: str) -> Any:
+    return entry("./s", data=data, pax_headers={f"GNU.sparse.{key}": value for key, value in fields.items()})
 
 
 HOSTILE: dict[str, bytes] = {
     "absolute": archive(ROOT, entry("/tmp/swerex-escaped", data=b"x")),
     "parent": archive(ROOT, entry("../escaped", data=b"x")),
     "parent below": archive(ROOT, entry("./a/../../escaped", data=b"x")),
-    "through a link": archive(ROOT, entry("./l", tarfile.SYMTYPE, "OUT"), entry("./l/escaped", data=b"x")),
-    "link into link": archive(
-        ROOT, entry("./l", tarfile.SYMTYPE, "OUT"), entry("./l/escaped", tarfile.SYMTYPE, "/etc/passwd")
-    ),
-    "directory in link": archive(
-        ROOT, entry("./l", tarfile.SYMTYPE, "OUT"), entry("./l/escaped", tarfile.DIRTYPE, mode=0o755)
-    ),
-    "link instead of a directory": archive(
-        ROOT, entry("./l", tarfile.SYMTYPE, "OUT"), entry("./l", tarfile.DIRTYPE, mode=0o777)
-    ),
-    "root is a link": archive(entry("./", tarfile.SYMTYPE, "OUT"), entry("./escaped", data=b"x")),
-    "root is a link only": archive(entry("./", tarfile.SYMTYPE, "OUT")),
     "root is a file": archive(entry("./", data=b"x"), entry("./escaped", data=b"x")),
     "no root": archive(entry("./escaped", data=b"x")),
     "twice": archive(ROOT, entry("./f", data=b"1"), entry("./f", data=b"2")),
-    "over a link": archive(ROOT, entry("./l", tarfile.SYMTYPE, "OUT/escaped"), entry("./l", data=b"x")),
     "hard link": archive(ROOT, entry("./h", tarfile.LNKTYPE, "/etc/passwd")),
     "no parent": archive(ROOT, entry("./a/b/c", data=b"x")),
     "NUL in name": archive(ROOT, entry("./n", data=b"x", pax_headers={"path": "./a\0b"})),
@@ -148,68 +132,29 @@ HOSTILE: dict[str, bytes] = {
     "empty link": archive(ROOT, entry("./n", tarfile.SYMTYPE, "")),
     "endless name": archive(ROOT, entry("./" + "n" * 300, data=b"x")),
     "negative size": archive(ROOT, entry("./t", data=b"x", pax_headers={"size": "-5"})),
-    "sparse": archive(
-        ROOT,
-        entry("./s", data=b"x" * 512, pax_headers={"GNU.sparse.size": str(1 << 50), "GNU.sparse.map": "0,1"}),
-    ),
-    "sparse with a bad map": archive(
-        ROOT,
-        entry(
-            "./s",
-            data=b"x\n" * 256,
-            pax_headers={"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "9"},
-        ),  # fmt: skip
-    ),
-    "sparse with a strange map": archive(
-        ROOT, entry("./s", data=b"x", pax_headers={"GNU.sparse.size": "9", "GNU.sparse.map": "a,b"})
-    ),
+    "sparse": archive(ROOT, sparse(b"x" * 512, size=str(1 << 50), map="0,1")),
+    "sparse with a bad map": archive(ROOT, sparse(b"x\n" * 256, major="1", minor="0", realsize="9")),
+    "sparse with a strange map": archive(ROOT, sparse(b"x", size="9", map="a,b")),
     "unknown kind": archive(ROOT, entry("./k", b"?")),
     "garbage": os.urandom(5000),
-    "broken header": archive(ROOT)[:512] + broken_header() + bytes(1024),
-    "broken first": broken_header() + bytes(1024),
-    "huge pax header": archive(ROOT)[:512] + huge_pax(1 << 33) + bytes(1 << 20),
+    "broken header": archive(ROOT)[:512] + BROKEN,
+    "broken first": BROKEN,
+    "huge pax header": archive(ROOT)[:512] + HUGE.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 20),
     "half of a file": archive(ROOT, entry("./f", data=b"x" * 5000))[:3000],
     "nothing": b"",
 }
+"""Links that lead out are planted in `test_a_hostile_archive_writes_nothing_outside`, by the same way."""
+
 HEADS = [
-    b"",
-    b"{}",
-    b"{}\n",
-    b"[]\n",
-    b"null\n",
-    b"[" * 60000 + b"\n",
-    b"x" * 70000,
-    b"\xff\n",
-    b'{"kind": "fifo"}\n',
-    b'{"kind": ["file"]}\n',
-    b'{"kind": "file", "mode": "x"}\n',
-    b'{"kind": "file", "mode": 1e9}\n',
-    b'{"kind": "file", "name": 5}\n',
-    b'{"kind": "tree"}',
+    *(b"", b"{}", b"{}\n", b"[]\n", b"null\n", b"[" * 60000 + b"\n", b"x" * 70000, b"\xff\n", b'{"kind": "tree"}'),
+    *(b'{"kind": "fifo"}\n', b'{"kind": ["file"]}\n', b'{"kind": "file", "mode": "x"}\n'),
+    *(b'{"kind": "file", "mode": 1e9}\n', b'{"kind": "file", "name": 5}\n'),
 ]
 NAMES = [".bashrc", "../escaped", "/escaped", "..", ".", "a\0b", "\ud800", "x" * 300, "a/../../escaped"]
 
 
-def streams(tmp_path: Path) -> list[tuple[str, bytes]]:
-    out = str(tmp_path / "out")
-    found = [(f"head {head[:30]!r}", head) for head in HEADS]
-    for name, data in HOSTILE.items():
-        if b"OUT" in data:  # the same number of bytes, so that sums stay right where nobody looks at them
-            data = retarget(data, out)
-        found.append((name, b'{"kind": "tree"}\n' + data))
-    return found
-
-
-def retarget(data: bytes, out: str) -> bytes:
-    """The archive again, with its links leading to a directory outside."""
-    members = []
-    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-        for member in tar:
-            file = tar.extractfile(member) if member.isreg() else None
-            member.linkname = member.linkname.replace("OUT", out)
-            member.pax_headers = {}
-            members.append((member, file.read() if file else b""))
-    return archive(*members)
+STREAMS = [(f"head {head[:30]!r}", head) for head in HEADS]
+STREAMS += [(name, b'{"kind": "tree"}\n' + data) for name, data in HOSTILE.items()]
 
 
 def prepared(tmp_path: Path) -> dict[str, object]:
@@ -222,7 +167,7 @@ def prepared(tmp_path: Path) -> dict[str, object]:
 async def test_hostile_uploads(served: Served, tmp_path: Path) -> None:
     """Nothing outside of the target is written, the target stays as it was, the error is a typed one."""
     before = prepared(tmp_path)
-    for i, (what, data) in enumerate(streams(tmp_path)):
+    for i, (what, data) in enumerate(STREAMS):
         async with raw_client(served.port, name=i.to_bytes(16, "big")) as peer:
             peer.send(request(1, "upload", {"target_path": str(tmp_path / "in" / "new")}))
             for start in range(0, len(data), 200_000):
