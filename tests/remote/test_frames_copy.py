@@ -16,15 +16,8 @@ import pytest
 
 from swerex_c.exceptions import ResultLostError, SwerexException
 from swerex_c.remote.client.calls import ClientChannel
-from swerex_c.remote.wire.protocol import CREDIT, DATA, DOWN, END, ERROR, GOODBYE, PIECE, RESULT, UP, WINDOW
-from tests.support.frames_tools import (
-    Served,
-    channel_to,
-    keep_answering,
-    raw_client,
-    raw_server,
-    request,
-)
+from swerex_c.remote.wire.protocol import CREDIT, DATA, DOWN, END, ERROR, GOODBYE, INLINE, PIECE, RESULT, UP, WINDOW
+from tests.support.frames_tools import Served, channel_to, keep_answering, raw_client, raw_server, request
 from tests.support.trees import everything
 from tests.support.wait import until_async
 
@@ -44,7 +37,7 @@ def copy(request: pytest.FixtureRequest, channel: ClientChannel) -> Callable[[st
     return made
 
 
-@pytest.mark.parametrize("name", ["", "a\0b", "/dev/null/x"])
+@pytest.mark.parametrize("name", ["", "a\0b", "/dev/null/x", "/" + "x" * INLINE], ids=lambda name: repr(name[:20]))
 async def test_targets_that_cannot_be(copy: Callable[[str, str], Any], tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("f")
     (tmp_path / "tree").mkdir()

@@ -171,18 +171,7 @@ async def test_credit_beyond(served: Served) -> None:
 
 async def test_requests_with_bad_payloads(served: Served) -> None:
     """They are answered with errors of ours; the connection stays."""
-    payloads: list[Any] = [
-        None,
-        True,
-        "x",
-        [],
-        {},
-        {"command": 5},
-        {"command": []},
-        {"command": ["\0"]},
-        b"",
-        {"x": {}},
-    ]
+    payloads: list[Any] = [None, "x", [], {}, {"command": 5}, {"command": []}, {"command": ["\0"]}, b"", {"x": {}}]
     methods = ["execute", "run_in_session", "read_file", "upload", "download", "stream_in_session", "nothing", "", "_x"]
     async with channel_to(served.port) as channel, raw_client(served.port) as peer:
         number = 0

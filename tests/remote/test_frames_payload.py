@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 from swerex_c._core import FrameError
-from swerex_c.exceptions import BashIncorrectSyntaxError, CommandTimeoutError, InvalidInputError
+from swerex_c.exceptions import CommandTimeoutError, InvalidInputError
 from swerex_c.remote.wire.exceptions import from_wire
-from swerex_c.remote.wire.protocol import (
-    END,
-    ERROR,
-    INLINE,
-    PIECE,
-    RESULT,
-    UP,
-    WINDOW,
-    encode_message,
-)
-from tests.support.frames_tools import (
-    Proxy,
-    Served,
-    bash,
-    channel_to,
-    encode,
-    long_request,
-    raw_client,
-    request,
-)
+from swerex_c.remote.wire.protocol import CANCEL, END, ERROR, INLINE, PIECE, RESULT, UP, WINDOW, encode_message
+from tests.support.frames_tools import Served, channel_to, encode, long_request, raw_client, request
 from tests.support.wait import until_async
 
 pytestmark = pytest.mark.usefixtures("family")
@@ -42,32 +24,13 @@ def test_a_payload_has_bounds() -> None:
             encode_message(RESULT, 7, payload)
 
 
-async def test_answers(served: Served, tmp_path: Path) -> None:
-    """Of two long texts, of many short ones, of bytes that are no text; and one that is an error."""
-    size = 3 * PIECE + 5
-    (tmp_path / "file").write_bytes(b"\xff\xc3\xa9" * size)
+async def test_an_error_may_be_long(served: Served) -> None:
+    output = "é\udcff" * PIECE
+    served.place.runtime.read_file = fails = AsyncMock(side_effect=CommandTimeoutError("late", output=output))
     async with channel_to(served.port) as channel:
-        both = f"import sys; sys.stdout.write('é' * {size}); sys.stderr.write('e' * {size})"
-        answer = await channel.call("execute", {"command": ["python3", "-c", both]})
-        assert (answer["stdout"], answer["stderr"]) == ("é" * size, "e" * size)
-        surrogates = {"path": str(tmp_path / "file"), "encoding": "utf-8", "errors": "surrogateescape"}
-        assert (await channel.call("read_file", surrogates))["content"] == "\udcffé" * size
         with pytest.raises(CommandTimeoutError) as caught:
-            await channel.call("run_in_session", bash(f"head -c {size} /dev/zero | tr '\\0' x; sleep 60", 2))
-        assert caught.value.output == "x" * size
-        with pytest.raises(UnicodeDecodeError):
-            await channel.call("read_file", {"path": str(tmp_path / "file"), "encoding": "utf-8"})
-
-
-async def test_requests(served: Served, tmp_path: Path) -> None:
-    async with channel_to(served.port) as channel:
-        env = {f"V{i}": "x" * 50 for i in range(2000)}
-        answer = await channel.call("execute", {"command": "env | grep -c ^V[0-9]", "shell": True, "env": env})
-        assert answer["stdout"] == "2000\n"
-        with pytest.raises(BashIncorrectSyntaxError):
-            await channel.call("run_in_session", bash("if " + "x" * 2 * PIECE))
-        with pytest.raises(InvalidInputError, match="too long"):
-            await channel.upload(str(tmp_path), "/" + "x" * INLINE)
+            await channel.call("read_file", {"path": "x"})
+    assert caught.value.output == output and fails.await_count == 1
 
 
 async def test_requests_that_are_not_what_they_should_be(served: Served) -> None:
@@ -95,15 +58,10 @@ async def test_requests_that_are_not_what_they_should_be(served: Served) -> None
 async def test_given_up(served: Served, tmp_path: Path) -> None:
     """A client that does not take an answer is sent a window of it; nothing of it is left when the client has gone."""
     (tmp_path / "file").write_bytes(b"x" * 5 * WINDOW)
-    async with Proxy(served.port) as proxy, channel_to(proxy.port) as channel:
-        await channel.call("is_alive", {})
-        proxy.stall_down = proxy.down + 100_000
-        call = asyncio.create_task(channel.call("read_file", {"path": str(tmp_path / "file")}))
+    async with raw_client(served.port) as peer:
+        peer.send(request(1, "read_file", {"path": str(tmp_path / "file")}))
         await until_async(lambda: served.calls == 1 and served.running == 0)
-        (channel_there,) = served.registry.channels.values()
-        (call_there,) = channel_there.calls.values()
-        assert call_there.long is not None and call_there.long.held > 4 * WINDOW
-        call.cancel()
+        assert served.exchanges[0].long.held > 4 * WINDOW
+        peer.send([CANCEL, 1])
         await until_async(lambda: served.calls == 0)
     await until_async(lambda: served.service.in_flight == 0)
-    assert not served.registry.channels

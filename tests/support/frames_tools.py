@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import math
 import os
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -84,14 +83,17 @@ class Served:
         """What the loop was told of exceptions that nobody caught."""
 
     @property
+    def exchanges(self) -> list[Any]:
+        """Those that are known: running and kept ones."""
+        return [call for channel in self.registry.channels.values() for call in channel.calls.values()]
+
+    @property
     def calls(self) -> int:
-        """How many are known, running and kept ones."""
-        return sum(len(channel.calls) for channel in self.registry.channels.values())
+        return len(self.exchanges)
 
     @property
     def running(self) -> int:
-        channels = self.registry.channels.values()
-        return sum(exchange.answer is None for channel in channels for exchange in channel.calls.values())
+        return sum(exchange.answer is None for exchange in self.exchanges)
 
     def client(self, port: int | None = None, seconds: float = 5.0) -> WireClient:
         return client(port or self.port, seconds)
@@ -149,7 +151,6 @@ class Proxy:
         cut_up, cut_down: bytes from the client or to it after which the next connection is cut.
         gently: whether it is cut by closing, not by a reset.
         stalled: whether nothing is passed on.
-        stall_down: bytes to the client after which nothing more is passed on to it; for the first one only.
         up, down: bytes that were passed on.
     """
 
@@ -159,7 +160,6 @@ class Proxy:
         self.cut_down: int | None = None
         self.gently = False
         self.stalled = False
-        self.stall_down: int | None = None
         self.rate = 0.0
         self.up = self.down = 0
         self.connections = 0
@@ -191,8 +191,8 @@ class Proxy:
         self._open |= {writer, far}
         cut_up, self.cut_up, cut_down, self.cut_down = self.cut_up, None, self.cut_down, None
         pumps = [
-            asyncio.ensure_future(self._pump(reader, far, "up", cut_up, False)),
-            asyncio.ensure_future(self._pump(far_reader, writer, "down", cut_down, self.connections == 1)),
+            asyncio.ensure_future(self._pump(reader, far, "up", cut_up)),
+            asyncio.ensure_future(self._pump(far_reader, writer, "down", cut_down)),
         ]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -205,7 +205,7 @@ class Proxy:
             self._open -= {writer, far}
 
     async def _pump(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: str, most: int | None, stalls: bool
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: str, most: int | None
     ) -> None:
         passed = 0
         with contextlib.suppress(ConnectionError):
@@ -213,7 +213,7 @@ class Proxy:
                 data = await reader.read(1 << 16)
                 if self.rate:
                     await asyncio.sleep(len(data) / self.rate)
-                while self.stalled or (stalls and passed + len(data) > (self.stall_down or math.inf)):
+                while self.stalled:
                     await asyncio.sleep(0.01)
                 if not data:
                     return
