@@ -10,15 +10,7 @@ from pydantic import BaseModel
 from swerex_c.exceptions import ResourceError, ServerRestartedError, SessionDoesNotExistError
 from swerex_c.models import BashInterruptAction, CreateBashSessionRequest, startup_seconds
 
-__all__ = [
-    "ANSWER_LIMIT",
-    "MARGIN",
-    "ServerInstances",
-    "fields_of",
-    "is_loopback",
-    "patience",
-    "too_long",
-]
+__all__ = ["ANSWER_LIMIT", "MARGIN", "ServerInstances", "fields_of", "is_loopback", "patience", "too_long"]
 
 MARGIN = 10.0
 """Seconds to wait for a response in addition to the request's own timeout."""

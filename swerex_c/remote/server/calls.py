@@ -21,13 +21,7 @@ from collections import deque
 from typing import Any
 
 from swerex_c import _core
-from swerex_c.exceptions import (
-    InvalidInputError,
-    ProtocolError,
-    ResultLostError,
-    ServerLimitError,
-    SwerexException,
-)
+from swerex_c.exceptions import InvalidInputError, ProtocolError, ResultLostError, ServerLimitError, SwerexException
 from swerex_c.remote.server import logs
 from swerex_c.remote.server.requests import Request
 from swerex_c.remote.server.service import METHODS, Service
