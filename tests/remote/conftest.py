@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from swerex_c.remote.client import calls
 from tests.support import frames_tools
 from tests.support.frames_tools import Served
 from tests.support.http_servers import original_server, our_server
@@ -31,9 +32,8 @@ async def served(family: Family) -> AsyncIterator[Served]:
 
 
 @pytest.fixture
-def reconnects_at_once() -> Iterator[None]:
-    with frames_tools.hasty():
-        yield
+def reconnects_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "_BACKOFF", (0.002, 0.02))
 
 
 @pytest.fixture(scope="session")

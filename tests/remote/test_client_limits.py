@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import itertools
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,7 +17,9 @@ from swerex_c.exceptions import DeploymentNotStartedError, ResourceError
 from swerex_c.remote.client.http import JsonClient
 from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest, ReadFileRequest, ReadFileResponse
 from swerex_c.runtime.remote import RemoteRuntime
+from tests.support import raw_http
 from tests.support.server_process import KEY, Server, serving
+from tests.support.wait import DEADLINE
 
 LIMIT = 100_000
 
@@ -160,35 +163,32 @@ async def test_a_stream_may_be_longer_than_an_answer(swerex_remote: Server) -> N
     assert (await runtime.run_in_session(BashAction(command="echo on", session="long stream"))).output == "on\n"
 
 
-@pytest.mark.parametrize("kind", ["length", "chunked", "gzip", "endless"])
+PIECE = b"10000\r\n%s\r\n" % bytes(65536)
+PACKED = gzip.compress(b"x" * LIMIT * 20)
+LONG = {
+    "length": (b"Content-Length: %d" % (LIMIT * 20), [b"x" * LIMIT * 20]),
+    "endless": (b"Transfer-Encoding: chunked", itertools.repeat(PIECE)),
+    "gzip": (b"Content-Encoding: gzip\r\nContent-Length: %d" % len(PACKED), [PACKED]),
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
 async def test_an_http_answer_that_is_too_long(kind: str) -> None:
     """Whether it says so or not; of what is compressed it is the length after that counts."""
-    body = b'{"content": "%s"}' % (b"x" * LIMIT * 20)
+    header, pieces = LONG[kind]
     ended = asyncio.Event()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(OSError):
             await reader.readuntil(b"\r\n\r\n")
-            head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
-            if kind == "length":
-                writer.write(head + b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
-            elif kind == "gzip":
-                packed = gzip.compress(body)
-                assert len(packed) < LIMIT // 10
-                writer.write(head + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s" % (len(packed), packed))
-            else:
-                writer.write(head + b"Transfer-Encoding: chunked\r\n\r\n")
-                piece = body[:65536]
-                for _ in range(len(body) // len(piece) if kind == "chunked" else 1_000_000):
-                    writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
-                    await writer.drain()
-                writer.write(b"0\r\n\r\n")
-            await writer.drain()
+            writer.write(b"HTTP/1.1 200 OK\r\n" + header + b"\r\n\r\n")
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
         ended.set()
 
-    listener = await asyncio.start_server(answer, "127.0.0.1")
-    client = JsonClient(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}", answer_limit=LIMIT)
-    with pytest.raises(ResourceError, match="is longer than"):
-        await asyncio.wait_for(client.call("read_file", ReadFileRequest(path="x"), ReadFileResponse), 20)
-    await asyncio.wait_for(ended.wait(), 20)
-    listener.close()
+    async with raw_http.serving(answer) as url:
+        client = JsonClient(url, answer_limit=LIMIT)
+        with pytest.raises(ResourceError, match="is longer than"):
+            await asyncio.wait_for(client.call("read_file", ReadFileRequest(path="x"), ReadFileResponse), DEADLINE)
+        await asyncio.wait_for(ended.wait(), DEADLINE)

@@ -321,7 +321,7 @@ async def test_who_asks_while_the_server_ends_is_answered_and_goes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "says"),
+    "case",
     [
         ({"host": None}, InvalidInputError, "neither on a port nor on a unix socket"),
         ({"host": "192.0.2.1"}, ResourceError, "Cannot listen on port 0 of 192.0.2.1: Cannot assign requested address"),
@@ -336,14 +336,8 @@ async def test_who_asks_while_the_server_ends_is_answered_and_goes() -> None:
         ({"host": None, "unix": "x" * 200}, ResourceError, "the path is too long"),
     ],
 )
-def test_what_cannot_be_is_named(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    certificate: tuple[Path, Path],
-    options: dict[str, Any],
-    error: type[Exception],
-    says: str,
-) -> None:
+def test_what_cannot_be_is_named(tmp_path: Path, monkeypatch: Any, certificate: tuple[Path, Path], case: Any) -> None:
+    options, error, says = case
     monkeypatch.chdir(tmp_path)
     for path in certificate:
         shutil.copy(path, tmp_path)

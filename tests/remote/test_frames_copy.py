@@ -65,18 +65,6 @@ async def test_cancelled(served: Served, tmp_path: Path, what: str) -> None:
         await channel.call("is_alive", {})
 
 
-async def test_client_that_is_gone(served: Served, tmp_path: Path) -> None:
-    """An upload whose client says good-bye in the middle is given up."""
-    async with raw_client(served.port) as peer:
-        peer.send(request(1, "upload", {"target_path": str(tmp_path / "target")}))
-        peer.send([DATA, 1, UP, 0, b'{"kind": "file", "name": "x", "mode": 420}\n' + bytes(1000)])
-        await until_async(lambda: len(os.listdir(tmp_path)) == 2)
-        peer.send([GOODBYE, ""])
-        await peer.ended()
-    await until_async(lambda: os.listdir(tmp_path) == ["home"])
-    assert not served.registry.channels
-
-
 # From peers that mean no good
 
 

@@ -200,21 +200,6 @@ async def test_cancelled_streams(served: Served) -> None:
         assert not channel._calls
 
 
-async def test_said_good_bye(served: Served) -> None:
-    """A client that closes in the middle of everything leaves nothing running."""
-    async with channel_to(served.port) as channel:
-        calls = [asyncio.create_task(channel.call("execute", {"command": "sleep 4711.03", "shell": True}))]
-        calls.append(asyncio.create_task(read(channel, "head -c 50000000 /dev/zero | tr '\\0' x", pause=10)))  # type: ignore[arg-type]
-        await until_async(lambda: served.running == 2 and running("sleep 4711.03"))
-        await asyncio.sleep(0.2)
-    for call in calls:
-        call.cancel()
-    await asyncio.gather(*calls, return_exceptions=True)
-    await until_async(lambda: not running("sleep 4711.03"))
-    assert not served.registry.channels and not served.registry.connections
-    await until_async(lambda: served.service.in_flight == 0)
-
-
 async def test_vanished(family: Family, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of a client that never comes again, what waits for it ends after a time; a command runs to its end."""
     monkeypatch.setattr(server_channel, "_SWEEP", 0.02)

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,7 +34,6 @@ from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support import server_process
 from tests.support.frames_tools import Proxy
-from tests.support.http_servers import Place
 from tests.support.processes import running
 from tests.support.raw_http import ask
 from tests.support.server_process import KEY, Server
@@ -250,7 +250,7 @@ class SlowToClose(LocalRuntime):
 @pytest.mark.parametrize("wire", ["json", "msgpack"])
 async def test_a_server_whose_closing_is_cancelled_serves_on(wire: Any, sleep: str) -> None:
     SlowToClose.closes, SlowToClose.goes = asyncio.Event(), asyncio.Event()
-    place = Place(SlowToClose(), KEY)
+    place = SimpleNamespace(runtime=SlowToClose(), AUTH_TOKEN=KEY)
     service, stop = Service(place), asyncio.Event()
     listeners = Listeners()
     served = asyncio.create_task(serve(service, create_app(service), listeners, graceful=2.0, stop=stop))

@@ -237,12 +237,6 @@ async def test_a_silent_server_costs_no_more_than_the_time_for_it(monkeypatch: p
             await client.is_alive(0.2)
 
 
-async def test_a_request_waits_as_long_as_what_it_asks_for(client: JsonClient) -> None:
-    assert (await client.call("execute", shell("sleep 1; echo ok", timeout=5), CommandResponse)).stdout == "ok\n"
-    with pytest.raises(SwerexException, match="0.2s"):
-        await client.call("execute", shell("sleep 5", timeout=0.2), CommandResponse)
-
-
 # Once
 
 

@@ -21,9 +21,9 @@ from swerex_c.remote.client.calls import ClientChannel
 from swerex_c.remote.client.frames import OWN_AFTER, WireClient
 from swerex_c.runtime.abstract import BashAction, BashInterruptAction, Command, CreateBashSessionRequest
 from swerex_c.runtime.remote import RemoteRuntime
-from tests.support.frames_tools import SESSION, bash, client, open_files, serving
+from tests.support.frames_tools import SESSION, bash, client, serving
 from tests.support.processes import Family, running
-from tests.support.server_process import KEY, Server, connections_to, environment
+from tests.support.server_process import KEY, Server, connections_to, environment, open_files
 from tests.support.server_process import serving as serving_process
 from tests.support.wait import DEADLINE, settle, until, until_async
 
@@ -55,11 +55,12 @@ async def test_a_call_that_is_open_when_the_runtime_is_closed_says_so() -> None:
     async with serving() as served:
         wire = served.client()
         channel = await wire.own_channel(long=True)
-        call = asyncio.ensure_future(channel.call("execute", {"command": "sleep 30", "shell": True}))
+        call = asyncio.ensure_future(channel.call("execute", {"command": ["sleep", "4711.03"]}))
         await until_async(lambda: served.running == 1)
         await wire.close()
         with pytest.raises(RuntimeClosedError):
             await call
+        await until_async(lambda: not running("sleep 4711.03") and not served.registry.channels)
 
 
 def test_generators_may_call_when_their_loop_ends(swerex_remote: Server) -> None:
@@ -262,11 +263,11 @@ def test_a_loop_that_ends_in_the_middle(family: Family, tmp_path: Path) -> None:
     with serving_process(tmp_path / "log") as server:
         wire = client(server.port)
         asyncio.run(start("call"))
-        files, threads = open_files(), threading.active_count()
+        files, threads = open_files(os.getpid()), threading.active_count()
         for what in ("call", "stream", "upload", "download"):
             asyncio.run(start(what))
             until(lambda: not running("sleep 4711.04") and not connections_to(server.port))
             until(lambda: not target.parent.exists() or not os.listdir(target.parent))
             until(lambda: threading.active_count() <= threads)
-        until(lambda: gc.collect() >= 0 and open_files() <= files)
+        until(lambda: gc.collect() >= 0 and open_files(os.getpid()) <= files)
         assert server.post("/run_in_session", action_type="bash", command="echo y").json()["output"].strip() == "y"

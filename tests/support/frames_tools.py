@@ -7,13 +7,12 @@ import contextlib
 import json
 import os
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from swerex_c import _core
-from swerex_c.remote.client import calls
 from swerex_c.remote.client.calls import ClientChannel
 from swerex_c.remote.client.frames import Address, WireClient
 from swerex_c.remote.server.calls import Registry
@@ -95,8 +94,8 @@ class Served:
     def running(self) -> int:
         return sum(exchange.answer is None for exchange in self.exchanges)
 
-    def client(self, port: int | None = None, seconds: float = 5.0) -> WireClient:
-        return client(port or self.port, seconds)
+    def client(self) -> WireClient:
+        return client(self.port)
 
 
 @contextlib.asynccontextmanager
@@ -334,24 +333,6 @@ async def keep_answering(peer: Peer, respond: Callable[[list[Any]], list[Any]]) 
             peer.send(*respond(frame))
         elif frame[0] == protocol.PING:
             peer.send([PONG])
-
-
-# What they leave
-
-
-def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
-@contextlib.contextmanager
-def hasty(backoff: tuple[float, float] = (0.002, 0.02)) -> Iterator[None]:
-    """Clients try again at once."""
-    before = calls._BACKOFF
-    calls._BACKOFF = backoff
-    try:
-        yield
-    finally:
-        calls._BACKOFF = before
 
 
 class Frames:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,9 +27,3 @@ def our_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def original_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serving_original(tmp_path_factory.mktemp("original") / "log") as server:
         yield server
-
-
-class Place:
-    def __init__(self, runtime: Any, key: str = KEY):
-        self.runtime = runtime
-        self.AUTH_TOKEN = key

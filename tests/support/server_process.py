@@ -108,14 +108,6 @@ def serving(
         process.stdout.close()
 
 
-def arguments_of(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
-def environment_of(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/environ").read_bytes()
-
-
 def descriptors(pid: int) -> list[Path]:
     """What a process has open. A server that has a key keeps that from all but root."""
     try:
@@ -143,10 +135,6 @@ def connections_to(port: int) -> int:
     """Count this machine's open connections to a port of 127.0.0.1."""
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     return sum(line.split()[2:4] == [f"0100007F:{port:04X}", "01"] for line in lines)
-
-
-def threads_of(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/task"))
 
 
 class Background(threading.Thread):
