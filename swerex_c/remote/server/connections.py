@@ -60,13 +60,15 @@ class Connections:
     def __init__(self, service: Service, registry: Registry, config: Config, listeners: Listeners):
         self.service = service
         self.registry = registry
-        self._config = config
+        self.config = config
         self._listeners = listeners
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._logged_at = -_LOG_SECONDS
         self._descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         """Maximum number of the process; sessions, commands and files need a third of them."""
+        self.most = min(service.limits.connections, self._descriptors // 2)
+        """Maximum number of connections that have sent the key."""
         self.waiting: dict[FirstHead, float] = {}
         """Connections that have not sent the key, the oldest first, with the loop time at which each was accepted."""
         self.http = ServerState()
@@ -79,19 +81,19 @@ class Connections:
         """Accept connections."""
         for listener in self._listeners.all:
             listener.setblocking(False)
-            self._loop.add_reader(listener, self._accept, listener)
+            self.loop.add_reader(listener, self._accept, listener)
 
     def stop(self) -> None:
         """Accept no more connections."""
         for listener in self._listeners.all:
-            self._loop.remove_reader(listener)
+            self.loop.remove_reader(listener)
         if self._timer is not None:
             self._timer.cancel()
 
     def _pause(self, reason: str) -> None:
         self._log(reason)
         self.stop()
-        self._timer = self._loop.call_later(_PAUSE_SECONDS, self.start)
+        self._timer = self.loop.call_later(_PAUSE_SECONDS, self.start)
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(1 if self._full else _AT_ONCE):
@@ -105,7 +107,7 @@ class Connections:
                 self._pause(f"the system cannot accept one ({error.strerror})")
                 return
             accepted.setblocking(False)
-            task = self._loop.create_task(self._adopt(FirstHead(self, accepted), accepted))
+            task = self.loop.create_task(self._adopt(FirstHead(self, accepted), accepted))
             self.http.tasks.add(task)
             task.add_done_callback(self.http.tasks.discard)
 
@@ -115,7 +117,7 @@ class Connections:
             tls = {"ssl": self._listeners.tls, "ssl_shutdown_timeout": 2.0}
         try:
             with contextlib.suppress(Exception):  # errors of TLS or of a lost peer are not the server's
-                await self._loop.connect_accepted_socket(lambda: connection, accepted, **tls)
+                await self.loop.connect_accepted_socket(lambda: connection, accepted, **tls)
         finally:
             if connection.transport is None:
                 connection.leave()
@@ -132,7 +134,7 @@ class Connections:
             return True
         reason = "new ones wait for those that have not sent the key, which are cut"
         oldest, since = next(iter(self.waiting.items()), (None, 0.0))
-        if oldest is None or self._loop.time() - since < _SHOW_SECONDS:
+        if oldest is None or self.loop.time() - since < _SHOW_SECONDS:
             self._pause(reason)
             return False
         self._log(reason)
@@ -140,34 +142,12 @@ class Connections:
         return True
 
     def _log(self, reason: str) -> None:
-        if self._loop.time() - self._logged_at >= _LOG_SECONDS:
-            self._logged_at = self._loop.time()
+        if self.loop.time() - self._logged_at >= _LOG_SECONDS:
+            self._logged_at = self.loop.time()
             count, waiting = self.service.connections, len(self.waiting)
             logs.LOGGER.warning("Too many connections (%d, %d of them without the key): %s", count, waiting, reason)
 
-    # Accepted connections
-
-    def enter(self, connection: FirstHead) -> asyncio.TimerHandle:
-        """Register an accepted connection; return the timer of its time to send the key."""
-        self.waiting[connection] = self._loop.time()
-        self.service.connections += 1
-        return self._loop.call_later(self.service.limits.head_seconds, connection.cut)
-
-    def admit(self, connection: FirstHead) -> None:
-        """Let a waiting connection stay.
-
-        Raises:
-            ServerLimitError: if the server has as many others as it allows.
-        """
-        most = min(self.service.limits.connections, self._descriptors // 2)
-        if self.service.connections - len(self.waiting) >= most:
-            raise ServerLimitError("The server has as many connections as it allows: try again later")
-        del self.waiting[connection]
-
-    def new_http(self, state: dict[str, Any]) -> Any:
-        """Return uvicorn's protocol for a connection; `state` is that of each request's scope."""
-        made: Any = self._config.http_protocol_class
-        return made(self._config, self.http, state, _loop=self._loop)
+    # The end
 
     def shutdown(self) -> None:
         """Close idle HTTP connections now, and the others after their next response."""
@@ -200,7 +180,9 @@ class FirstHead(asyncio.Protocol):
         self._socket = accepted
         self._received = bytearray()
         self._http: Any = None
-        self._timer = connections.enter(self)
+        connections.waiting[self] = connections.loop.time()
+        connections.service.connections += 1
+        self._timer = connections.loop.call_later(connections.service.limits.head_seconds, self.cut)
 
     def admit(self) -> None:
         """Register that the connection has sent the key.
@@ -208,8 +190,11 @@ class FirstHead(asyncio.Protocol):
         Raises:
             ServerLimitError: if the server has as many such connections as it allows.
         """
-        if self in self._connections.waiting:
-            self._connections.admit(self)
+        waiting = self._connections.waiting
+        if self in waiting:
+            if self._connections.service.connections - len(waiting) >= self._connections.most:
+                raise ServerLimitError("The server has as many connections as it allows: try again later")
+            del waiting[self]
             self._timer.cancel()
 
     def cut(self) -> None:
@@ -265,7 +250,9 @@ class FirstHead(asyncio.Protocol):
             self._upgrade(fields[CHANNEL_HEADER], received[end + len(_HEAD_END) :])
         else:  # uvicorn also answers what is no HTTP at all
             self._received.clear()
-            self._http = self._connections.new_http({"connection": self})
+            server, state = self._connections, {"connection": self}
+            protocol: Any = server.config.http_protocol_class
+            self._http = protocol(server.config, server.http, state, _loop=server.loop)
             self._http.connection_made(self.transport)
             self._http.data_received(received)
             if self._connections.ending:
