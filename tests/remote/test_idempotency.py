@@ -107,6 +107,10 @@ async def test_forgotten(served: Served, tmp_path: Path) -> None:
         for number in (1, 2):
             peer.send(request(number, "execute", count(ran), 3))
             assert is_lost(await peer.answer(number))
+        peer.send(request(1 << 63))
+        assert (await peer.answer(1 << 63))[0] == RESULT
+        peer.send(request(50, "execute", count(ran)))  # a number below the highest one has been used
+        assert is_lost(await peer.answer(50))
     assert ran.read_text() == "x\nx\n"
 
 
@@ -136,18 +140,6 @@ async def test_slow_reader_keeps_its_answer(monkeypatch: pytest.MonkeyPatch) -> 
             payload = {"command": "head -c 9000000 /dev/zero | tr '\\0' x", "shell": True}
             answers = await asyncio.gather(*[channel.call("execute", payload, 20) for _ in range(2)])
             assert all(answer["stdout"] == "x" * 9_000_000 for answer in answers)
-
-
-async def test_numbers_are_not_used_again(served: Served, tmp_path: Path) -> None:
-    """A number below the highest one that came is one that came before, whatever the client says."""
-    async with raw_client(served.port) as peer:
-        peer.send(request(50))
-        assert (await peer.answer(50))[0] == RESULT
-        peer.send(request(7, "execute", {"command": f"touch {tmp_path / 'ran'}", "shell": True}))
-        assert is_lost(await peer.answer(7))
-        peer.send(request(1 << 63))
-        assert (await peer.answer(1 << 63))[0] == RESULT
-    assert not (tmp_path / "ran").exists()
 
 
 async def test_alive_may_be_asked_twice(served: Served) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -23,17 +22,15 @@ from swerex_c.runtime.abstract import BashAction, BashInterruptAction, Command, 
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support.frames_tools import SESSION, bash, client, serving
 from tests.support.processes import Family, running
-from tests.support.server_process import KEY, Server, connections_to, environment, open_files
+from tests.support.server_process import KEY, REMOTE, Server, connections_to, environment, open_files
 from tests.support.server_process import serving as serving_process
 from tests.support.wait import DEADLINE, settle, until, until_async
-
-STDIO = [sys.executable, "-c", "from swerex_c.cli.serve import main; main()", "--stdio"]
 
 
 @pytest.fixture
 def over_stdio(monkeypatch: pytest.MonkeyPatch) -> RemoteRuntime:
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
-    return RemoteRuntime(command=STDIO, auth_token="")
+    return RemoteRuntime(command=[*REMOTE, "--stdio"], auth_token="")
 
 
 async def test_a_call_on_a_channel_that_was_closed_ends() -> None:

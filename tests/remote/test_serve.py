@@ -12,7 +12,6 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ import requests
 from swerex_c.exceptions import InvalidInputError
 from swerex_c.remote.server import auth as keys
 from swerex_c.remote.wire.protocol import ERROR, GOODBYE, RESULT
-from tests.support.frames_tools import Frames
+from tests.support.frames_tools import over_stdio
 from tests.support.processes import Family
 from tests.support.server_process import (
     FRONT,
@@ -31,7 +30,6 @@ from tests.support.server_process import (
     Background,
     Server,
     ended,
-    environment,
     serving,
     upgrade,
 )
@@ -62,6 +60,7 @@ def test_help_shows_the_options() -> None:
     [
         ([], "The server needs a key: set --auth-token-file FILE, the variable SWEREX_AUTH_TOKEN, or --auth-token KEY"),
         (["--auth-token", ""], "The key from --auth-token is empty: a server does not start without a key"),
+        ([], "The key from SWEREX_AUTH_TOKEN is empty"),
         (["--auth-token", "two\nlines"], "must be printable ASCII"),
         (["--auth-token", " x"], "without a space at either end"),
         (["--auth-token", "a", "--auth-token-file", "b"], "--auth-token-file: not allowed with argument --auth-token"),
@@ -81,15 +80,9 @@ def test_help_shows_the_options() -> None:
     ],
 )  # fmt: skip
 def test_wrong_options_are_refused_in_one_sentence(arguments: list[str], says: str) -> None:
-    done = ended(*arguments)
+    done = ended(*arguments, **({"SWEREX_AUTH_TOKEN": ""} if "SWEREX_AUTH_TOKEN is" in says else {}))
     assert (done.stdout, done.returncode) == ("", 2)
     assert says in done.stderr and done.stderr.startswith("swerex-remote: ") and done.stderr.count("\n") == 1
-
-
-def test_an_empty_variable_is_no_key() -> None:
-    done = ended(SWEREX_AUTH_TOKEN="")
-    assert (done.stdout, done.returncode) == ("", 2)
-    assert "The key from SWEREX_AUTH_TOKEN is empty" in done.stderr
 
 
 def test_a_port_that_is_taken_is_named() -> None:
@@ -374,28 +367,8 @@ def test_nohup_is_respected(tmp_path: Path) -> None:
 # Standard input and output
 
 
-@contextlib.contextmanager
-def over_stdio(log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with open(log, "wb") as file:
-        process = subprocess.Popen(
-            [*REMOTE, "--stdio", "--log-level", "debug"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file,
-            bufsize=0, env=environment(SWEREX_AUTH_TOKEN=KEY),
-        )  # fmt: skip
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout):
-            assert stream is not None
-            with contextlib.suppress(OSError):
-                stream.close()
-
-
 def test_frames_over_standard_input_and_output(tmp_path: Path, family: Family) -> None:
-    with over_stdio(tmp_path / "log") as process:
-        client = Frames(process)
+    with open(tmp_path / "log", "wb") as log, over_stdio(log, SWEREX_AUTH_TOKEN=KEY) as client:
         client.request(1, "execute", command="echo out; echo err >&2; cat; env; ls -l /proc/$PPID/fd/[012]", shell=True)
         answer = client.receive(RESULT)[-1]
         assert answer["exit_code"] == 0 and answer["stderr"] == "err\n"
@@ -406,8 +379,7 @@ def test_frames_over_standard_input_and_output(tmp_path: Path, family: Family) -
 
 @pytest.mark.parametrize("how", ["end of input", "signal"])
 def test_the_end_of_standard_input_or_a_signal_is_the_end(tmp_path: Path, family: Family, how: str) -> None:
-    with over_stdio(tmp_path / "log") as process:
-        client = Frames(process)
+    with open(tmp_path / "log", "wb") as log, over_stdio(log, SWEREX_AUTH_TOKEN=KEY) as client:
         client.request(1, "create_session", session_type="bash")
         client.receive(RESULT)
         client.request(
@@ -415,15 +387,12 @@ def test_the_end_of_standard_input_or_a_signal_is_the_end(tmp_path: Path, family
         )
         client.request(3, "execute", command="sleep 1003", shell=True)
         until(lambda: len([c for c in family.living().values() if "sleep 100" in c]) >= 3)
-        assert process.stdin is not None
         if how == "signal":
-            process.terminate()
+            client.process.terminate()
             assert {client.receive(ERROR)[-1]["class_path"].rpartition(".")[2] for _ in range(2)} == {
                 "RuntimeClosedError"
             }
             client.receive(GOODBYE)
-        else:
-            process.stdin.close()
-        assert process.wait(DEADLINE) == 0
+        assert client.end() == 0
         assert not family.left()
         assert "Traceback" not in (tmp_path / "log").read_text()

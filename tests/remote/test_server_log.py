@@ -14,7 +14,7 @@ from typing import IO, Any
 import pytest
 
 from swerex_c.remote.wire.protocol import ERROR
-from tests.support.frames_tools import Frames
+from tests.support.frames_tools import over_stdio
 from tests.support.server_process import KEY, REMOTE, Server, environment
 from tests.support.wait import DEADLINE
 
@@ -92,27 +92,16 @@ def test_a_late_reader_learns_how_many_lines_were_dropped(form: str) -> None:
 
 @pytest.mark.slow
 def test_a_server_on_standard_streams_goes_on_without_a_reader_of_its_log(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [*REMOTE, "--stdio"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-        env=environment(),
-    )  # fmt: skip
-    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-    try:
-        client = Frames(process)
+    with over_stdio(subprocess.PIPE) as client:
         for number in range(1, 1001):
             client.request(number, "read_file", path=str(tmp_path / "missing"))
             client.receive(ERROR)
-        process.stdin.close()
-        assert process.wait(DEADLINE) == 0
-        lines = process.stderr.read().decode().splitlines()
-        assert sum(map(len, lines)) > PIPE_BYTES * 0.9, "the pipe was full"
-        for line in lines[:-1]:
-            assert LINE.fullmatch(line), line
-    finally:
-        process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout, process.stderr):
-            stream.close()
+        assert client.end() == 0
+        assert client.process.stderr is not None
+        lines = client.process.stderr.read().decode().splitlines()
+    assert sum(map(len, lines)) > PIPE_BYTES * 0.9, "the pipe was full"
+    for line in lines[:-1]:
+        assert LINE.fullmatch(line), line
 
 
 # What else a server's process prints

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +34,7 @@ from swerex_c.remote.wire.protocol import (
     new_decoder,
 )
 from swerex_c.runtime.local import LocalRuntime
-from tests.support.server_process import KEY, upgrade
+from tests.support.server_process import KEY, REMOTE, environment, upgrade
 from tests.support.wait import DEADLINE, until_async
 
 NAME = b"0123456789abcdef"
@@ -342,27 +342,48 @@ class Frames:
         self.process = process
         self.decoder = new_decoder()
         self.frames: list[Any] = []
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(upgrade())
+        self.write(upgrade())
         head = b""
         while not head.endswith(b"\r\n\r\n"):
-            head += os.read(process.stdout.fileno(), 1)
+            head += self.read(1)
         assert head.startswith(b"HTTP/1.1 101 ")
 
-    def send(self, frame: list[Any]) -> None:
+    def write(self, data: bytes) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(encode(frame))
+        self.process.stdin.write(data)
+
+    def read(self, size: int = 65536) -> bytes:
+        assert self.process.stdout is not None
+        data = os.read(self.process.stdout.fileno(), size)
+        assert data, "the server has closed its standard output"
+        return data
 
     def request(self, number: int, method: str, **payload: Any) -> None:
-        self.send(request(number, method, payload, number))
+        self.write(encode(request(number, method, payload, number)))
 
     def receive(self, kind: int) -> list[Any]:
         """The next frame, which must be of this kind. Nothing but frames may come."""
-        assert self.process.stdout is not None
         while not self.frames:
-            data = os.read(self.process.stdout.fileno(), 65536)
-            assert data, "the server has closed its standard output"
-            self.frames += self.decoder.feed(data)
+            self.frames += self.decoder.feed(self.read())
         frame: list[Any] = self.frames.pop(0)
         assert frame[0] == kind, frame
         return frame
+
+    def end(self) -> int:
+        """Close the server's standard input, and return its exit code."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        return self.process.wait(DEADLINE)
+
+
+@contextlib.contextmanager
+def over_stdio(log: Any, **env: str) -> Iterator[Frames]:
+    """A client of a server on standard streams, whose standard error is `log`."""
+    with subprocess.Popen(
+        [*REMOTE, "--stdio", "--log-level", "debug"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+        bufsize=0, env=environment(**env),
+    ) as process:  # fmt: skip
+        try:
+            yield Frames(process)
+        finally:
+            process.kill()
