@@ -23,10 +23,7 @@ __all__ = [
     "DeploymentStartupError",
     "DockerPullError",
     "DummyOutputsExhaustedError",
-    "EnvironmentLostError",
-    "EnvironmentMemoryLimitError",
     "EnvironmentStartError",
-    "EnvironmentTimeLimitError",
     "InvalidInputError",
     "MemoryLimitError",
     "NoExitCodeError",
@@ -209,7 +206,7 @@ class SandboxLostError(SwerexException, RuntimeError):
 
 
 class TimeLimitError(SandboxLostError):
-    """The environment reached its time limit and was ended with everything in it."""
+    """The environment reached its time limit, or that of its use in a pool, and was ended with everything in it."""
 
 
 class MemoryLimitError(SandboxLostError):
@@ -350,24 +347,6 @@ class EnvironmentStartError(DeploymentStartupError):
     def __init__(self, message: str = "The environment could not be started", *, attempts: int = 1):
         super().__init__(message)
         self.attempts = attempts
-
-
-class EnvironmentLostError(SandboxLostError):
-    """The environment of a pool ended while it was in use.
-
-    Commands that ran in it may have been executed in part; the pool runs none of them again.
-    """
-
-
-class EnvironmentTimeLimitError(EnvironmentLostError):
-    """The environment was ended because it reached a time limit.
-
-    The limit is the pool's `time_limit`, or the environment's own.
-    """
-
-
-class EnvironmentMemoryLimitError(EnvironmentLostError):
-    """The environment exceeded its own memory limit and was ended."""
 
 
 # Tests and the swap

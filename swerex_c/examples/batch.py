@@ -37,11 +37,11 @@ from swerex_c.examples.tasks import Task, demo_tasks, read_tasks
 from swerex_c.exceptions import (
     BashIncorrectSyntaxError,
     CommandTimeoutError,
-    EnvironmentLostError,
-    EnvironmentMemoryLimitError,
-    EnvironmentTimeLimitError,
     InvalidInputError,
+    MemoryLimitError,
+    SandboxLostError,
     SwerexException,
+    TimeLimitError,
 )
 from swerex_c.interfaces import AbstractRuntime
 from swerex_c.models import BashAction, BashInterruptAction, Command, CreateBashSessionRequest, UploadRequest
@@ -53,7 +53,7 @@ __all__ = ["Result", "ResultFile", "SetupFailedError", "app", "main", "run_batch
 
 _ERRORS, _USAGE, _INTERRUPTED, _TERMINATED = 1, 2, 130, 143
 
-_LIMITS = (EnvironmentTimeLimitError, EnvironmentMemoryLimitError)
+_LIMITS = (TimeLimitError, MemoryLimitError)
 
 _KEPT = 4000
 """Number of characters kept from the end of a check's output."""
@@ -247,7 +247,7 @@ async def _result_of(task: Task, pool: Pool, attempts: int) -> Result:
         except Exception as error:
             result.error, result.message = type(error).__name__, str(error)[:_KEPT]
             result.outcome = "limit" if isinstance(error, _LIMITS) else "error"
-            if result.outcome == "limit" or not isinstance(error, EnvironmentLostError):
+            if result.outcome == "limit" or not isinstance(error, SandboxLostError):
                 break
     result.seconds = round(time.monotonic() - begin, 4)
     return result

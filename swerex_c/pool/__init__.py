@@ -17,8 +17,8 @@ An environment goes through these states, and counts towards `size` in all of th
 
 Each user gets a fresh one. To use an environment for several tasks, run them in one block.
 
-The pool never runs a user's commands again: if an environment dies in use, its user gets an `EnvironmentLostError`,
-and the next user gets another environment.
+The pool never runs a user's commands again: if an environment dies in use, its user gets a `SandboxLostError`, and the
+next user gets another environment.
 
 A pool belongs to the event loop in which it is first used. Its state changes only between two awaits of that loop, so
 it needs no locks; use from another loop is refused. When `asyncio.run` ends, the environments of a pool that was not

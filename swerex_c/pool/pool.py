@@ -19,12 +19,8 @@ from typing import TYPE_CHECKING, Self
 from swerex_c.exceptions import (
     ConnectionLostError,
     DeploymentNotStartedError,
-    EnvironmentLostError,
-    EnvironmentMemoryLimitError,
     EnvironmentStartError,
-    EnvironmentTimeLimitError,
     InvalidInputError,
-    MemoryLimitError,
     PoolClosedError,
     PoolError,
     PoolFullError,
@@ -41,12 +37,10 @@ from swerex_c.exceptions import (
 from swerex_c.interfaces import AbstractDeployment
 from swerex_c.pool.environment import Environment, Member, State
 from swerex_c.pool.start import finish_within, is_worth_retrying, pause_after
-from swerex_c.pool.stats import Counts, PoolStats, Times, register
+from swerex_c.pool.stats import Counts, PoolStats, Times
 from swerex_c.utils.log import get_logger
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
-
     from swerex_c.deployment.config import DeploymentConfig
 
 __all__ = ["Environment", "Pool", "PoolStats", "Times"]
@@ -141,7 +135,6 @@ class Pool:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
-        self._unregister: Callable[[], None] | None = None
 
     # Methods for callers
 
@@ -164,7 +157,7 @@ class Pool:
         Args:
             wait_timeout: seconds to wait for an environment; None means no limit.
             time_limit: seconds that the environment may be in use. Then it is ended, and the block is cancelled and
-                raises `EnvironmentTimeLimitError`; None means no limit.
+                raises `TimeLimitError`; None means no limit.
 
         Entering waits in the queue, and raises:
             PoolFullError: if the queue is full.
@@ -174,9 +167,8 @@ class Pool:
             PoolError: in another event loop than that of the pool.
 
         Leaving ends the environment in the background, and raises:
-            EnvironmentTimeLimitError: if the environment reached `time_limit` or its own time limit.
-            EnvironmentMemoryLimitError: if the environment was ended at its memory limit.
-            EnvironmentLostError: instead of an error of the runtime if the environment is no longer alive.
+            TimeLimitError: if the environment reached `time_limit`.
+            SandboxLostError: instead of an error of the runtime if the environment is no longer alive.
             PoolClosedError: if the pool was closed during the block.
         """
         member = await self._acquire(wait_timeout)
@@ -187,14 +179,14 @@ class Pool:
                 async with asyncio.timeout(time_limit) as limit:
                     if (end := limit.when()) is not None:  # the environment ends even if the block does not
                         loop = asyncio.get_running_loop()
-                        timer = loop.call_at(end, self._take_away, member, EnvironmentTimeLimitError)
+                        timer = loop.call_at(end, self._take_away, member, TimeLimitError)
                     yield environment
             finally:
                 environment._returned = True
                 if timer is not None:
                     timer.cancel()
                 if limit.expired():
-                    self._take_away(member, EnvironmentTimeLimitError)
+                    self._take_away(member, TimeLimitError)
         except BaseException as error:
             await self._take_back(member, time_limit, error)
             raise
@@ -213,17 +205,6 @@ class Pool:
             ending=states[State.ENDING],
             counts=copy.deepcopy(self._counts),
         )
-
-    def show_metrics(self, registry: CollectorRegistry | None = None) -> None:
-        """Register the pool with a Prometheus registry until the pool is closed.
-
-        None is the default registry.
-
-        Raises:
-            NotAvailableError: if prometheus-client is not installed.
-        """
-        if self._unregister is None:
-            self._unregister = register(self.name, self.stats, registry)
 
     async def close(self) -> None:
         """End every environment, including those in use, and wait until they have ended.
@@ -301,7 +282,7 @@ class Pool:
             error: exception that the user's block has raised, which the caller raises again.
 
         Raises:
-            PoolClosedError, EnvironmentLostError: as `environment`, in place of `error`.
+            PoolClosedError, SandboxLostError: as `environment`, in place of `error`.
         """
         lost = None
         try:
@@ -314,14 +295,13 @@ class Pool:
                 self._end(member)
         if error is not None and not isinstance(error, Exception):
             return  # a cancellation by other code, or the exit of the process
-        if member.taken is EnvironmentTimeLimitError:
-            raise EnvironmentTimeLimitError(
-                f"{member.name} was in use for {seconds:g} seconds (time_limit), and was ended"
-            ) from error
+        if member.taken is TimeLimitError:
+            told = f"{member.name} was in use for {seconds:g} seconds (time_limit), and was ended"
+            raise TimeLimitError(told) from error
         if member.taken is not None:
             raise member.taken(f"The {self.name} was closed while {member.name} was in use") from error
-        if lost is not None:
-            raise _lost_class(error)(f"{member.name} was lost while it was in use: {lost}") from error
+        if lost is not None and not isinstance(error, SandboxLostError):
+            raise SandboxLostError(f"{member.name} was lost while it was in use: {lost}") from error
 
     def _timeout_message(self, seconds: float | None) -> str:
         stats = self.stats()
@@ -384,7 +364,7 @@ class Pool:
         """End a member that is in use, and record `why` for its user."""
         if member.state is State.IN_USE:
             member.taken = why
-            self._counts.time_limits += why is EnvironmentTimeLimitError
+            self._counts.time_limits += why is TimeLimitError
             self._end(member)
 
     def _end(self, member: Member) -> None:
@@ -518,9 +498,6 @@ class Pool:
     async def _await_end(self) -> None:
         if tasks := [member.task for member in self._members if member.task is not None]:
             await asyncio.wait(tasks)
-        if self._unregister is not None:
-            self._unregister()
-            self._unregister = None
 
     def _states(self) -> Counter[State]:
         return Counter(member.state for member in self._members)
@@ -528,10 +505,3 @@ class Pool:
     def _time(self) -> float:
         assert self._loop is not None
         return self._loop.time()
-
-
-def _lost_class(error: BaseException | None) -> type[EnvironmentLostError]:
-    """Return the exception class for a lost environment. A limit has its own class, as a retry would hit it again."""
-    if isinstance(error, MemoryLimitError):
-        return EnvironmentMemoryLimitError
-    return EnvironmentTimeLimitError if isinstance(error, TimeLimitError) else EnvironmentLostError

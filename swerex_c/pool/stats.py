@@ -1,20 +1,10 @@
-"""Statistics of a pool, and their export to Prometheus.
-
-The export needs the optional package prometheus-client.
-"""
+"""Statistics of a pool."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
-from swerex_c.exceptions import NotAvailableError
-
-if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
-
-__all__ = ["Counts", "PoolStats", "Times", "register"]
+__all__ = ["Counts", "PoolStats", "Times"]
 
 
 @dataclass
@@ -98,50 +88,3 @@ class PoolStats:
     in_use: int
     ending: int
     counts: Counts
-
-
-class _Collector:
-    """Prometheus collector that reads the statistics of one pool on each scrape."""
-
-    def __init__(self, name: str, stats: Callable[[], PoolStats]):
-        self._name = name
-        self._stats = stats
-
-    def collect(self) -> Iterator[Any]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
-
-        labels = ["pool"]
-        stats = dict(vars(self._stats()))
-        counts = vars(stats.pop("counts"))
-        for name, value in {**stats, **counts}.items():
-            family = f"swerex_pool_{name}"
-            if isinstance(value, Times):
-                summary = SummaryMetricFamily(family, f"Durations: {name}.", labels=labels)
-                summary.add_metric([self._name], value.count, value.sum)
-                yield summary
-            else:
-                kind, text = (CounterMetricFamily, "Total") if name in counts else (GaugeMetricFamily, "Now")
-                metric = kind(family, f"{text}: {name}.", labels=labels)
-                metric.add_metric([self._name], value)
-                yield metric
-
-
-def register(name: str, stats: Callable[[], PoolStats], registry: CollectorRegistry | None) -> Callable[[], None]:
-    """Register a collector of a pool's statistics with a Prometheus registry; return a function that unregisters it.
-
-    Args:
-        name: value of the label `pool`.
-        registry: None is the default registry.
-
-    Raises:
-        NotAvailableError: if prometheus-client is not installed.
-    """
-    try:
-        from prometheus_client import REGISTRY
-    except ImportError:
-        msg = "Metrics of a pool need the package prometheus-client: pip install 'swerex-c[metrics]'"
-        raise NotAvailableError(msg) from None
-    target = REGISTRY if registry is None else registry
-    collector = _Collector(name, stats)
-    target.register(collector)
-    return lambda: target.unregister(collector)

@@ -105,7 +105,7 @@ def test_errors_by_kind_and_retrying_them(tmp_path: Path) -> None:
     assert code == 1
     assert {id: (result.outcome, result.error) for id, result in found.items()} == {
         "setup": ("error", "SetupFailedError"),
-        "slow": ("limit", "EnvironmentTimeLimitError"),
+        "slow": ("limit", "TimeLimitError"),
         "good": ("resolved", ""),
         "bad": ("failed", ""),
         "ends": ("error", "SessionDiedError"),
@@ -184,9 +184,9 @@ async def test_a_task_whose_environment_is_lost_is_done_again_as_a_whole(tmp_pat
 @pytest.mark.parametrize(
     ("why", "told", "attempts"),
     [
-        (TimeLimitError, ("limit", "EnvironmentTimeLimitError"), 1),
-        (MemoryLimitError, ("limit", "EnvironmentMemoryLimitError"), 1),
-        (SandboxLostError, ("error", "EnvironmentLostError"), 3),
+        (TimeLimitError, ("limit", "TimeLimitError"), 1),
+        (MemoryLimitError, ("limit", "MemoryLimitError"), 1),
+        (SandboxLostError, ("error", "SandboxLostError"), 3),
     ],
 )
 async def test_a_limit_is_a_result_and_a_loss_is_not(

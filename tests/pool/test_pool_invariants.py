@@ -14,7 +14,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from swerex_c.deployment.dummy import DummyDeployment
 from swerex_c.exceptions import (
     DeploymentStartupError,
-    EnvironmentLostError,
     EnvironmentStartError,
     PoolClosedError,
     PoolFullError,
@@ -86,7 +85,7 @@ class Caller:
             return "done"
         except PoolFullError:
             return "full"
-        except (EnvironmentStartError, EnvironmentLostError) as error:
+        except (EnvironmentStartError, SandboxLostError) as error:
             return type(error).__name__
         except PoolClosedError:
             return "closed"

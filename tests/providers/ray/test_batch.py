@@ -99,8 +99,8 @@ TAKE = f"{sys.executable} -c 'x = bytearray(1 << 30)'; sleep 1000"
 @pytest.mark.parametrize(
     ("limit", "tasks", "error"),
     [
-        ({"time_limit": 20}, {"late": "sleep 1000"}, "EnvironmentTimeLimitError"),
-        ({"memory_limit": 500 << 20}, {"late": TAKE, "good": "true"}, "EnvironmentMemoryLimitError"),
+        ({"time_limit": 20}, {"late": "sleep 1000"}, "TimeLimitError"),
+        ({"memory_limit": 500 << 20}, {"late": TAKE, "good": "true"}, "MemoryLimitError"),
     ],
     ids=["time", "memory"],
 )
