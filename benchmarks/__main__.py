@@ -15,13 +15,12 @@ from swerex_c.bench import report
 from swerex_c.bench import rows as local
 from swerex_c.bench.command import contenders, peers_python, with_status
 from swerex_c.bench.machine import first_line
-from swerex_c.bench.measure import Contender, Found, Row, Setting, measure
+from swerex_c.bench.measure import Contender, Row, Run
 from swerex_c.exceptions import InvalidInputError
 
 from . import docker, pictures, record, remote
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
+ROOT = Path(__file__).resolve().parents[1]
 
 USAGE = """python -m benchmarks [--only ROW,...] [--seconds N]   measure, keep a record
        python -m benchmarks --answers [--only ROW,...]      ask each row once, look at the answers alone
@@ -74,20 +73,19 @@ def engines(arguments: argparse.Namespace, rows: list[Row], stack: contextlib.Ex
     if peers is None and not arguments.no_peers and not arguments.answers:
         peers = with_status(lambda show: peers_python(ROOT / ".cache" / "peers", show))
     found = contenders(peers, output_limit=LARGE)
-    packages = (str(HERE),)
     directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="swerex-c-bench-"))
-    found.append(Contender(local.PLAIN_C, "benchmarks.floor:PlainC", {"directory": directory}, packages=packages))
+    found.append(Contender(local.PLAIN_C, "benchmarks.floor:PlainC", {"directory": directory}))
     if any(row.key.startswith("remote-") for row in rows):
-        found += remote.contenders(peers, packages)
+        found += remote.contenders(peers)
     if any(row.key.startswith("docker-") for row in rows):
         try:
-            found += docker.contenders(peers, packages, stack)
+            found += docker.contenders(peers, stack)
         except RuntimeError as error:
             print(f"benchmarks: {error}", file=sys.stderr)
     return found
 
 
-def answers(found: Found) -> int:
+def answers(found: Run) -> int:
     """Print whether each engine answered each row rightly, and return the exit status."""
     good = True
     for row in found.rows:
@@ -98,14 +96,14 @@ def answers(found: Found) -> int:
     return 0 if good and any(row.turns for row in found.rows) else 1
 
 
-def keep(found: Found, setting: Setting) -> None:
+def keep(found: Run) -> None:
     """Keep a record with its tables and pictures."""
     about: dict[str, Any] = {
         "compiler": first_line(os.environ.get("CC", "cc"), "--version"),
         "commit": first_line("git", "-C", str(ROOT), "describe", "--always", "--dirty"),
         "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
     }
-    data = report.as_data(found, setting, **about)
+    data = report.as_data(found, **about)
     path = record.write(data)
     tables = ["# A run of the benchmarks", "", f"Commit {about['commit']}, made by `{about['command']}`.", "", "```"]
     path.with_name("tables.md").write_text("\n".join([*tables, *report.lines(found), "```", ""]))
@@ -117,13 +115,13 @@ def run(arguments: argparse.Namespace) -> int:
     rows = chosen(arguments)
     with contextlib.ExitStack() as stack:
         found = engines(arguments, rows, stack)
-        setting = Setting(found, arguments.seconds, arguments.rounds, once=arguments.answers, seed=arguments.seed)
-        results = with_status(lambda show: measure(setting, rows, show))
+        results = Run(found, arguments.seconds, arguments.rounds, once=arguments.answers, seed=arguments.seed)
+        with_status(lambda show: results.measure(rows, show))
     if arguments.answers:
         return answers(results)
     print(*report.lines(results), sep="\n")
     if not arguments.no_record:
-        keep(results, setting)
+        keep(results)
     return 130 if results.interrupted else 0 if report.is_good(results) else 1
 
 

@@ -27,7 +27,7 @@ PORT = 8000
 """Port of SWE-ReX's server; so it has one container at a time."""
 
 
-def contenders(peers: str | None, packages: tuple[str, ...], stack: contextlib.ExitStack) -> list[Contender]:
+def contenders(peers: str | None, stack: contextlib.ExitStack) -> list[Contender]:
     """Start a Docker engine that `stack` ends, and return what drives it.
 
     Raises:
@@ -41,8 +41,7 @@ def contenders(peers: str | None, packages: tuple[str, ...], stack: contextlib.E
         image = images.provide(engine, "debian-rex")
     except needs.Lacking as lack:
         raise RuntimeError(f"no Docker engine: this machine lacks {lack}") from None
-    variables = {"PATH": engine.environment["PATH"], "PYTHONPATH": packages[0].rpartition("/")[0]}
-    variables |= {key: it for key, it in engine.environment.items() if key.startswith("DOCKER_")}
+    variables = {key: it for key, it in engine.environment.items() if key == "PATH" or key.startswith("DOCKER_")}
     found = [
         Contender(OURS, "benchmarks.docker:Container", {"package": "swerex_c", "image": image}),
         Contender(PROGRAM, "benchmarks.docker:DockerProgram", {"image": image}),
@@ -51,7 +50,7 @@ def contenders(peers: str | None, packages: tuple[str, ...], stack: contextlib.E
         options = {"package": "swerex", "image": image, "port": PORT}
         found.append(Contender(SWEREX, "benchmarks.docker:Container", options, peers))
     for contender in found:
-        contender.packages, contender.variables = packages, {**variables, "SWEREX_C_SWAP": "0"}
+        contender.variables = {**variables, "SWEREX_C_SWAP": "0"}
     return found
 
 

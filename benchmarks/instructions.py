@@ -20,12 +20,13 @@ import statistics
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from swerex_c.bench.engines import Answer, Engine, Ours
-from swerex_c.bench.machine import environment, first_line, work_directory
+from swerex_c.bench.machine import environment, first_line
 from swerex_c.bench.rows import ACTIONS
 
 from .floor import build
@@ -262,7 +263,8 @@ def counted() -> dict[str, float]:
     """
     if shutil.which("valgrind") is None or not Path("/usr/include/valgrind/callgrind.h").exists():
         raise RuntimeError("no valgrind: install valgrind (Debian)")
-    with work_directory() as directory:
+    with tempfile.TemporaryDirectory(prefix="swerex-c-bench-") as name:
+        directory = Path(name)
         switch, dumps = build("instructions.c", directory, "-shared", "-fPIC"), directory / "counts"
         variables = environment(directory, PYTHONHASHSEED="0", PYTHONPATH=str(ROOT))
         command = ["unshare", "--map-root-user", "--pid", "--fork", "--mount-proc"]  # the end of a session looks at all

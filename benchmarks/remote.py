@@ -34,7 +34,7 @@ START_SECONDS = 30.0
 MEGABYTES = 100
 
 
-def contenders(peers: str | None, packages: tuple[str, ...]) -> list[Contender]:
+def contenders(peers: str | None) -> list[Contender]:
     """Return the clients, each with its server; those of SWE-ReX if there is an interpreter with the peers."""
     ours = [sys.executable, "-m", "swerex_c.server"]
     found = [Contender(REMOTE, "benchmarks.remote:Remote", {"package": "swerex_c", "server": ours})]
@@ -44,9 +44,6 @@ def contenders(peers: str | None, packages: tuple[str, ...]) -> list[Contender]:
         for name, server in ((MIXED, ours), (SWEREX, theirs)):
             options = {"package": "swerex", "server": server}
             found.append(Contender(name, "benchmarks.remote:Remote", options, peers, swap))
-    for contender in found:
-        contender.packages = packages
-        contender.variables = {**(contender.variables or {}), "PYTHONPATH": packages[0].rpartition("/")[0]}
     return found
 
 
@@ -136,7 +133,7 @@ class RemoteOperations(Operations):
     async def upload(self, path: str, count: int, seconds: float) -> Result:
         """Measure the upload of a file, which must be the same at the server."""
         engine: Any = self.engine
-        copy, content = Path(f"{path}-{self.unique}"), Path(path).read_bytes()
+        copy, content = Path(tempfile.gettempdir(), f"upload-{self.unique}"), Path(path).read_bytes()
 
         async def one() -> tuple[float, bool]:
             copy.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from swerex_c.deployment.config import DeploymentConfig
 from swerex_c.exceptions import InvalidInputError
 
 from . import report, rows
-from .measure import Contender, Setting, measure
+from .measure import Contender, Run
 
 __all__ = ["contenders", "peers_python", "run", "with_status"]
 
@@ -92,7 +92,6 @@ def run(
     peers: bool,
     peers_interpreter: Path | None,
     target: tuple[DeploymentConfig, str] | None,
-    seed: int,
 ) -> int:
     """Run the benchmark, show its results, and return the exit status.
 
@@ -122,16 +121,15 @@ def run(
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         python = with_status(lambda show: peers_python(cache / "swerex-c" / "peers", show))
     config, name = target or (None, "")
-    setting = Setting(contenders(python, config), seconds, seed=seed)
-    setting.rounds = 5 if seconds >= 30 else 3 if seconds >= 10 else 1
+    found = Run(contenders(python, config), seconds, rounds=5 if seconds >= 30 else 3 if seconds >= 10 else 1)
     chosen = [row for row in rows.all_rows() if row.key in (only or rows.KEYS)]
-    found = with_status(lambda show: measure(setting, chosen, show))
+    with_status(lambda show: found.measure(chosen, show))
     if target and rows.TARGET in found.absent:
         print(f"swerex-c: {name}: {found.absent[rows.TARGET]}", file=sys.stderr)
     if out is not sys.stdout:
         print(*report.lines(found, name), sep="\n")
     if out:
-        print(json.dumps(report.as_data(found, setting, target=name), indent=1), file=out, flush=True)
+        print(json.dumps(report.as_data(found, target=name), indent=1), file=out, flush=True)
     if found.interrupted:
         print("swerex-c: interrupted; the results are those until then", file=sys.stderr)
         return 128 + signal.SIGINT

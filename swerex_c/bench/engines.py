@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import importlib
 import json
 import os
@@ -198,11 +197,6 @@ def read_answer(fd: int) -> Answer:
             return output[: output.rindex(b"\x1e")], int(found[1])
 
 
-def _take_terminal() -> None:
-    """Make standard input the controlling terminal, so that ^C interrupts. Runs in the child."""
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
 class Terminals(Engine):
     """Base class of engines that start bash on a terminal by hand."""
 
@@ -254,9 +248,7 @@ class BareTerminal(RawTerminals):
         fd, slave = os.openpty()
         try:
             plain_terminal(slave)
-            process = subprocess.Popen(
-                self.command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, preexec_fn=_take_terminal
-            )
+            process = subprocess.Popen(self.command, preexec_fn=lambda: os.login_tty(slave))
         except BaseException:
             os.close(fd)
             raise

@@ -1,31 +1,23 @@
-"""Machine of a benchmark: description, directory, variables, files of output."""
+"""Machine of a benchmark: description, variables, files of output."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-import fcntl
 import os
 import platform
 import re
 import shutil
 import subprocess
-import tempfile
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["MEGABYTE", "environment", "first_line", "machine", "make_file", "work_directory"]
+__all__ = ["MEGABYTE", "environment", "first_line", "machine", "make_file"]
 
 MEGABYTE = 1_000_000
 """Bytes of a megabyte."""
 
 LINE = "{:08d} the quick brown fox jumps over the lazy dog 0123456789\n"
 """Line of 64 bytes with a number, so that a lost, duplicated or moved piece is detected."""
-
-_PREFIX, _LOCK = "swerex-c-bench-", "lock"
-_OLD = 60.0
-"""Age in seconds after which an unlocked directory cannot be one that a run is just creating."""
 
 
 def first_line(*command: str) -> str:
@@ -72,40 +64,17 @@ def environment(directory: Path, **more: str) -> dict[str, str]:
     return found
 
 
-@contextlib.contextmanager
-def work_directory() -> Iterator[Path]:
-    """Yield a temporary directory, in memory if possible.
-
-    In memory, `cat FILE` measures the terminal and not a disk.
-    """
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
-    _remove_abandoned(Path(where))
-    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=where) as name, open(f"{name}/{_LOCK}", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield Path(name)
-
-
-def _remove_abandoned(where: Path) -> None:
-    """Remove the directories of killed runs, because they occupy memory and no other cleanup removes them."""
-    for path in where.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > _OLD:
-                with open(path / _LOCK) as lock:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(path)
-
-
-def make_file(path: Path, megabytes: int, end: str = "\n") -> str:
-    """Write a file of numbered lines, unless it is there, and return its path.
+def make_file(megabytes: int, end: str = "\n") -> int:
+    """Return the descriptor of a file of numbered lines. It is in memory, so `cat` measures the terminal, not a disk.
 
     Args:
         megabytes: size of the file, if `end` is one character.
         end: end of each line.
     """
-    if not path.exists():
-        count = megabytes * MEGABYTE // len(LINE.format(0))
-        with path.open("w") as out:
-            for start in range(0, count, 10_000):
-                lines = "".join([LINE.format(i) for i in range(start, min(start + 10_000, count))])
-                out.write(lines.replace("\n", end))
-    return str(path)
+    count = megabytes * MEGABYTE // len(LINE.format(0))
+    file = os.memfd_create("swerex-c-bench")
+    with open(file, "w", closefd=False) as out:
+        for start in range(0, count, 10_000):
+            lines = "".join([LINE.format(i) for i in range(start, min(start + 10_000, count))])
+            out.write(lines.replace("\n", end))
+    return file

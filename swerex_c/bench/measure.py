@@ -17,16 +17,17 @@ import select
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .machine import environment, make_file, work_directory
+from .machine import environment, make_file
 from .worker import Result
 
-__all__ = ["NO_TIME", "Contender", "Found", "Row", "Setting", "Turn", "WorkerError", "measure", "percentile"]
+__all__ = ["NO_TIME", "Contender", "Row", "Run", "Turn"]
 
 NO_TIME = "left out: there was no time for it"
 
@@ -45,19 +46,8 @@ LATE = 0.5
 FILES = 8192
 """Descriptors that 1,000 sessions may need, of this process's and the workers' limit."""
 
-PACKAGE = str(Path(__file__).resolve().parents[1])
-
-# Load this package from where it is in an interpreter that may not have it, without the packages beside it.
-BOOT = """\
-import importlib.util, sys
-for path in sys.argv[1:]:
-    name = path.rpartition("/")[2]
-    spec = importlib.util.spec_from_file_location(name, path + "/__init__.py")
-    sys.modules[name] = package = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(package)
-from swerex_c.bench.worker import serve
-serve()
-"""
+# The interpreter of an engine need not have this package. It gets it alone, without the packages beside it.
+BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from swerex_c.bench.worker import serve; serve()"
 
 
 class WorkerError(Exception):
@@ -76,9 +66,6 @@ class Contender:
     python: str = sys.executable
     variables: dict[str, str] | None = field(default_factory=dict)
     """Additional variables; None gives it the caller's environment, such as the home that clients of ssh need."""
-
-    packages: tuple[str, ...] = ()
-    """Directories of packages besides this one that the process must have."""
 
 
 @dataclass
@@ -169,38 +156,6 @@ class Row:
         return line
 
 
-@dataclass
-class Setting:
-    """Settings of a run."""
-
-    contenders: list[Contender]
-    seconds: float
-    """Budget of time, without the start and the end of the engines."""
-
-    rounds: int = 5
-    once: bool = False
-    """True to take one sample of each turn, whatever time that takes."""
-
-    seed: int = 1
-
-
-@dataclass
-class Found:
-    """Results of a run."""
-
-    rows: list[Row]
-    absent: dict[str, str] = field(default_factory=dict)
-    """Engines that are not available, or no longer available, with the reason."""
-
-    versions: dict[str, str] = field(default_factory=dict)
-    seconds: float = 0.0
-    load: float = 0.0
-    """Load of the machine before the run."""
-
-    interrupted: bool = False
-    """True if ^C ended the run."""
-
-
 class Worker:
     """Process with an engine. It has its own process session, so that ^C on the terminal reaches only the driver."""
 
@@ -213,8 +168,13 @@ class Worker:
         variables = dict(os.environ)
         if contender.variables is not None:
             variables = environment(directory, HISTFILE="/dev/null", TMPDIR=str(directory), **contender.variables)
-        command = [contender.python, "-c", BOOT, PACKAGE, *contender.packages]
         variables["SWE_REX_LOG_STREAM_LEVEL"] = "CRITICAL"
+        packages = directory / "packages"
+        packages.mkdir(exist_ok=True)
+        for name in {"swerex_c", contender.kind.partition(".")[0]}:
+            if not (packages / name).exists():
+                (packages / name).symlink_to(sys.modules[name].__path__[0])
+        command = [contender.python, "-c", BOOT, str(packages)]
         pipe = subprocess.PIPE
         try:
             self.process = subprocess.Popen(command, env=variables, stdin=pipe, stdout=pipe, start_new_session=True)
@@ -260,119 +220,131 @@ class Worker:
         self.answers.close()
 
 
+@dataclass
 class Run:
-    """Run of a benchmark."""
+    """Run of a benchmark: its settings, and its results after `measure`."""
 
-    def __init__(self, setting: Setting, found: Found, directory: Path, show: Callable[[str], None]) -> None:
-        self.setting, self.found, self.directory, self.show = setting, found, directory, show
-        self.random = random.Random(setting.seed)
-        self.workers: dict[str, Worker] = {}
-        self.begin = time.perf_counter()
+    contenders: list[Contender]
+    seconds: float
+    """Budget of time, without the start and the end of the engines."""
 
-    def left(self) -> float:
-        """Return the seconds of the budget that are left."""
-        return math.inf if self.setting.once else self.begin + self.setting.seconds - time.perf_counter()
+    rounds: int = 5
+    once: bool = False
+    """True to take one sample of each turn, whatever time that takes."""
 
-    def start(self) -> None:
+    seed: int = 1
+    rows: list[Row] = field(default_factory=list)
+    absent: dict[str, str] = field(default_factory=dict)
+    """Engines that are not available, or no longer available, with the reason."""
+
+    versions: dict[str, str] = field(default_factory=dict)
+    took: float = 0.0
+    """Seconds of the run, without the start of the engines."""
+
+    load: float = 0.0
+    """Load of the machine before the run."""
+
+    interrupted: bool = False
+    """True if ^C ended the run."""
+
+    def measure(self, rows: list[Row], show: Callable[[str], None] = lambda _: None) -> None:
+        """Measure rows until the end or ^C. No shell is left then, even after an exception from a signal.
+
+        Args:
+            rows: rows to measure; the turns of engines that the run does not have are removed.
+            show: called with a short description before each turn.
+        """
+        names = {contender.name for contender in self.contenders}
+        for row in rows:
+            row.turns = [turn for turn in row.turns if turn.engine in names]
+        self.rows, self.load = rows, os.getloadavg()[0]
+        self._show, self._begin = show, time.perf_counter()
+        self._workers: dict[str, Worker] = {}
+        self._files: dict[str, int] = {}
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft < FILES:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES, hard), hard))
+        with tempfile.TemporaryDirectory(prefix="swerex-c-bench-") as directory:
+            try:
+                self._start(Path(directory))
+                self._run_turns()
+            except KeyboardInterrupt:
+                self.interrupted = True
+            finally:
+                for worker in self._workers.values():
+                    worker.stop()
+                for worker in self._workers.values():
+                    worker.end()
+                for file in self._files.values():
+                    os.close(file)
+        self.took = time.perf_counter() - self._begin
+
+    def _start(self, directory: Path) -> None:
         """Start the engines concurrently, as most of the time is imports; note those that are not available."""
-        wanted = {turn.engine for row in self.found.rows for turn in row.turns}
-        for contender in self.setting.contenders:
+        wanted = {turn.engine for row in self.rows for turn in row.turns}
+        for contender in self.contenders:
             if contender.name in wanted:
                 try:
-                    self.workers[contender.name] = Worker(contender, self.directory)
+                    self._workers[contender.name] = Worker(contender, directory)
                 except WorkerError as error:
-                    self.found.absent[contender.name] = str(error)
-        for name, worker in list(self.workers.items()):
-            self.show(f"starting {name}")
+                    self.absent[contender.name] = str(error)
+        for name, worker in list(self._workers.items()):
+            self._show(f"starting {name}")
             try:
                 hello = worker.answer(START_SECONDS)
             except WorkerError as error:
                 hello = {"error": str(error)}
             if "ready" in hello:
-                self.found.versions[name] = hello["ready"]
+                self.versions[name] = hello["ready"]
             else:
-                self.lose(name, hello["error"])
-        self.begin = time.perf_counter()
+                self._lose(name, hello["error"])
+        self._begin = time.perf_counter()
 
-    def lose(self, name: str, why: str) -> None:
+    def _lose(self, name: str, why: str) -> None:
         """End the process of an engine that is not, or no longer, available."""
-        self.found.absent[name] = why
-        self.workers.pop(name).end()
+        self.absent[name] = why
+        self._workers.pop(name).end()
 
-    def run(self) -> None:
+    def _run_turns(self) -> None:
         """Run all turns, each with its share of the time that is left."""
-        rounds = 1 if self.setting.once else self.setting.rounds
+        order = random.Random(self.seed)
         schedule: list[tuple[int, Row, Turn]] = []
-        for number in range(rounds):
-            for row in self.found.rows:
+        for number in range(1 if self.once else self.rounds):
+            for row in self.rows:
                 turns = [turn for turn in row.turns if turn.rounds is None or number < turn.rounds]
-                self.random.shuffle(turns)
+                order.shuffle(turns)
                 schedule += [(number, row, turn) for turn in turns]
         for at, (number, row, turn) in enumerate(schedule):
-            left = self.left()
-            time_left = "" if self.setting.once else f"{max(left, 0.0):.0f} s left, "
-            self.show(f"{time_left}{at + 1} of {len(schedule)}: {row.title}: {turn.name}")
-            if turn.engine not in self.workers:
-                row.errors.setdefault(turn.name, self.found.absent[turn.engine])
+            left = math.inf if self.once else self._begin + self.seconds - time.perf_counter()
+            time_left = "" if self.once else f"{max(left, 0.0):.0f} s left, "
+            self._show(f"{time_left}{at + 1} of {len(schedule)}: {row.title}: {turn.name}")
+            if turn.engine not in self._workers:
+                row.errors.setdefault(turn.name, self.absent[turn.engine])
             elif left <= 0:
                 row.errors.setdefault(turn.name, NO_TIME)
             else:
-                self.turn(number, row, turn, left / (len(schedule) - at))
+                self._turn(number, row, turn, left / (len(schedule) - at))
 
-    def turn(self, number: int, row: Row, turn: Turn, seconds: float) -> None:
+    def _turn(self, number: int, row: Row, turn: Turn, seconds: float) -> None:
         """Run a turn for some seconds, and keep its result."""
-        limits, longest = {"count": 1 << 30, "seconds": seconds}, seconds + LATE * self.setting.seconds
-        if self.setting.once:
+        limits, longest = {"count": 1 << 30, "seconds": seconds}, seconds + LATE * self.seconds
+        if self.once:
             limits, longest = {"count": 1, "seconds": 0.0}, ONCE_SECONDS
         request = {"operation": row.operation, **limits, **turn.request}
         if megabytes := request.pop("megabytes", 0):
-            end = " " if request.pop("one_line") else "\n"
-            request["path"] = make_file(self.directory / f"{row.key}", megabytes, end)
-        worker = self.workers[turn.engine]
+            one_line = request.pop("one_line")
+            if row.key not in self._files:
+                self._files[row.key] = make_file(megabytes, " " if one_line else "\n")
+            request["path"] = f"/proc/{os.getpid()}/fd/{self._files[row.key]}"
+        worker = self._workers[turn.engine]
         worker.send(request)
         try:
             result = worker.answer(longest)
         except WorkerError as error:
             row.errors[turn.name] = str(error)
-            self.lose(turn.engine, str(error))
+            self._lose(turn.engine, str(error))
             return
         if "error" in result:
             row.errors[turn.name] = result["error"]
         else:
             row.keep(turn.name, {**result, "round": number})
-
-    def close(self) -> None:
-        """End all engines and the processes that they started."""
-        for worker in self.workers.values():
-            worker.stop()
-        for worker in self.workers.values():
-            worker.end()
-
-
-def measure(setting: Setting, rows: list[Row], show: Callable[[str], None] = lambda _: None) -> Found:
-    """Run the benchmark, and return its results; after ^C, those that there are.
-
-    No shell is left when it ends, even after an exception from a signal.
-
-    Args:
-        rows: rows to measure; the turns of engines that the run does not have are removed.
-        show: called with a short description before each turn.
-    """
-    names = {contender.name for contender in setting.contenders}
-    for row in rows:
-        row.turns = [turn for turn in row.turns if turn.engine in names]
-    found = Found(rows, load=os.getloadavg()[0])
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < FILES:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES, hard), hard))
-    with work_directory() as directory:
-        run = Run(setting, found, directory, show)
-        try:
-            run.start()
-            run.run()
-        except KeyboardInterrupt:
-            found.interrupted = True
-        finally:
-            run.close()
-    found.seconds = time.perf_counter() - run.begin
-    return found

@@ -10,7 +10,7 @@ from typing import Any
 from swerex_c._version import __version__
 
 from .machine import machine
-from .measure import NO_TIME, Found, Row, Setting
+from .measure import NO_TIME, Row, Run
 from .rows import LIMIT, OURS, PEXPECT, PRESTARTED, SWEREX, TARGET, TUNED
 
 __all__ = ["as_data", "duration", "is_good", "lines"]
@@ -57,9 +57,9 @@ def _bar(share: float) -> str:
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
-def _name(found: Found, row: Row, name: str, target: str) -> str:
+def _name(run: Run, row: Row, name: str, target: str) -> str:
     shown = target if name == TARGET else name
-    if name == SWEREX and (version := found.versions.get(name)):
+    if name == SWEREX and (version := run.versions.get(name)):
         shown = f"{name} {version}"
     return f"{shown} (limit)" if name == row.baseline == LIMIT else shown
 
@@ -68,20 +68,20 @@ def _lines(row: Row) -> dict[str, dict[str, Any]]:
     return {turn.name: row.summary(turn.name) for turn in row.turns}
 
 
-def _table(found: Found, target: str) -> Iterator[str]:
+def _table(run: Run, target: str) -> Iterator[str]:
     """Yield a table for each row, with a line for each engine."""
-    for row in found.rows:
+    for row in run.rows:
         lines = {
             turn.name: row.summary(turn.name)
             for turn in row.turns
-            if turn.engine not in found.absent or turn.name in row.results
+            if turn.engine not in run.absent or turn.name in row.results
         }
         measured = [line for line in lines.values() if "error" not in line]
         longest = max(map(_shown_time, measured), default=1.0)
         rate = "" if not measured else "rate" if {"bytes", "per_second"} & set(measured[0]) else "p99"
         yield f"\n{row.title}\n{'':{NAME}} {'median':>{TIME}} {rate:>{RATE}} {'ratio':>{RATIO}}"
         for name, line in lines.items():
-            shown = _name(found, row, name, target)[:NAME]
+            shown = _name(run, row, name, target)[:NAME]
             if "error" in line:
                 yield f"{shown:{NAME}} {line['error']}"
                 continue
@@ -93,43 +93,43 @@ def _table(found: Found, target: str) -> Iterator[str]:
                 yield f"{'':{NAME}} {line['failed']}"
 
 
-def as_data(found: Found, setting: Setting, **more: Any) -> dict[str, Any]:
+def as_data(run: Run, **more: Any) -> dict[str, Any]:
     """Return all results as JSON data, the format of the source tree's records."""
-    rows = {row.key: {"title": row.title, "baseline": row.baseline, "lines": _lines(row)} for row in found.rows}
-    run = {"seconds": setting.seconds, "took": round(found.seconds, 2), "rounds": setting.rounds, "seed": setting.seed}
-    about = {**machine(), "load_before": found.load, "swerex_c": __version__, "versions": found.versions, **more}
-    return {"format": 2, "machine": about, "run": run, "rows": rows, "absent": found.absent, "ok": is_good(found)}
+    rows = {row.key: {"title": row.title, "baseline": row.baseline, "lines": _lines(row)} for row in run.rows}
+    settings = {"seconds": run.seconds, "took": round(run.took, 2), "rounds": run.rounds, "seed": run.seed}
+    about = {**machine(), "load_before": run.load, "swerex_c": __version__, "versions": run.versions, **more}
+    return {"format": 2, "machine": about, "run": settings, "rows": rows, "absent": run.absent, "ok": is_good(run)}
 
 
-def is_good(found: Found) -> bool:
+def is_good(run: Run) -> bool:
     """Check whether every answer was right, and each engine of this package was measured.
 
     Turns that were left out for lack of time are no failure.
     """
-    ours = [(row, turn) for row in found.rows for turn in row.turns if turn.engine in (OURS, PRESTARTED, TARGET)]
+    ours = [(row, turn) for row in run.rows for turn in row.turns if turn.engine in (OURS, PRESTARTED, TARGET)]
     failed = any(row.errors.get(turn.name, NO_TIME) != NO_TIME for row, turn in ours)
     measured = {turn.engine for row, turn in ours if turn.name in row.results}
     missing = {turn.engine for _, turn in ours} - measured - {PRESTARTED}
-    return not failed and not missing and not any(row.wrong for row in found.rows)
+    return not failed and not missing and not any(row.wrong for row in run.rows)
 
 
-def lines(found: Found, target: str = "") -> Iterator[str]:
+def lines(run: Run, target: str = "") -> Iterator[str]:
     """Yield the tables, what the figures do not say, the machine, and the engines that are absent.
 
     Args:
         target: name of the deployment that was measured, if there was one.
     """
     yield _wrapped(LEGEND)
-    yield from _table(found, target)
-    measured = {turn.engine for row in found.rows for turn in row.turns if turn.name in row.results}
+    yield from _table(run, target)
+    measured = {turn.engine for row in run.rows for turn in row.turns if turn.name in row.results}
     if measured & {PEXPECT, TUNED}:
         yield f"\n{_wrapped(NO_CODE)}"
     about = machine()
     yield "\n" + _wrapped(
-        f"{about['date']}, {about['cpu']}, {about['processors']} processors, load {found.load:.1f}, {about['kernel']}, "
-        f"{about['python']}, {about['bash']}. {found.seconds:.0f} s; every answer was checked, and a line with a wrong "
+        f"{about['date']}, {about['cpu']}, {about['processors']} processors, load {run.load:.1f}, {about['kernel']}, "
+        f"{about['python']}, {about['bash']}. {run.took:.0f} s; every answer was checked, and a line with a wrong "
         "one has no time."
     )
-    for name, why in found.absent.items():
+    for name, why in run.absent.items():
         shown = target if name == TARGET else name
         yield f"{shown} was lost: {why}" if name in measured else f"Without {shown}: {why}"

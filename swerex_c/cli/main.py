@@ -409,7 +409,6 @@ def bench(
     deployment: Annotated[
         str | None, typer.Option(metavar="JSON", help="Also measure this deployment, such as an ssh host.")
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="NUMBER", help="Seed of the random order of the measurements.")] = 1,
 ) -> None:
     """Measure sessions on this machine in about a minute.
 
@@ -430,7 +429,6 @@ def bench(
             peers=peers,
             peers_interpreter=peers_python,
             target=target,
-            seed=seed,
         )
     except InvalidInputError as error:
         fail(str(error), Exit.USAGE)

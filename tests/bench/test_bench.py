@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -19,8 +17,7 @@ from typer.testing import CliRunner
 from swerex_c.bench import report, rows
 from swerex_c.bench.command import contenders
 from swerex_c.bench.engines import Answer, Engine, Subprocess
-from swerex_c.bench.machine import _remove_abandoned
-from swerex_c.bench.measure import NO_TIME, Contender, Found, Row, Setting, Turn, measure
+from swerex_c.bench.measure import NO_TIME, Contender, Row, Run, Turn
 from swerex_c.bench.worker import Operations
 from swerex_c.cli.main import app
 from tests.support.cli import COMMAND
@@ -85,10 +82,10 @@ def some_rows(*keys: str) -> list[Row]:
     return [row for row in rows.all_rows() if row.key in keys]
 
 
-def once(wanted: list[str], engines: list[Contender]) -> tuple[Found, dict[str, Any]]:
-    setting = Setting(engines, 60, once=True)
-    found = measure(setting, some_rows(*wanted))
-    return found, report.as_data(found, setting)
+def once(wanted: list[str], engines: list[Contender]) -> tuple[Run, dict[str, Any]]:
+    found = Run(engines, 60, once=True)
+    found.measure(some_rows(*wanted))
+    return found, report.as_data(found)
 
 
 def test_every_row_of_the_command_is_answered() -> None:
@@ -131,9 +128,9 @@ def test_the_budget_is_kept_though_an_engine_hangs(tmp_path: Path, family: Famil
     hangs = "import time\n__version__ = '9'\ndef spawn(*_, **__):\n    time.sleep(999)\n"
     python = python_with(tmp_path, "pexpect", hangs)
     some = [it for it in contenders(python) if it.name in (rows.SUBPROCESS, rows.TUNED)]
-    setting = Setting(some, 2, rounds=1)
-    found = measure(setting, some_rows("true"))
-    assert "error" in report.as_data(found, setting)["rows"]["true"]["lines"][rows.TUNED]
+    found = Run(some, 2, rounds=1)
+    found.measure(some_rows("true"))
+    assert "error" in report.as_data(found)["rows"]["true"]["lines"][rows.TUNED]
     assert not family.left()
 
 
@@ -162,7 +159,7 @@ def test_an_interpreter_without_any_package_can_be_a_worker(tmp_path: Path) -> N
 
 def test_a_run_in_which_nothing_of_ours_was_measured_is_not_good() -> None:
     turn = {"round": 0, "count": 1, "wrong": 0, "samples_us": [1.0]}
-    found = Found(some_rows("true"))
+    found = Run([], 1, rows=some_rows("true"))
     found.rows[0].turns = [Turn(rows.OURS), Turn(rows.LIMIT)]
     found.rows[0].results[rows.LIMIT] = [turn]
     assert not report.is_good(found)
@@ -171,19 +168,6 @@ def test_a_run_in_which_nothing_of_ours_was_measured_is_not_good() -> None:
     assert report.is_good(found)
     found.rows[0].errors[rows.OURS] = "its process ended with 1"
     assert not report.is_good(found)
-
-
-def test_the_directory_of_a_killed_run_is_removed_and_a_used_one_is_not(tmp_path: Path) -> None:
-    left, used, new = (tmp_path / f"swerex-c-bench-{name}" for name in ("left", "used", "new"))
-    for path in (left, used, new):
-        path.mkdir()
-        (path / "lock").touch()
-        if path is not new:
-            os.utime(path, (1, 1))
-    with open(used / "lock") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        _remove_abandoned(tmp_path)
-    assert [path.exists() for path in (left, used, new)] == [False, True, True]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +189,7 @@ def test_wrong_use_ends_with_2(arguments: list[str], says: str) -> None:
 
 def test_an_interrupted_run_keeps_its_results(family: Family) -> None:
     some = [it for it in contenders(None) if it.name in (rows.LIMIT, rows.SUBPROCESS)]
-    setting = Setting(some, 60, once=True)
+    found = Run(some, 60, once=True)
     shown: list[str] = []
 
     def show(text: str) -> None:
@@ -213,8 +197,8 @@ def test_an_interrupted_run_keeps_its_results(family: Family) -> None:
         if "/bin/true" in text:
             raise KeyboardInterrupt
 
-    found = measure(setting, some_rows(*rows.KEYS), show)
-    data = report.as_data(found, setting)["rows"]
+    found.measure(some_rows(*rows.KEYS), show)
+    data = report.as_data(found)["rows"]
     assert found.interrupted and shown
     assert all("p50_us" in line for line in data["true"]["lines"].values())
     assert all("error" in line for line in data["bin-true"]["lines"].values())
