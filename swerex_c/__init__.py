@@ -19,128 +19,90 @@ To make code that imports `swerex` use these modules instead:
 
 from __future__ import annotations
 
-from swerex_c._version import API_VERSION as __version__
-from swerex_c._version import PACKAGE_NAME, REMOTE_EXECUTABLE_NAME
+from swerex_c._version import API_VERSION
+from swerex_c._version import PACKAGE_NAME as PACKAGE_NAME
+from swerex_c._version import REMOTE_EXECUTABLE_NAME as REMOTE_EXECUTABLE_NAME
+
+__version__ = API_VERSION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from swerex_c.deployment.daytona import DaytonaDeployment
-    from swerex_c.deployment.docker import DockerDeployment
-    from swerex_c.deployment.fargate import FargateDeployment
-    from swerex_c.deployment.kubernetes import KubernetesDeployment
-    from swerex_c.deployment.local import LocalDeployment
-    from swerex_c.deployment.modal import ModalDeployment
-    from swerex_c.deployment.ray import RayDeployment
-    from swerex_c.deployment.remote import RemoteDeployment
-    from swerex_c.deployment.ssh import SSHDeployment
-    from swerex_c.exceptions import (
-        BashIncorrectSyntaxError,
-        CommandTimeoutError,
-        NonZeroExitCodeError,
-        SandboxLostError,
-        SessionDiedError,
-        SwerexException,
-    )
-    from swerex_c.models import (
-        BashAction,
-        BashInterruptAction,
-        BashObservation,
-        CloseBashSessionRequest,
-        Command,
-        CommandResponse,
-        CreateBashSessionRequest,
-        ReadFileRequest,
-        UploadRequest,
-        WriteFileRequest,
-    )
-    from swerex_c.pool import Pool
-    from swerex_c.runtime.local import LocalRuntime
-    from swerex_c.runtime.remote import RemoteRuntime
-    from swerex_c.swap import install, uninstall
+    from swerex_c.deployment.daytona import DaytonaDeployment as DaytonaDeployment
+    from swerex_c.deployment.docker import DockerDeployment as DockerDeployment
+    from swerex_c.deployment.fargate import FargateDeployment as FargateDeployment
+    from swerex_c.deployment.kubernetes import KubernetesDeployment as KubernetesDeployment
+    from swerex_c.deployment.local import LocalDeployment as LocalDeployment
+    from swerex_c.deployment.modal import ModalDeployment as ModalDeployment
+    from swerex_c.deployment.ray import RayDeployment as RayDeployment
+    from swerex_c.deployment.remote import RemoteDeployment as RemoteDeployment
+    from swerex_c.deployment.ssh import SSHDeployment as SSHDeployment
+    from swerex_c.exceptions import BashIncorrectSyntaxError as BashIncorrectSyntaxError
+    from swerex_c.exceptions import CommandTimeoutError as CommandTimeoutError
+    from swerex_c.exceptions import NonZeroExitCodeError as NonZeroExitCodeError
+    from swerex_c.exceptions import SandboxLostError as SandboxLostError
+    from swerex_c.exceptions import SessionDiedError as SessionDiedError
+    from swerex_c.exceptions import SwerexException as SwerexException
+    from swerex_c.models import BashAction as BashAction
+    from swerex_c.models import BashInterruptAction as BashInterruptAction
+    from swerex_c.models import BashObservation as BashObservation
+    from swerex_c.models import CloseBashSessionRequest as CloseBashSessionRequest
+    from swerex_c.models import Command as Command
+    from swerex_c.models import CommandResponse as CommandResponse
+    from swerex_c.models import CreateBashSessionRequest as CreateBashSessionRequest
+    from swerex_c.models import ReadFileRequest as ReadFileRequest
+    from swerex_c.models import UploadRequest as UploadRequest
+    from swerex_c.models import WriteFileRequest as WriteFileRequest
+    from swerex_c.pool import Pool as Pool
+    from swerex_c.runtime.local import LocalRuntime as LocalRuntime
+    from swerex_c.runtime.remote import RemoteRuntime as RemoteRuntime
+    from swerex_c.swap import install as install
+    from swerex_c.swap import uninstall as uninstall
 
 _MODULES = {
-    "deployment.daytona": ("DaytonaDeployment",),
-    "deployment.docker": ("DockerDeployment",),
-    "deployment.fargate": ("FargateDeployment",),
-    "deployment.kubernetes": ("KubernetesDeployment",),
-    "deployment.local": ("LocalDeployment",),
-    "deployment.modal": ("ModalDeployment",),
-    "deployment.ray": ("RayDeployment",),
-    "deployment.remote": ("RemoteDeployment",),
-    "deployment.ssh": ("SSHDeployment",),
-    "exceptions": (
-        "BashIncorrectSyntaxError",
-        "CommandTimeoutError",
-        "NonZeroExitCodeError",
-        "SandboxLostError",
-        "SessionDiedError",
-        "SwerexException",
-    ),
-    "models": (
-        "BashAction",
-        "BashInterruptAction",
-        "BashObservation",
-        "CloseBashSessionRequest",
-        "Command",
-        "CommandResponse",
-        "CreateBashSessionRequest",
-        "ReadFileRequest",
-        "UploadRequest",
-        "WriteFileRequest",
-    ),
-    "pool": ("Pool",),
-    "runtime.local": ("LocalRuntime",),
-    "runtime.remote": ("RemoteRuntime",),
-    "swap": ("install", "uninstall"),
+    "DaytonaDeployment": "deployment.daytona",
+    "DockerDeployment": "deployment.docker",
+    "FargateDeployment": "deployment.fargate",
+    "KubernetesDeployment": "deployment.kubernetes",
+    "LocalDeployment": "deployment.local",
+    "ModalDeployment": "deployment.modal",
+    "RayDeployment": "deployment.ray",
+    "RemoteDeployment": "deployment.remote",
+    "SSHDeployment": "deployment.ssh",
+    "BashIncorrectSyntaxError": "exceptions",
+    "CommandTimeoutError": "exceptions",
+    "NonZeroExitCodeError": "exceptions",
+    "SandboxLostError": "exceptions",
+    "SessionDiedError": "exceptions",
+    "SwerexException": "exceptions",
+    "BashAction": "models",
+    "BashInterruptAction": "models",
+    "BashObservation": "models",
+    "CloseBashSessionRequest": "models",
+    "Command": "models",
+    "CommandResponse": "models",
+    "CreateBashSessionRequest": "models",
+    "ReadFileRequest": "models",
+    "UploadRequest": "models",
+    "WriteFileRequest": "models",
+    "Pool": "pool",
+    "LocalRuntime": "runtime.local",
+    "RemoteRuntime": "runtime.remote",
+    "install": "swap",
+    "uninstall": "swap",
 }
-"""Names of this module that are imported on first use, by the submodule that has them."""
+"""Names of this module that are imported on first use, each with the submodule that has it."""
 
-__all__ = [
-    "PACKAGE_NAME",
-    "REMOTE_EXECUTABLE_NAME",
-    "BashAction",
-    "BashIncorrectSyntaxError",
-    "BashInterruptAction",
-    "BashObservation",
-    "CloseBashSessionRequest",
-    "Command",
-    "CommandResponse",
-    "CommandTimeoutError",
-    "CreateBashSessionRequest",
-    "DaytonaDeployment",
-    "DockerDeployment",
-    "FargateDeployment",
-    "KubernetesDeployment",
-    "LocalDeployment",
-    "LocalRuntime",
-    "ModalDeployment",
-    "NonZeroExitCodeError",
-    "Pool",
-    "RayDeployment",
-    "ReadFileRequest",
-    "RemoteDeployment",
-    "RemoteRuntime",
-    "SSHDeployment",
-    "SandboxLostError",
-    "SessionDiedError",
-    "SwerexException",
-    "UploadRequest",
-    "WriteFileRequest",
-    "__version__",
-    "install",
-    "uninstall",
-]
+if not TYPE_CHECKING:  # type checkers follow the imports above
+    __all__ = list(_MODULES.keys() | {"PACKAGE_NAME", "REMOTE_EXECUTABLE_NAME", "__version__"})
 
 
 def __getattr__(name: str) -> object:
-    for module, names in _MODULES.items():
-        if name in names:
-            from importlib import import_module
+    from importlib import import_module
 
-            return getattr(import_module(f"swerex_c.{module}"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"swerex_c.{_MODULES[name]}"), name)
     if name == "_core":  # not imported yet, or not built
         import os.path
-        from importlib import import_module
 
         try:
             return import_module("swerex_c._core")
@@ -153,4 +115,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_MODULES})
