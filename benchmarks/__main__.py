@@ -24,7 +24,6 @@ ROOT = Path(__file__).resolve().parents[1]
 
 USAGE = """python -m benchmarks [--only ROW,...] [--seconds N]   measure, keep a record
        python -m benchmarks --answers [--only ROW,...]      ask each row once, look at the answers alone
-       python -m benchmarks --compare BEFORE AFTER          what differs between two records
        python -m benchmarks --chart [RECORD]                pictures and figures of the pages anew
        python -m benchmarks --instructions [--keep]         count instructions, by callgrind"""
 
@@ -43,7 +42,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--no-peers", action="store_true", help="leave pexpect, ptyprocess and SWE-ReX out")
     parser.add_argument("--no-record", action="store_true", help="print the results, and keep none")
     parser.add_argument("--answers", action="store_true", help="ask once, without peers, containers and 1,000s")
-    parser.add_argument("--compare", nargs=2, metavar=("BEFORE", "AFTER"))
     parser.add_argument("--chart", nargs="?", const="", metavar="RECORD")
     parser.add_argument("--instructions", action="store_true")
     parser.add_argument("--keep", action="store_true", help="with --instructions: keep the counts")
@@ -133,14 +131,6 @@ def main() -> int:
             from .instructions import check
 
             return 0 if check(arguments.keep) else 1
-        if arguments.compare:
-            found = list(record.compare(*(record.read(record.find(name)) for name in arguments.compare)))
-            for it in found:
-                numbers = f"{it.before:10.3f} {it.after:10.3f} {it.after / it.before - 1:+8.1%}  p={it.chance:.3f}"
-                print(f"{it.row:16} {it.line:24} {numbers}  {it.verdict}")
-            if not found:
-                raise LookupError(f"no line has {record.ROUNDS} rounds and the same baseline in both records")
-            return 0
         if arguments.chart is not None:
             path = record.find(arguments.chart) if arguments.chart else record.latest(pictures.has_bars)
             pictures.figures(record.read(path))

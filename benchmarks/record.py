@@ -1,27 +1,18 @@
-"""Records of runs, kept as JSON below record/, and what two of them say of each other.
-
-A comparison looks at each line's ratio to its row's baseline, round by round, so the speed of the machine cancels out.
-A line has become slower if a rank test (Mann and Whitney's, exact) finds the rounds of the two records different at one
-in twenty, and their medians differ by more than a tenth. With fewer than four rounds nothing can be said.
-"""
+"""Records of runs, kept as JSON below record/."""
 
 from __future__ import annotations
 
-import itertools
 import json
-import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-__all__ = ["RECORDS", "Difference", "Record", "compare", "find", "latest", "read", "write"]
+__all__ = ["FILE", "RECORDS", "Record", "find", "latest", "read", "write"]
 
 Record = dict[str, Any]
 
 RECORDS = Path(__file__).resolve().parent / "record"
 FILE = "run.json"
-
-CHANCE, SHARE, ROUNDS = 0.05, 0.1, 4
 
 
 def write(found: Record) -> Path:
@@ -65,41 +56,3 @@ def latest(suits: Callable[[Record], bool]) -> Path:
         if suits(read(path)):
             return path
     raise LookupError(f"no record in {RECORDS} has what is needed: make one with `python -m benchmarks`")
-
-
-class Difference(NamedTuple):
-    """A line in two records: the medians of its ratios, and how likely that is if nothing has changed."""
-
-    row: str
-    line: str
-    before: float
-    after: float
-    chance: float
-
-    @property
-    def verdict(self) -> str:
-        """Return "slower", "faster" or "same"."""
-        if self.chance > CHANCE or abs(self.after / self.before - 1) <= SHARE:
-            return "same"
-        return "slower" if self.after > self.before else "faster"
-
-
-def rank_test(one: list[float], other: list[float]) -> float:
-    """Return how likely it is, both ways, that two sets of the same kind differ in their ranks as much as these do."""
-    both = sorted(one + other)
-    middle = {value: statistics.mean(i for i, it in enumerate(both) if it == value) for value in set(both)}
-    ranks = [middle[it] for it in one + other]
-    expected = len(one) * (len(both) - 1) / 2
-    seen = abs(sum(ranks[: len(one)]) - expected)
-    ways = [sum(it) for it in itertools.combinations(ranks, len(one))]
-    return sum(abs(it - expected) >= seen - 1e-9 for it in ways) / len(ways)
-
-
-def compare(before: Record, after: Record) -> Iterator[Difference]:
-    """Yield each line that both records have with the same baseline and enough rounds."""
-    for key, row in after["rows"].items():
-        old = before["rows"].get(key, {"baseline": None, "lines": {}})
-        for name, line in row["lines"].items():
-            a, b = [list(it.get("rounds", {}).values())[:8] for it in (old["lines"].get(name, {}), line)]
-            if old["baseline"] == row["baseline"] != name and min(len(a), len(b)) >= ROUNDS:
-                yield Difference(key, name, statistics.median(a), statistics.median(b), rank_test(a, b))

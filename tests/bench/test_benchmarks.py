@@ -1,15 +1,12 @@
-"""`python -m benchmarks`: answers, records, comparisons and pictures."""
+"""`python -m benchmarks`: answers, records and pictures."""
 
 from __future__ import annotations
 
-import copy
 import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
-
-import pytest
 
 from benchmarks import pictures, record
 from tests.support.original import ROOT
@@ -46,7 +43,7 @@ def test_interrupts_arrive_though_the_caller_ignores_them() -> None:
 
 
 def test_wrong_use_ends_with_2() -> None:
-    for arguments in (["--only", "nothing"], ["--compare", "1999", "1998"], ["--chart", "1999"]):
+    for arguments in (["--only", "nothing"], ["--chart", "1999"]):
         done = benchmarks(*arguments)
         assert done.returncode == 2 and "Traceback" not in done.stderr, arguments
 
@@ -77,14 +74,3 @@ def test_pictures_are_drawn_and_the_figures_of_the_page_are_those_of_the_record(
     shutil.copy(pictures.SPEED, page)
     pictures.speed(newest(), record.latest(pictures.has_bars), page)
     assert page.read_text() == pictures.SPEED.read_text()
-
-
-@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "same"), (1.05, "same"), (1.5, "slower"), (0.5, "faster")])
-def test_a_comparison_is_of_ratios_round_by_round(factor: float, verdict: str) -> None:
-    before = newest()
-    line = before["rows"]["true"]["lines"]["swerex_c"]
-    line["rounds"] = {str(number): 1.2 + number / 1000 for number in range(6)}
-    after = copy.deepcopy(before)
-    after["rows"]["true"]["lines"]["swerex_c"]["rounds"] = {key: it * factor for key, it in line["rounds"].items()}
-    (found,) = [it for it in record.compare(before, after) if (it.row, it.line) == ("true", "swerex_c")]
-    assert found.verdict == verdict
