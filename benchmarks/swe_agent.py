@@ -8,10 +8,8 @@
 SWE-agent is not changed, and the original stays installed: ours is what `swerex-c run` makes of the same command.  The
 script has what a day has: tool bundles, a syntax error, a command that takes too long, here-documents, an edit that is
 linted, a program with output, the submission.  Each run must submit the same patch, and each step must be answered
-alike in the same place.  Then come the times, in rounds of changing order: of the whole run, of what SWE-agent waited
-for in calls of SWE-ReX (all of which it makes by asyncio.run, which is where they are timed), and of what remains,
-which is SWE-agent; and in local mode the processor's time of all programs that were run.  The command that takes too
-long has its 8 seconds in the first two.
+alike in the same place.  Then come the times of whole runs, made in rounds of changing order.  The command that takes
+too long has its 8 seconds in them.
 
 Needs root, Linux and, for containers, what tests/support needs.  All of it happens on a copy of the file system that is
 thrown away, and in a network of its own: SWE-agent in local mode writes into /root and /, and the engine has a bridge.
@@ -51,29 +49,15 @@ RUN_SECONDS = 300
 IMAGE = "swx-bench/swe-agent"
 PLACES = ("local", "container", "container-server")
 
-CLOCK = """\
-import asyncio, collections, json, resource, sys, time
-begin = time.perf_counter()
-spent, calls, really = collections.Counter(), collections.Counter(), asyncio.run
-def run(coroutine, **options):
-    name, start = getattr(coroutine, "__qualname__", "another").split(".")[-1].lstrip("_"), time.perf_counter()
-    try:
-        return really(coroutine, **options)
-    finally:
-        spent[name] += time.perf_counter() - start
-        calls[name] += 1
-asyncio.run = run
+START = """\
+import sys
 report = sys.argv.pop(1)
 from sweagent.run.run import main
-imported = time.perf_counter() - begin
 try:
     main()
 finally:
     import swerex
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    json.dump({"spent": spent, "calls": calls, "imported": imported, "whole": time.perf_counter() - begin,
-               "programs": used.ru_utime + used.ru_stime,
-               "swerex": swerex.__file__}, open(report, "w"))
+    open(report, "w").write(swerex.__file__)
 """
 
 # A fresh view of the file system: what is written outside of /tmp goes to memory and is gone with the process.
@@ -171,7 +155,6 @@ class Outcome:
     patch: str
     steps: list[dict[str, Any]]
     seconds: float
-    clock: dict[str, Any]
 
 
 def main() -> int:
@@ -301,9 +284,9 @@ class Bench:
         """Run SWE-agent once."""
         output = self.here / f"{place}-{who}-{number}"
         output.mkdir()
-        clock, view = output / "clock.json", output / "view"
+        used, view = output / "used", output / "view"
         view.mkdir()
-        command = ["-c", CLOCK, str(clock), "run", f"--config={self.config}", "--agent.model.name=replay"]
+        command = ["-c", START, str(used), "run", f"--config={self.config}", "--agent.model.name=replay"]
         command += [f"--agent.model.replay_path={self.script}", f"--env.repo.path={self.repository}"]
         command += ["--problem_statement.text=division", "--problem_statement.id=script", f"--output_dir={output}"]
         if place == "local":
@@ -328,14 +311,14 @@ class Bench:
                 raise BenchError(f"{place}, {who}: not at its end after {RUN_SECONDS} s\n{tail(output)}") from None
         seconds = time.perf_counter() - begin
         try:
-            told = json.loads(clock.read_text())
+            package = used.read_text()
             trajectory = json.loads((output / "script" / "script.traj").read_text())
         except OSError as error:
             raise BenchError(f"{place}, {who}: ended with {done.returncode}: {error}\n{tail(output)}") from None
-        if ("swerex_c" in told["swerex"]) != (who == "ours"):
-            raise BenchError(f"{place}, {who}: ran with {told['swerex']}")
+        if ("swerex_c" in package) != (who == "ours"):
+            raise BenchError(f"{place}, {who}: ran with {package}")
         steps = [{name: step[name] for name in ("action", "observation", "state")} for step in trajectory["trajectory"]]
-        return Outcome(trajectory["info"].get("submission") or "", steps, seconds, told)
+        return Outcome(trajectory["info"].get("submission") or "", steps, seconds)
 
 
 def tail(output: Path) -> str:
@@ -367,18 +350,8 @@ def report(runs: dict[tuple[str, str], list[Outcome]]) -> None:
     """The medians over the rounds, in seconds."""
     about, commit = machine(), first_line("git", "-C", str(ROOT), "describe", "--always", "--dirty")
     print(f"\n{about['date']}, {about['cpu']}, {about['processors']} processors, {about['kernel']}, {commit}\n")
-    columns = f"{'the run':>8} {'in calls':>9} {'programs':>9} {'the rest':>9} {'calls':>6}"
-    print(f"{'place':18} {'':9} {columns}  where the calls' time went")
     for (place, who), each in runs.items():
-        whole = statistics.median(run.seconds for run in each)
-        calls = statistics.median(sum(run.clock["spent"].values()) for run in each)
-        programs = f"{statistics.median(run.clock['programs'] for run in each):9.2f}" if place == "local" else " " * 9
-        names = {name for run in each for name in run.clock["spent"]}
-        by_name = {name: statistics.median(run.clock["spent"].get(name, 0.0) for run in each) for name in names}
-        most = sorted(by_name.items(), key=lambda item: -item[1])[:6]
-        count = sum(each[0].clock["calls"].values())
-        words = ", ".join(f"{name} {seconds:.2f}" for name, seconds in most)
-        print(f"{place:18} {who:9} {whole:8.2f} {calls:9.2f} {programs} {whole - calls:9.2f} {count:6}  {words}")
+        print(f"{place:18} {who:9} {statistics.median(run.seconds for run in each):8.2f} s")
     print()
 
 
