@@ -27,6 +27,6 @@ closed end too.
 
 from swerex_c.pool.environment import Environment
 from swerex_c.pool.pool import Pool
-from swerex_c.pool.stats import PoolStats, Times
+from swerex_c.pool.stats import PoolStats
 
-__all__ = ["Environment", "Pool", "PoolStats", "Times"]
+__all__ = ["Environment", "Pool", "PoolStats"]

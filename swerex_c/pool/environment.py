@@ -39,7 +39,7 @@ class Member:
         """Set when the member is idle no longer, but is to be checked for a user."""
 
         self.since = 0.0
-        """Time of the event loop since when the member is idle or in use."""
+        """Time of the event loop since when the member is idle."""
 
         self.is_ended = False
         """True if the pool has cancelled the task."""

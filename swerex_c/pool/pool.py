@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import functools
 import logging
 import math
@@ -37,13 +36,13 @@ from swerex_c.exceptions import (
 from swerex_c.interfaces import AbstractDeployment
 from swerex_c.pool.environment import Environment, Member, State
 from swerex_c.pool.start import finish_within, is_worth_retrying, pause_after
-from swerex_c.pool.stats import Counts, PoolStats, Times
+from swerex_c.pool.stats import PoolStats
 from swerex_c.utils.log import get_logger
 
 if TYPE_CHECKING:
     from swerex_c.deployment.config import DeploymentConfig
 
-__all__ = ["Environment", "Pool", "PoolStats", "Times"]
+__all__ = ["Pool"]
 
 _DOUBTFUL = (
     ConnectionLostError,
@@ -124,7 +123,7 @@ class Pool:
         self._turns = asyncio.Semaphore(starts_at_once)
         self._start_attempts = start_attempts
         self._backoff = backoff
-        self._counts = Counts()
+        self._counts = Counter[str]()
         self._last_error = ""
         """Error of the last failed attempt to start an environment."""
         self._members: set[Member] = set()
@@ -203,7 +202,7 @@ class Pool:
             idle=states[State.IDLE] + states[State.CHECKING],
             in_use=states[State.IN_USE],
             ending=states[State.ENDING],
-            counts=copy.deepcopy(self._counts),
+            counts=self._counts.copy(),
         )
 
     async def close(self) -> None:
@@ -238,12 +237,11 @@ class Pool:
         self._check_open()
         in_use = self._states()[State.IN_USE]
         if len(self._waiting) - (self.size - in_use) >= self._max_waiting:
-            self._counts.refused += 1
+            self._counts["refused"] += 1
             raise PoolFullError(
                 f"The {self.name} is full: {in_use} of {self.size} environments are in use, "
                 f"and {len(self._waiting)} callers wait for one (max_waiting is {self._max_waiting})"
             )
-        begin = self._time()
         future: asyncio.Future[Member] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         self._balance()
@@ -258,18 +256,17 @@ class Pool:
                 raise
             self._leave(future)
             raise PoolTimeoutError(self._timeout_message(timeout)) from None
-        self._counts.waiting_seconds.add(self._time() - begin)
         return member
 
     def _leave(self, future: asyncio.Future[Member]) -> None:
         """Remove a caller from the queue, or take back the member if the caller got one while it was leaving."""
-        self._counts.gave_up += 1
+        self._counts["gave_up"] += 1
         with contextlib.suppress(ValueError):
             self._waiting.remove(future)
         if future.done() and not future.cancelled() and future.exception() is None:
             member = future.result()
             if member.state is State.IN_USE:
-                self._counts.handed_out -= 1
+                self._counts["handed_out"] -= 1
                 self._supply(member)
         future.cancel()
         self._balance()
@@ -289,8 +286,7 @@ class Pool:
             if member.taken is None:
                 lost = await self._why_lost(member, error)
         finally:
-            self._counts.use_seconds.add(self._time() - member.since)
-            self._counts.replaced += lost is not None
+            self._counts["replaced"] += lost is not None
             if member.state is State.IN_USE:
                 self._end(member)
         if error is not None and not isinstance(error, Exception):
@@ -328,7 +324,7 @@ class Pool:
                 asyncio.get_running_loop().call_later(self._idle_timeout, self._end_surplus)
         else:
             member.state = State.IN_USE
-            self._counts.handed_out += 1
+            self._counts["handed_out"] += 1
             future.set_result(member)
 
     def _balance(self) -> None:
@@ -364,7 +360,7 @@ class Pool:
         """End a member that is in use, and record `why` for its user."""
         if member.state is State.IN_USE:
             member.taken = why
-            self._counts.time_limits += why is TimeLimitError
+            self._counts["time_limits"] += why is TimeLimitError
             self._end(member)
 
     def _end(self, member: Member) -> None:
@@ -387,17 +383,17 @@ class Pool:
         """Start a member, serve users with it until it is cancelled, and stop it."""
         try:
             member.deployment = await self._start(member)
-            self._counts.started += 1
+            self._counts["started"] += 1
             while True:
                 self._supply(member)
                 await member.wanted.wait()
                 member.wanted.clear()
                 if (why := await self._why_dead(member)) is not None:
-                    self._counts.replaced += 1
+                    self._counts["replaced"] += 1
                     self.logger.warning("%s of the %s is replaced: %s", member.name, self.name, why)
                     return
         except EnvironmentStartError as error:
-            self._counts.starts_failed += 1
+            self._counts["starts_failed"] += 1
             self._fail_first_waiting(error)
         except asyncio.CancelledError:
             if member.task is None or member.task.cancelling():
@@ -420,7 +416,6 @@ class Pool:
             attempt += 1
             async with self._turns:
                 member.begun = True
-                begin = self._time()
                 try:
                     deployment = self._make()
                     try:
@@ -433,13 +428,12 @@ class Pool:
                 except Exception as error:
                     member.begun = False
                     self._last_error = f"{type(error).__name__}: {error}"
-                    self._counts.attempts_failed += 1
+                    self._counts["attempts_failed"] += 1
                     if attempt == self._start_attempts or not is_worth_retrying(error):
                         tried = "1 attempt" if attempt == 1 else f"{attempt} attempts, the last"
                         message = f"Cannot start an environment ({tried}): {self._last_error}"
                         raise EnvironmentStartError(message, attempts=attempt) from error
                 else:
-                    self._counts.starting_seconds.add(self._time() - begin)
                     return deployment
             pause = pause_after(attempt, self._backoff)
             self.logger.info("Start %d failed, next one in %.1f s: %s", attempt, pause, self._last_error)
@@ -476,9 +470,9 @@ class Pool:
         try:
             why = await finish_within(deployment.stop(), self._stop_timeout)
         finally:
-            self._counts.ended += 1
+            self._counts["ended"] += 1
         if why:
-            self._counts.ends_failed += 1
+            self._counts["ends_failed"] += 1
             self.logger.error("%s of the %s was not stopped: %s", member.name, self.name, why)
 
     # Closing

@@ -174,7 +174,7 @@ async def test_a_task_whose_environment_is_lost_is_done_again_as_a_whole(tmp_pat
             killing = asyncio.ensure_future(kill_the_first())
             await run_batch(tasks, pool, file, finished=finished.append)
             await killing
-            assert pool.stats().counts.replaced == 1
+            assert pool.stats().counts["replaced"] == 1
     (result,) = finished
     assert (result.outcome, result.attempts) == ("resolved", 2)
     assert log.read_text().split() == ["setup", "act", "setup", "act"]
@@ -211,7 +211,7 @@ async def test_a_limit_is_a_result_and_a_loss_is_not(
         async with Pool(Limited, 1) as pool:
             tasks = [Task(id="a", patch="git diff", check="true")]
             await run_batch(tasks, pool, file, attempts=3, finished=finished.append)
-            assert pool.stats().counts.replaced == attempts
+            assert pool.stats().counts["replaced"] == attempts
     (result,) = finished
     assert ((result.outcome, result.error), result.attempts) == (told, attempts)
     assert "the environment has ended" in result.message

@@ -221,7 +221,7 @@ async def test_a_start_is_tried_again_and_what_failed_is_stopped(site: Site) -> 
             assert await environment.deployment.is_alive()
             assert stopped == [1, 2]
         counts = pool.stats().counts
-        assert (counts.attempts_failed, counts.starts_failed, counts.started) == (2, 0, 1)
+        assert (counts["attempts_failed"], counts["starts_failed"], counts["started"]) == (2, 0, 1)
 
 
 async def test_a_start_that_fails_for_good_tells_the_last_cause(site: Site) -> None:
@@ -231,7 +231,7 @@ async def test_a_start_that_fails_for_good_tells_the_last_cause(site: Site) -> N
         assert isinstance(error.__cause__, DeploymentStartupError) and error.attempts == 2  # type: ignore[attr-defined]
         async with pool.environment():
             pass
-        assert pool.stats().counts.starts_failed == 1
+        assert pool.stats().counts["starts_failed"] == 1
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ async def test_those_that_nobody_wants_any_more_end(site: Site) -> None:
             await user.cancel()
         await until_async(lambda: pool.stats().starting == 1)  # those that had not begun are given up at once
         go.set()
-        await until_async(lambda: pool.stats().counts.started == 1)
+        await until_async(lambda: pool.stats().counts["started"] == 1)
         await until_async(lambda: pool.stats().idle == pool.stats().ending == 0)
         assert site.alive == [] and site.made == 1
 
@@ -325,7 +325,7 @@ async def test_a_full_queue_refuses_at_once(site: Site, room: int) -> None:
         for user in [*waiting, User(pool)]:
             await user.got()
             await user.go()
-        assert pool.stats().counts.refused == 1
+        assert pool.stats().counts["refused"] == 1
 
 
 async def test_waiting_has_a_limit_that_tells_what_is_going_on(site: Site) -> None:
@@ -338,7 +338,7 @@ async def test_waiting_has_a_limit_that_tells_what_is_going_on(site: Site) -> No
         site.errors, site.before_start = [DeploymentStartupError("quota")], hangs
         says = "in 0.2 seconds: of 2, 1 are in use and 1 are starting.*quota"
         await fails(pool, PoolTimeoutError, says, wait_timeout=0.2)
-        assert (pool.stats().waiting, pool.stats().counts.gave_up) == (0, 1)
+        assert (pool.stats().waiting, pool.stats().counts["gave_up"]) == (0, 1)
         await holder.go()
 
 
@@ -354,7 +354,7 @@ async def test_one_that_dies_in_use_is_a_typed_error_and_is_replaced(site: Site)
         assert caught.value.__cause__ is not None
         async with pool.environment() as environment:
             assert (await environment.runtime.execute(Command(command="echo a", shell=True))).stdout == "a\n"
-        assert pool.stats().counts.replaced == 1
+        assert pool.stats().counts["replaced"] == 1
 
 
 @pytest.mark.parametrize("error", [SandboxLostError("ended"), TimeLimitError("ended"), MemoryLimitError("ended")])
@@ -364,7 +364,7 @@ async def test_a_runtime_that_says_that_its_place_is_lost_is_believed(site: Site
             async with pool.environment():
                 raise error
         assert caught.value is error
-        assert pool.stats().counts.replaced == 1
+        assert pool.stats().counts["replaced"] == 1
 
 
 @pytest.mark.parametrize(
@@ -381,7 +381,7 @@ async def test_other_errors_go_through(site: Site, error: Exception) -> None:
         with pytest.raises(type(error)) as caught:
             async with pool.environment():
                 raise error
-        assert caught.value is error and pool.stats().counts.replaced == 0
+        assert caught.value is error and pool.stats().counts["replaced"] == 0
 
 
 async def test_a_warm_one_that_died_is_replaced_before_it_is_handed_out(site: Site) -> None:
@@ -391,7 +391,7 @@ async def test_a_warm_one_that_died_is_replaced_before_it_is_handed_out(site: Si
         async with pool.environment() as environment:
             assert await environment.deployment.is_alive()
             assert environment.deployment.number == 2  # type: ignore[attr-defined]
-        assert pool.stats().counts.replaced == 1
+        assert pool.stats().counts["replaced"] == 1
 
 
 async def test_a_stop_that_never_returns_is_given_up_and_counted(site: Site) -> None:
@@ -410,7 +410,7 @@ async def test_a_stop_that_never_returns_is_given_up_and_counted(site: Site) -> 
         async with pool.environment():
             pass
     counts = pool.stats().counts
-    assert (counts.ended, counts.ends_failed) == (2, 1)
+    assert (counts["ended"], counts["ends_failed"]) == (2, 1)
     hanging.set()
     await until_async(lambda: not site.alive)
 
@@ -430,7 +430,7 @@ async def test_the_time_limit_ends_the_environment_and_its_users_block(site: Sit
         assert task is not None and task.cancelling() == 0
         async with pool.environment():
             pass
-        assert pool.stats().counts.time_limits == 1
+        assert pool.stats().counts["time_limits"] == 1
 
 
 async def test_the_time_limit_is_told_whatever_the_user_does(site: Site) -> None:
@@ -592,8 +592,5 @@ async def test_what_a_pool_counts(site: Site) -> None:
             await user.go()
         await until_async(lambda: pool.stats().ending == 0)
         counts = pool.stats().counts
-        assert (counts.handed_out, counts.started, counts.ended) == (3, 3, 3)
-        assert counts.waiting_seconds.longest > 0 and counts.use_seconds.count == 3
-        assert counts.starting_seconds.count == 3
-        assert counts.use_seconds.mean == pytest.approx(counts.use_seconds.sum / 3)
-        assert before.counts.handed_out == 2  # a snapshot stays as it is
+        assert (counts["handed_out"], counts["started"], counts["ended"]) == (3, 3, 3)
+        assert before.counts["handed_out"] == 2  # a snapshot stays as it is

@@ -286,7 +286,7 @@ class Machine(RuleBasedStateMachine):
         assert self.existing == self.starts == self.stops == []
         stats = self.pool.stats()
         assert (stats.waiting, stats.starting, stats.idle, stats.in_use, stats.ending) == (0, 0, 0, 0, 0)
-        assert stats.counts.started == stats.counts.ended
+        assert stats.counts["started"] == stats.counts["ended"]
         left = [task for task in asyncio.all_tasks(self.loop) if not task.done()]
         assert not left and not self.trouble, (left, self.trouble)
 
