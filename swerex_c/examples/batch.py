@@ -55,6 +55,9 @@ _ERRORS, _USAGE, _INTERRUPTED, _TERMINATED = 1, 2, 130, 143
 
 _LIMITS = (TimeLimitError, MemoryLimitError)
 
+_ATTEMPTS = 3
+"""Maximum number of attempts for a task whose environment is lost."""
+
 _KEPT = 4000
 """Number of characters kept from the end of a check's output."""
 
@@ -206,13 +209,10 @@ async def run_step(runtime: AbstractRuntime, command: str, seconds: float) -> tu
 # All tasks on a pool
 
 
-async def run_batch(
-    tasks: Iterable[Task], pool: Pool, file: ResultFile, *, attempts: int = 3, finished: Callable[[Result], None]
-) -> None:
+async def run_batch(tasks: Iterable[Task], pool: Pool, file: ResultFile, *, finished: Callable[[Result], None]) -> None:
     """Do tasks that have no result yet, as many at a time as the pool has environments.
 
     Args:
-        attempts: maximum number of attempts per task if its environment is lost.
         finished: called with each result when it is on disk.
 
     Raises:
@@ -222,7 +222,7 @@ async def run_batch(
 
     async def work() -> None:
         while left:
-            result = await _result_of(left.popleft(), pool, attempts)
+            result = await _result_of(left.popleft(), pool)
             file.add(result)
             finished(result)
 
@@ -234,8 +234,8 @@ async def run_batch(
         raise errors.exceptions[0] from None
 
 
-async def _result_of(task: Task, pool: Pool, attempts: int) -> Result:
-    for attempt in range(1, attempts + 1):
+async def _result_of(task: Task, pool: Pool) -> Result:
+    for attempt in range(1, _ATTEMPTS + 1):
         result = Result(id=task.id, outcome="error", attempts=attempt)
         begin = time.monotonic()
         try:
@@ -265,8 +265,6 @@ def batch(
     pool: Annotated[int, typer.Option(min=1, help="How many environments at once.")] = 4,
     deployment: Annotated[str, typer.Option(help="What each environment is, as JSON.")] = '{"type": "local"}',
     demo: Annotated[int | None, typer.Option(min=1, help="Make up this many tasks instead of reading a file.")] = None,
-    attempts: Annotated[int, typer.Option(min=1, help="How often a task is begun if its environment is lost.")] = 3,
-    starts_at_once: Annotated[int, typer.Option(min=1, help="How many environments may be starting.")] = 8,
     retry_errors: Annotated[
         bool, typer.Option("--retry-errors", help="Do those again that ended in an error or at a limit.")
     ] = False,
@@ -289,7 +287,7 @@ def batch(
         print(f"{len(all_tasks) - len(left)} of {len(all_tasks)} tasks have a result already", flush=True)
     with file:
         try:
-            asyncio.run(_run(left, len(all_tasks), Pool(config, pool, starts_at_once=starts_at_once), file, attempts))
+            asyncio.run(_run(left, len(all_tasks), Pool(config, pool), file))
         except (KeyboardInterrupt, asyncio.CancelledError) as error:
             print("Interrupted. The same command again goes on from here.")
             raise typer.Exit(_INTERRUPTED if isinstance(error, KeyboardInterrupt) else _TERMINATED) from None
@@ -302,7 +300,7 @@ def batch(
     raise typer.Exit(_ERRORS if outcomes["error"] else 0)
 
 
-async def _run(left: list[Task], count: int, pool: Pool, file: ResultFile, attempts: int) -> None:
+async def _run(left: list[Task], count: int, pool: Pool, file: ResultFile) -> None:
     """Do the tasks that are left of `count`, and print each result."""
     me = asyncio.current_task()
     assert me is not None
@@ -317,7 +315,7 @@ async def _run(left: list[Task], count: int, pool: Pool, file: ResultFile, attem
         print(visible(line.replace("\n", " ")), flush=True)
 
     async with pool:
-        await run_batch(left, pool, file, attempts=attempts, finished=finished)
+        await run_batch(left, pool, file, finished=finished)
 
 
 def _fail(message: str) -> NoReturn:

@@ -210,7 +210,7 @@ async def test_a_limit_is_a_result_and_a_loss_is_not(
     with ResultFile(tmp_path / "out.jsonl") as file:
         async with Pool(Limited, 1) as pool:
             tasks = [Task(id="a", patch="git diff", check="true")]
-            await run_batch(tasks, pool, file, attempts=3, finished=finished.append)
+            await run_batch(tasks, pool, file, finished=finished.append)
             assert pool.stats().counts["replaced"] == attempts
     (result,) = finished
     assert ((result.outcome, result.error), result.attempts) == (told, attempts)
