@@ -1,4 +1,4 @@
-"""Exit codes of `swerex-c`, its end with a message, and its end when its output cannot be written."""
+"""Exit codes of `swerex-c`, and its end after an error or when its output cannot be written."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import NoReturn
 
+from swerex_c.exceptions import BashIncorrectSyntaxError, CommandTimeoutError, SwerexException
 from swerex_c.utils.visible import visible
 
-__all__ = ["Exit", "drop_output", "exit_on_lost_output", "fail", "open_closed_streams"]
+__all__ = ["Exit", "Result", "exit_on_errors", "exit_on_lost_output", "fail", "open_closed_streams"]
 
 
 class Exit(IntEnum):
@@ -29,12 +31,50 @@ class Exit(IntEnum):
     BROKEN_PIPE = 141
 
 
-def fail(message: str, code: int) -> NoReturn:
-    """Print a message on standard error, and exit with this code."""
-    import typer
+@dataclass
+class Result:
+    """The result of `swerex-c exec`, which `--json` prints."""
 
-    print(f"swerex-c: {visible(message)}", file=sys.stderr)
-    raise typer.Exit(code)
+    output: str = ""
+    exit_code: int | None = None
+    timed_out: bool = False
+    seconds: float = 0.0
+    """Seconds that the command took, without the start of its session."""
+
+    failure_reason: str = ""
+    error: str = ""
+
+
+def fail(message: str, code: int, program: str = "swerex-c") -> NoReturn:
+    """Print a message on standard error, and exit with this code."""
+    print(f"{program}: {visible(message)}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+@contextlib.contextmanager
+def exit_on_errors(result: Result | None = None) -> Iterator[None]:
+    """Convert the errors of a session to a line on standard error and an exit code.
+
+    Args:
+        result: set to the error, instead of the line.
+    """
+    try:
+        yield
+    except BrokenPipeError:  # typer would make it 1
+        _drop_output()
+        raise SystemExit(Exit.BROKEN_PIPE) from None
+    except BashIncorrectSyntaxError as error:
+        said, code = str(error.extra_info.get("bash_stderr") or error).rstrip(), Exit.USAGE
+    except CommandTimeoutError as error:  # its text quotes the command as it was run, with its input
+        said, code = str(error).partition(" while running command ")[0], Exit.TIMED_OUT
+    except (SwerexException, TimeoutError, ConnectionError, ImportError) as error:
+        said, code = str(error) or "the target does not answer in time", Exit.FAILED
+    else:
+        return
+    if result is None:
+        fail(said, code)
+    result.error, result.timed_out = said, code == Exit.TIMED_OUT
+    raise SystemExit(code)
 
 
 def open_closed_streams() -> None:
@@ -51,7 +91,7 @@ def open_closed_streams() -> None:
             setattr(sys, name, open(fd, mode, closefd=False))
 
 
-def drop_output() -> None:
+def _drop_output() -> None:
     """Discard what is still to be written; at exit, Python would report an error for it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
@@ -71,6 +111,5 @@ def exit_on_lost_output(program: str = "swerex-c") -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.EBADF, errno.EIO, errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
             raise
-        drop_output()
-        print(f"{program}: the output cannot be written: {os.strerror(error.errno)}", file=sys.stderr)
-        sys.exit(Exit.FAILED)
+        _drop_output()
+        fail(f"the output cannot be written: {os.strerror(error.errno)}", Exit.FAILED, program)

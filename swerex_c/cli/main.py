@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swerex_c.cli.exit import Exit, exit_on_lost_output, fail, open_closed_streams
-from swerex_c.exceptions import InvalidInputError, SwapError, SwerexException
+from swerex_c.cli.exit import Exit, Result, exit_on_errors, exit_on_lost_output, fail, open_closed_streams
+from swerex_c.exceptions import InvalidInputError
 from swerex_c.utils.child_signal import restore_child_signal
 from swerex_c.utils.load import load_class
 from swerex_c.utils.visible import visible
@@ -130,10 +130,8 @@ def enable(
     """
     from swerex_c import swap
 
-    try:
+    with exit_on_errors():
         print(f"`import swerex` now gives swerex_c in {sys.prefix}: {swap.enable(user=user)}")
-    except SwapError as error:
-        fail(str(error), Exit.FAILED)
 
 
 @app.command()
@@ -141,10 +139,8 @@ def disable() -> None:
     """Undo `swerex-c enable`."""
     from swerex_c import swap
 
-    try:
+    with exit_on_errors():
         removed = swap.disable()
-    except SwapError as error:
-        fail(str(error), Exit.FAILED)
     for path in removed:
         print(f"Removed {path}")
     if not removed:
@@ -228,9 +224,9 @@ def exec_(
         BashAction, command=text, timeout=timeout, no_output_timeout=no_output_timeout, check="silent"
     )
     has_input = stdin or target is None and not is_from_stdin
-    result = sessions.Result()
+    result = Result()
     try:
-        with sessions.exit_on_errors(result if as_json else None):
+        with exit_on_errors(result if as_json else None):
             check_bash_command(text)
             run = sessions.run_command(request, action, result, target, with_input=has_input, as_json=as_json)
             code = sessions.ended_by_signals(run)
@@ -275,7 +271,7 @@ def shell(
         fail("shell needs a terminal: use exec to run commands from a file or a pipe", Exit.USAGE)
     target = _target(host, image, deployment, container_runtime)
     request = sessions.session_request(startup_source, None, cwd, env)
-    with sessions.exit_on_errors():
+    with exit_on_errors():
         code = sessions.ended_by_signals(sessions.run_shell(target, request))
     raise typer.Exit(code)
 
@@ -357,7 +353,7 @@ def prune(
     These are containers, pods and sandboxes of deployments. What belongs to living processes, to other machines or to
     other programs is left alone.
     """
-    try:
+    with exit_on_errors():
         if cloud is None:
             from swerex_c.providers.docker.engine import Engine
             from swerex_c.providers.docker.prune import prune as prune_containers
@@ -367,8 +363,6 @@ def prune(
             options = {"namespace": namespace} if cloud is Cloud.kubernetes else {}
             prune_cloud = load_class(f"swerex_c.providers.{cloud}.{_PRUNE_MODULES[cloud]}:prune")
             found = prune_cloud(dry_run=dry_run, **options)
-    except (SwerexException, TimeoutError, ImportError) as error:
-        fail(str(error) or "the service did not answer in time", Exit.FAILED)
     for one in found:
         if one.error is not None:
             print(visible(f"swerex-c: cannot remove {one.name}: {one.error}"), file=sys.stderr)
@@ -403,19 +397,17 @@ def bench(
     peers_python: Annotated[
         Path | None, typer.Option(help="Measure the peers that this Python interpreter has.", metavar="FILE")
     ] = None,
-    host: Annotated[str | None, typer.Option(metavar="HOST", help="Also measure this host, as for exec.")] = None,
-    image: Annotated[str | None, typer.Option(metavar="IMAGE", help="Also measure a container of this image.")] = None,
+    image: ImageOption = None,
     container_runtime: EngineOption = ContainerRuntime.docker,
-    deployment: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Also measure this deployment, such as an ssh host.")
-    ] = None,
+    host: HostOption = None,
+    deployment: DeploymentOption = None,
 ) -> None:
     """Measure sessions on this machine in about a minute.
 
-    They are compared with a bare terminal, plain programs, and with --peers pexpect, ptyprocess and SWE-ReX. Every
-    answer is checked: a wrong one has no time, and makes the exit code 1. The seconds do not include the installation
-    of the peers, nor the time that a container or a server takes to start and to end. After ^C the results are those
-    until then.
+    They are compared with a bare terminal, plain programs, with --peers pexpect, ptyprocess and SWE-ReX, and with those
+    in a container, on a host or in a deployment if it is given. Every answer is checked: a wrong one has no time, and
+    makes the exit code 1. The seconds do not include the installation of the peers, nor the time that a container or a
+    server takes to start and to end. After ^C the results are those until then.
     Rows: true, bin-true, start, sessions-64, output-1, output-64, interrupt, execute.
     """
     from swerex_c.bench import command

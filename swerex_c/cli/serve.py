@@ -10,7 +10,6 @@ import contextlib
 import gc
 import importlib
 import os
-import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,13 +17,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from swerex_c._version import API_VERSION
-from swerex_c.cli.exit import Exit, exit_on_lost_output, open_closed_streams
+from swerex_c.cli.exit import Exit, exit_on_lost_output, fail, open_closed_streams
 from swerex_c.exceptions import InvalidInputError, SwerexException
 from swerex_c.remote.server import auth, logs
 from swerex_c.remote.server.first_process import leave_first_process
 from swerex_c.remote.server.limits import Limits
 from swerex_c.utils.child_signal import restore_child_signal
-from swerex_c.utils.visible import visible
 
 if TYPE_CHECKING:
     from swerex_c.remote.server.listeners import Listeners
@@ -77,16 +75,11 @@ def main(
         else:
             _serve(options, program, host, make_key)
     except InvalidInputError as error:
-        _fail(program, str(error), Exit.USAGE)
+        fail(str(error), Exit.USAGE, program)
     except SwerexException as error:
-        _fail(program, str(error), Exit.FAILED)
+        fail(str(error), Exit.FAILED, program)
     except KeyboardInterrupt:  # before the server set its signal handlers
         raise SystemExit(130) from None
-
-
-def _fail(program: str, message: str, code: int) -> NoReturn:
-    print(f"{program}: {visible(message)}", file=sys.stderr)
-    raise SystemExit(code)
 
 
 # Options
@@ -94,7 +87,7 @@ def _fail(program: str, message: str, code: int) -> NoReturn:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        _fail(self.prog, f"{message} (see {self.prog} --help)", Exit.USAGE)
+        fail(f"{message} (see {self.prog} --help)", Exit.USAGE, self.prog)
 
     def print_help(self, file: Any = None) -> None:
         print(self.format_help(), end="", file=file)  # argparse ignores errors of the write

@@ -14,15 +14,12 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import typer
-
-from swerex_c.cli.exit import Exit, drop_output, fail
-from swerex_c.exceptions import BashIncorrectSyntaxError, CommandTimeoutError, SwerexException
+from swerex_c.cli.exit import Exit, Result, fail
+from swerex_c.exceptions import SwerexException
 from swerex_c.utils.visible import visible
 
 if TYPE_CHECKING:
@@ -32,11 +29,9 @@ if TYPE_CHECKING:
     from swerex_c.runtime.local import LocalRuntime
 
 __all__ = [
-    "Result",
     "checked",
     "command_text",
     "ended_by_signals",
-    "exit_on_errors",
     "print_piece",
     "quiet_runtime",
     "run_command",
@@ -223,20 +218,6 @@ def ended_by_signals(work: Coroutine[Any, Any, int]) -> int:
             signal.signal(number, signal.SIG_IGN)
 
 
-@dataclass
-class Result:
-    """The result of `swerex-c exec`, which `--json` prints."""
-
-    output: str = ""
-    exit_code: int | None = None
-    timed_out: bool = False
-    seconds: float = 0.0
-    """Seconds that the command took, without the start of its session."""
-
-    failure_reason: str = ""
-    error: str = ""
-
-
 async def run_command(
     request: CreateBashSessionRequest,
     action: BashAction,
@@ -255,7 +236,7 @@ async def run_command(
         as_json: print nothing.
     """
     request.session = action.session = f"swerex-c-exec-{secrets.token_hex(8)}"  # a server may have others
-    show = _nothing if as_json else print_piece
+    show = (lambda _: None) if as_json else print_piece
     pieces: list[str] = []
     async with contextlib.AsyncExitStack() as stack:
         runtime = await stack.enter_async_context(_session(request, target, show))
@@ -279,9 +260,6 @@ async def run_command(
     if result.failure_reason and not as_json:
         print(f"swerex-c: {visible(result.failure_reason)}", file=sys.stderr)
     return Exit.FAILED if result.exit_code is None else result.exit_code
-
-
-def _nothing(_text: str) -> None: ...
 
 
 async def run_shell(target: Target | None, request: CreateBashSessionRequest) -> int:
@@ -350,29 +328,3 @@ def print_piece(text: str) -> None:
     while rest:  # without a buffer (PYTHONUNBUFFERED), a write may be short: if its reader leaves, for example
         rest = rest[sys.stdout.buffer.write(rest) :]
     sys.stdout.buffer.flush()
-
-
-@contextlib.contextmanager
-def exit_on_errors(result: Result | None = None) -> Iterator[None]:
-    """Convert the errors of a session to a line on standard error and an exit code.
-
-    Args:
-        result: set to the error, instead of the line.
-    """
-    try:
-        yield
-    except BrokenPipeError:  # typer would make it 1
-        drop_output()
-        raise typer.Exit(Exit.BROKEN_PIPE) from None
-    except BashIncorrectSyntaxError as error:
-        said, code = str(error.extra_info.get("bash_stderr") or error).rstrip(), Exit.USAGE
-    except CommandTimeoutError as error:  # its text quotes the command as it was run, with its input
-        said, code = str(error).partition(" while running command ")[0], Exit.TIMED_OUT
-    except (SwerexException, TimeoutError, ConnectionError, ImportError) as error:
-        said, code = str(error) or "the target does not answer in time", Exit.FAILED
-    else:
-        return
-    if result is None:
-        fail(said, code)
-    result.error, result.timed_out = said, code == Exit.TIMED_OUT
-    raise typer.Exit(code)
