@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import hashlib
 import os
 import random
 import socket
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,8 @@ import pytest
 from swerex_c.exceptions import InvalidInputError, UploadError
 from swerex_c.models import ReadFileRequest, UploadRequest, WriteFileRequest
 from tests.support.results import WrongAnswer
-from tests.support.targets import ALL, Target, token, uses
+from tests.support.targets import ALL, Target, token
+from tests.support.trees import everything, file_of, make_tree
 
 TARGETS = [*(name for name in ALL if name != "original"), "no-tar"]
 
@@ -189,87 +188,26 @@ async def look(target: Target, root: str) -> dict[str, str]:
     return dict(zip(words[0::2], words[1::2], strict=False))
 
 
-def look_here(root: str | Path) -> dict[str, str]:
-    """Return what is below a directory of this machine."""
-    found = {}
-    for path in Path(root).rglob("*"):
-        mode = f"{stat.S_IMODE(path.lstat().st_mode):o}"
-        name = os.fsencode(path.relative_to(root)).decode("utf-8", "backslashreplace")
-        if path.is_symlink():
-            found[name] = f"link {os.readlink(path)}"
-        elif path.is_dir():
-            found[name] = f"directory {mode}"
-        else:
-            found[name] = f"{mode} {hashlib.sha256(path.read_bytes()).hexdigest()}"
-    return found
-
-
-def file_of(data: bytes, mode: str = "644") -> str:
-    """What `look` tells of a file."""
-    return f"{mode} {hashlib.sha256(data).hexdigest()}"
-
-
-def tree(root: Path) -> Path:
-    """One of everything that can be copied."""
-    (root / "empty" / "deep").mkdir(parents=True)
-    (root / "bin").mkdir()
-    (root / ".git").mkdir()
-    (root / ("d" * 120) / ("e" * 120)).mkdir(parents=True)
-    for name, data in {
-        "bin/run": b"#!/bin/sh\n",
-        ".git/config": b"c",
-        "..more": b"m",
-        "-n": b"",
-        "a b\tü\n": b"odd",
-        "n" * 200: b"long",
-        f"{'d' * 120}/{'e' * 120}/f": b"far",
-        "secret": b"s",
-        "bytes": bytes(range(256)) * 100,
-        "big": random.Random(7).randbytes(1_500_001),
-    }.items():
-        (root / name).write_bytes(data)
-    Path(os.fsdecode(os.fsencode(root) + b"/\xff\xfe")).write_bytes(b"no UTF-8")
-    (root / "bin/run").chmod(0o755)
-    (root / "secret").chmod(0o600)
-    (root / "empty").chmod(0o700)
-    (root / "dangling").symlink_to("/no/such/place")
-    (root / "link").symlink_to("bin/run")
-    (root / "to_directory").symlink_to("bin")
-    (root / "out").symlink_to("/etc")
-    return root
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Path:
-    return tmp_path
-
-
 @pytest.mark.slice
-async def test_a_tree_is_uploaded_as_it_is(target: Target, here: Path) -> None:
-    source, there = tree(here / "s"), f"{target.new()}/deep/er"
+async def test_a_tree_is_copied_both_ways_as_it_is(target: Target, tmp_path: Path) -> None:
+    """But for set-user-ID and set-group-ID bits on the way back."""
+    source, there = make_tree(tmp_path / "s"), f"{target.new()}/deep/er"
     await upload(target, source, there)
-    assert await look(target, there) == look_here(source)
-
-
-@uses("download")
-async def test_a_tree_is_downloaded_as_it_is(target: Target, here: Path) -> None:
-    """But for set-user-ID and set-group-ID bits."""
-    source, there = tree(here / "s"), target.new()
-    await upload(target, source, there)
+    assert await look(target, there) == everything(source)
     await target.says(f"chmod 4711 {there}/-n; chmod 6755 {there}/bin/run")
     (source / "-n").chmod(0o711)
-    await download(target, there, here / "new/back")
-    assert look_here(here / "new/back") == look_here(source)
-    assert os.listdir(here / "new") == ["back"]
+    await download(target, there, tmp_path / "new/back")
+    assert everything(tmp_path / "new/back") == everything(source)
+    assert os.listdir(tmp_path / "new") == ["back"]
 
 
-async def test_trees_merge_when_they_are_uploaded(target: Target, here: Path) -> None:
+async def test_trees_merge_when_they_are_uploaded(target: Target, tmp_path: Path) -> None:
     """Files are replaced, also read-only ones and links; what is not in the source stays; once more is the same."""
-    source, there = tree(here / "s"), target.new()
+    source, there = make_tree(tmp_path / "s"), target.new()
     plant = "mkdir -p bin && echo kept >kept && echo kept >bin/kept && echo old >bin/run && echo old >link"
     plant += " && ln -s /no bytes && echo old >secret && chmod 444 secret bin/run && chmod 711 bin"
     await target.says(f"mkdir -p {there} && cd {there} && {plant}")
-    expected = look_here(source) | {"bin": "directory 711"}
+    expected = everything(source) | {"bin": "directory 711"}
     for _ in range(2):
         await upload(target, source, there)
         found = await look(target, there)
@@ -277,9 +215,8 @@ async def test_trees_merge_when_they_are_uploaded(target: Target, here: Path) ->
         assert found == expected
 
 
-@uses("download")
-async def test_trees_merge_when_they_are_downloaded(target: Target, here: Path) -> None:
-    source, there, back = tree(here / "s"), target.new(), here / "back"
+async def test_trees_merge_when_they_are_downloaded(target: Target, tmp_path: Path) -> None:
+    source, there, back = make_tree(tmp_path / "s"), target.new(), tmp_path / "back"
     await upload(target, source, there)
     (back / "bin").mkdir(parents=True)
     for name in ("kept", "bin/kept", "bin/run", "link"):
@@ -289,95 +226,79 @@ async def test_trees_merge_when_they_are_downloaded(target: Target, here: Path) 
     (back / "bytes").symlink_to("nowhere")
     for _ in range(2):
         await download(target, there, back)
-        found = look_here(back)
+        found = everything(back)
         assert found.pop("kept") == found.pop("bin/kept")
-        assert found == look_here(source) | {"bin": "directory 711"}
+        assert found == everything(source) | {"bin": "directory 711"}
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o640, 0o444])
-async def test_a_file_is_copied_with_its_mode(target: Target, here: Path, mode: int) -> None:
+async def test_a_file_is_copied_both_ways_with_its_mode(target: Target, tmp_path: Path, mode: int) -> None:
     there, data = target.new(), random.Random(mode).randbytes(100_000)
-    (here / "f").write_bytes(data)
-    (here / "f").chmod(mode)
+    expected = file_of(data, f"{mode:o}")
+    (tmp_path / "f").write_bytes(data)
+    (tmp_path / "f").chmod(mode)
     for _ in range(2):  # the second replaces the first, which may be read-only
-        await upload(target, here / "f", f"{there}/new/file")
-    found = {"new": "directory 755", "new/file": file_of(data, f"{mode:o}")}
-    assert await look(target, there) == found
+        await upload(target, tmp_path / "f", f"{there}/new/file")
+    assert await look(target, there) == {"new": "directory 755", "new/file": expected}
+    (tmp_path / "old").write_text("old")
+    (tmp_path / "old").chmod(0o444)
+    (tmp_path / "into").mkdir()
+    for to in ("new/back", "old", "into", "into/"):
+        await download(target, f"{there}/new/file", f"{tmp_path}/{to}")
+    found = everything(tmp_path)
+    assert [found[name] for name in ("new/back", "old", "into/file")] == [expected] * 3
 
 
-@uses("download")
-async def test_a_file_is_downloaded_with_its_mode(target: Target, here: Path) -> None:
-    there = target.new()
-    await target.says(f"mkdir {there}; head -c 100000 /dev/zero >{there}/file; chmod 750 {there}/file")
-    (here / "old").write_text("old")
-    (here / "old").chmod(0o444)
-    (here / "into").mkdir()
-    for to in ("new/file", "old", "into", "into/"):
-        await download(target, f"{there}/file", f"{here}/{to}")
-    expected = file_of(bytes(100_000), "750")
-    found = look_here(here)
-    assert {name: found[name] for name in ("new/file", "old", "into/file")} == dict.fromkeys(
-        ("new/file", "old", "into/file"), expected
-    )
-
-
-async def test_a_file_onto_a_directory_goes_into_it(target: Target, here: Path) -> None:
+async def test_a_file_onto_a_directory_goes_into_it(target: Target, tmp_path: Path) -> None:
     there = target.new()
     await target.says(f"mkdir {there}")
-    (here / "f").write_text("x")
-    await upload(target, here / "f", there)
-    await upload(target, here / "f", f"{there}/")
+    (tmp_path / "f").write_text("x")
+    await upload(target, tmp_path / "f", there)
+    await upload(target, tmp_path / "f", f"{there}/")
     assert list(await look(target, there)) == ["f"]
 
 
-async def test_a_source_that_is_a_link_is_what_it_leads_to(target: Target, here: Path) -> None:
-    (here / "d").mkdir()
+async def test_a_source_that_is_a_link_is_copied_as_what_it_leads_to(target: Target, tmp_path: Path) -> None:
+    here, there, back = tmp_path / "here", target.new(), tmp_path / "back"
+    (here / "d").mkdir(parents=True)
     (here / "d/f").write_text("x")
     (here / "to_file").symlink_to("d/f")
     (here / "to_directory").symlink_to("d")
-    there = target.new()
+    expected = {"file": file_of(b"x"), "tree": "directory 755", "tree/f": file_of(b"x")}
     await upload(target, here / "to_file", f"{there}/file")
     await upload(target, here / "to_directory", f"{there}/tree")
-    x = file_of(b"x")
-    assert await look(target, there) == {"file": x, "tree": "directory 755", "tree/f": x}
+    assert await look(target, there) == expected
+    await target.says(f"cd {there}; ln -s file to_file; ln -s tree to_directory")
+    await download(target, f"{there}/to_file", back / "file")
+    await download(target, f"{there}/to_directory", back / "tree")
+    assert everything(back) == expected
 
 
-@uses("download")
-async def test_a_source_that_is_a_link_is_downloaded_as_what_it_leads_to(target: Target, here: Path) -> None:
-    there = target.new()
-    await target.says(f"mkdir -p {there}/d; cd {there}; printf x >d/f; ln -s d/f to_file; ln -s d to_directory")
-    await download(target, f"{there}/to_file", here / "back/file")
-    await download(target, f"{there}/to_directory", here / "back/tree")
-    x = file_of(b"x")
-    assert look_here(here / "back") == {"file": x, "tree": "directory 755", "tree/f": x}
-
-
-async def test_what_does_not_fit_is_refused_before_anything_is_uploaded(target: Target, here: Path) -> None:
+async def test_what_does_not_fit_is_refused_before_anything_is_uploaded(target: Target, tmp_path: Path) -> None:
     there = target.new()
     await target.says(f"mkdir -p {there}/1/b {there}/2; cd {there}; echo old >2/a; echo old >3")
     for source, to, wrong in (("1", "1", "1/b"), ("2", "2", "2/a"), ("1", "3", "3")):
-        (here / source / ("a" if source == "2" else "x")).mkdir(parents=True, exist_ok=True)
-        (here / source / "0").write_text("new")
-        (here / source / "b").write_text("new")
+        (tmp_path / source / ("a" if source == "2" else "x")).mkdir(parents=True, exist_ok=True)
+        (tmp_path / source / "0").write_text("new")
+        (tmp_path / source / "b").write_text("new")
         before = await look(target, there)
         with pytest.raises(UploadError, match=f"{there}/{wrong}'"):
-            await upload(target, here / source, f"{there}/{to}")
+            await upload(target, tmp_path / source, f"{there}/{to}")
         assert await look(target, there) == before
 
 
-@uses("download")
-async def test_what_does_not_fit_is_refused_before_anything_is_downloaded(target: Target, here: Path) -> None:
+async def test_what_does_not_fit_is_refused_before_anything_is_downloaded(target: Target, tmp_path: Path) -> None:
     there = target.new()
     await target.says(f"mkdir -p {there}/1 {there}/2/a; cd {there}; echo new | tee 1/0 1/b 2/0 >3")
-    (here / "1/b").mkdir(parents=True)
-    (here / "2").mkdir()
-    (here / "2/a").write_text("old")
-    (here / "file").write_text("old")
-    before = look_here(here)
+    (tmp_path / "1/b").mkdir(parents=True)
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2/a").write_text("old")
+    (tmp_path / "file").write_text("old")
+    before = everything(tmp_path)
     for source, to in (("1", "1"), ("2", "2"), ("1", "file")):
         with pytest.raises(UploadError):
-            await download(target, f"{there}/{source}", here / to)
-    assert look_here(here) == before
+            await download(target, f"{there}/{source}", tmp_path / to)
+    assert everything(tmp_path) == before
 
 
 def fifo(path: Path) -> Any:
@@ -393,59 +314,47 @@ def unix_socket(path: Path) -> Any:
 
 
 @pytest.mark.parametrize("special", [fifo, unix_socket])
-async def test_special_files_are_not_uploaded(target: Target, here: Path, special: Callable[[Path], Any]) -> None:
-    (here / "s").mkdir()
-    (here / "s/file").write_text("x")
-    kept = special(here / "s/special")
+async def test_special_files_are_not_uploaded(target: Target, tmp_path: Path, special: Callable[[Path], Any]) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s/file").write_text("x")
+    kept = special(tmp_path / "s/special")
     there = target.new()
     with pytest.raises(UploadError, match="special"):
-        await upload(target, here / "s/special", there)
+        await upload(target, tmp_path / "s/special", there)
     assert (await target.execute(["ls", "-d", there])).exit_code != 0, "something was copied"
-    await upload(target, here / "s", there)
+    await upload(target, tmp_path / "s", there)
     assert list(await look(target, there)) == ["file"]
     if kept is not None:
         kept.close()
 
 
-@uses("download")
-async def test_special_files_of_a_tree_are_not_downloaded(target: Target, here: Path) -> None:
-    there = target.new()
+async def test_special_files_are_not_downloaded(target: Target, tmp_path: Path) -> None:
+    there, back = target.new(), tmp_path / "back"
     await target.says(f"mkdir {there}; echo x >{there}/file; mkfifo {there}/special")
-    await download(target, there, here / "back")
-    assert os.listdir(here / "back") == ["file"]
-
-
-@uses("download")
-async def test_a_special_file_is_not_downloaded(target: Target, here: Path) -> None:
-    there = target.new()
-    await target.says(f"mkdir {there}; mkfifo {there}/special")
     with pytest.raises(UploadError, match="special"):
-        await download(target, f"{there}/special", here / "back")
-    assert not os.path.lexists(here / "back")
+        await download(target, f"{there}/special", back)
+    assert not os.path.lexists(back)
+    await download(target, there, back)
+    assert os.listdir(back) == ["file"]
 
 
-async def test_a_missing_source_is_named(target: Target, here: Path) -> None:
-    with raises(FileNotFoundError, errno.ENOENT, f"{here}/none"):
-        await upload(target, here / "none", target.new())
-
-
-@uses("download")
-async def test_a_missing_source_of_a_download_is_named(target: Target, here: Path) -> None:
+async def test_a_missing_source_is_named(target: Target, tmp_path: Path) -> None:
     there = target.new()
+    with raises(FileNotFoundError, errno.ENOENT, f"{tmp_path}/none"):
+        await upload(target, tmp_path / "none", there)
     with raises(FileNotFoundError, errno.ENOENT, there):
-        await download(target, there, here / "back")
-    assert os.listdir(here) == []
+        await download(target, there, tmp_path / "back")
+    assert os.listdir(tmp_path) == []
 
 
-@uses("download")
-async def test_no_link_in_a_downloads_target_is_followed(target: Target, here: Path) -> None:
+async def test_no_link_in_a_downloads_target_is_followed(target: Target, tmp_path: Path) -> None:
     """Whoever planted links at the target, nothing is written where they lead."""
-    there, outside = target.new(), here / "outside"
+    there, outside = target.new(), tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_text("safe")
     await target.says(f"mkdir -p {there}/a/b; cd {there}; echo new | tee a/file a/b/file >file")
-    before = look_here(outside)
-    back = here / "back"
+    before = everything(outside)
+    back = tmp_path / "back"
     for planted in ("a", "a/b", "a/file", "file"):
         back.joinpath(planted).parent.mkdir(parents=True, exist_ok=True)
         leads = outside / "file" if planted.endswith("file") else outside
@@ -456,21 +365,20 @@ async def test_no_link_in_a_downloads_target_is_followed(target: Target, here: P
             pass  # a link where a directory comes may be refused
         else:
             assert not back.joinpath(planted).is_symlink()
-        assert look_here(outside) == before
+        assert everything(outside) == before
         os.system(f"rm -rf {back}")
-    (here / "link").symlink_to(outside / "file")
-    await download(target, f"{there}/file", here / "link")
-    assert not (here / "link").is_symlink() and look_here(outside) == before
+    (tmp_path / "link").symlink_to(outside / "file")
+    await download(target, f"{there}/file", tmp_path / "link")
+    assert not (tmp_path / "link").is_symlink() and everything(outside) == before
 
 
-@uses("download")
-async def test_links_of_the_sandbox_lead_nowhere_here(target: Target, here: Path) -> None:
+async def test_links_of_the_sandbox_lead_nowhere_here(target: Target, tmp_path: Path) -> None:
     """A tree whose links lead out of it is copied with the links, and nothing of what they lead to."""
     there = target.new()
     links = "ln -s /etc/passwd one; ln -s ../../.. two; ln -s /proc/self/root three; ln -s . four"
     await target.says(f"mkdir {there}; cd {there}; {links}")
-    await download(target, there, here / "back")
-    assert set(look_here(here / "back").values()) == {
+    await download(target, there, tmp_path / "back")
+    assert set(everything(tmp_path / "back").values()) == {
         "link /etc/passwd",
         "link ../../..",
         "link /proc/self/root",
@@ -478,10 +386,10 @@ async def test_links_of_the_sandbox_lead_nowhere_here(target: Target, here: Path
     }
 
 
-async def test_many_copies_at_once(target: Target, here: Path) -> None:
+async def test_many_copies_at_once(target: Target, tmp_path: Path) -> None:
     there, data = target.new(), random.Random(5).randbytes(300_000)
-    (here / "f").write_bytes(data)
-    calls = [upload(target, here / "f", f"{there}/{i}") for i in range(8)]
+    (tmp_path / "f").write_bytes(data)
+    calls = [upload(target, tmp_path / "f", f"{there}/{i}") for i in range(8)]
     text = token()
     writes = [write(target, f"{there}/w{i}", f"{text}{i}") for i in range(8)]
     await asyncio.gather(*calls, *writes)

@@ -12,7 +12,7 @@ import pytest
 
 from swerex_c.models import ReadFileRequest, UploadRequest, WriteFileRequest
 from tests.support.results import WrongAnswer
-from tests.support.targets import Session, Target, token, uses
+from tests.support.targets import Session, Target, token
 
 ODD = "a'b\"c\\d&e\\&f!g!h@40%n$x`ls` ;|*?[a]{b,c}~#<>ü\n\t\n"
 """What a shell, a terminal or a format on the way would change."""
@@ -34,7 +34,6 @@ async def test_every_byte_arrives(target: Target, tmp_path: Path, size: int) -> 
     assert (await target.says(f"sha256sum <{path}")).split()[0] == hashlib.sha256(data).hexdigest()
 
 
-@uses("download")
 @pytest.mark.parametrize("size", SIZES)
 async def test_every_byte_comes_back(target: Target, tmp_path: Path, size: int) -> None:
     data, path = data_of(size), target.new()

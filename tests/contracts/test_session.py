@@ -20,7 +20,7 @@ from swerex_c.exceptions import (
     SessionExistsError,
     SwerexException,
 )
-from tests.support.targets import ALL, DEADLINE, Session, Target, known, seconds, token, uses
+from tests.support.targets import ALL, DEADLINE, Session, Target, known, seconds, token
 from tests.support.wait import until_async
 
 wrong = pytest.mark.wrong_in_original
@@ -325,7 +325,6 @@ async def test_expect_of_a_command_that_goes_on(session: Session) -> None:
 # ---- streams
 
 
-@uses("stream")
 async def test_a_stream_has_all_output_and_the_observation(session: Session, target: Target) -> None:
     pieces, seen = await session.stream("seq 30000; echo ä; (exit 3)")
     whole = "".join(f"{i}\n" for i in range(1, 30001)) + "ä\n"
@@ -339,7 +338,6 @@ async def test_a_stream_has_all_output_and_the_observation(session: Session, tar
         await Session(target.runtime, "none").stream("true")
 
 
-@uses("stream")
 async def test_a_stream_yields_before_the_end(session: Session, target: Target) -> None:
     """The command ends when its first line has been received; without live streams all of it comes in one piece."""
     mark = target.new()
@@ -352,7 +350,6 @@ async def test_a_stream_yields_before_the_end(session: Session, target: Target) 
     assert (first, rest[-1].output) == (wanted, "first\nsecond\n")  # type: ignore[union-attr]
 
 
-@uses("stream")
 async def test_a_stream_that_times_out(session: Session, target: Target) -> None:
     pieces: list[Any] = []
     with pytest.raises(CommandTimeoutError):

@@ -215,7 +215,7 @@ def test_the_directory_above_merges_too(here: Path) -> None:
         ("s", "s", "the same directory"),
         ("s", "s/bin/../", "the same directory"),
         ("s", "s/below", "lies in the source"),
-        ("s", "s/dirlink/below", "lies in the source"),
+        ("s", "s/to_directory/below", "lies in the source"),
         ("s/bytes", "s/bytes", "the same file"),
         ("s/bytes", "s", "the same file"),
     ],

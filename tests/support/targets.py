@@ -1,16 +1,14 @@
 """Every kind of runtime and deployment that the contracts in tests/contracts are asked of, as the fixture `target`.
 
-A contract uses the public API only. A case that needs an ability names it with `uses`: a target without the ability
-must raise `NotSupportedError`. A target whose engine this machine lacks is skipped, with SWX_MUST=1 it is an error.
+A contract uses the public API only. A target whose engine this machine lacks is skipped; SWX_MUST=1 makes it an error.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import importlib.util
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +19,7 @@ import pytest
 
 from swerex_c import CreateBashSessionRequest, RemoteRuntime
 from swerex_c.deployment.abstract import AbstractDeployment
-from swerex_c.exceptions import NotSupportedError, SwerexException
+from swerex_c.exceptions import SwerexException
 from swerex_c.models import (
     BashAction,
     BashInterruptAction,
@@ -34,9 +32,6 @@ from swerex_c.runtime.abstract import AbstractRuntime
 from tests.support import needs
 from tests.support.results import WrongAnswer
 from tests.support.wait import DEADLINE, until_async
-
-ABILITIES = frozenset({"download", "stream"})
-"""What a runtime may lack."""
 
 
 @dataclass
@@ -60,7 +55,6 @@ class Target:
     make: Callable[[], AbstractDeployment] | None = None
     left: Callable[[], list[str]] = list
     lose: Callable[[str], object] | None = None
-    abilities: frozenset[str] = ABILITIES
     live: bool = True
     fake: bool = False
     patience: float = DEADLINE
@@ -169,22 +163,6 @@ def token() -> str:
 def seconds() -> str:
     """Return a number of seconds that no other process sleeps for."""
     return f"86{secrets.randbelow(10**8):08d}"
-
-
-def uses(ability: str) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., Awaitable[None]]]:
-    """Mark a case that needs an ability; a target that lacks it must raise NotSupportedError."""
-
-    def decorate(case: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-        @functools.wraps(case)
-        async def run(**fixtures: Any) -> None:
-            if ability in fixtures["target"].abilities:
-                return await case(**fixtures)
-            with pytest.raises(NotSupportedError):
-                await case(**fixtures)
-
-        return run
-
-    return decorate
 
 
 def known(issue: int, why: str, *targets: str) -> pytest.MarkDecorator:
@@ -365,10 +343,8 @@ def _original(get: Get) -> Iterator[Target]:
 
     directory = _directory(get)
     with serving_original(directory / "log") as server:
-        fields = {"auth_token": KEY, "host": server.url, "wire": "json"}
-        runtime = RemoteRuntime(timeout=DEADLINE, **fields)
-        abilities = ABILITIES - {"download"}
-        yield Target("original", runtime, str(directory), live=False, abilities=abilities, patience=5.0)
+        runtime = RemoteRuntime(auth_token=KEY, host=server.url, wire="json", timeout=DEADLINE)
+        yield Target("original", runtime, str(directory), live=False, patience=5.0)
 
 
 # Engines and hosts

@@ -1,42 +1,62 @@
-"""Trees of files: one that has everything, and what is in one."""
+"""Trees of files: one that has everything that can be copied, and what is in one."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import random
 import stat
 from pathlib import Path
-
-from swerex_c.files.local import write_text
 
 
 def mode(path: str | Path) -> int:
     return stat.S_IMODE(os.lstat(path).st_mode)
 
 
-def everything(root: str | Path) -> dict[str, object]:
+def file_of(data: bytes, mode: str = "644") -> str:
+    """What `everything` tells of a file."""
+    return f"{mode} {hashlib.sha256(data).hexdigest()}"
+
+
+def everything(root: str | Path) -> dict[str, str]:
     """A tree as its paths and what is at them."""
-    seen: dict[str, object] = {}
-    for path in sorted(Path(root).rglob("*")):
-        name = str(path.relative_to(root))
+    found = {}
+    for path in Path(root).rglob("*"):
+        name = os.fsencode(path.relative_to(root)).decode("utf-8", "backslashreplace")
         if path.is_symlink():
-            seen[name] = ("link", os.readlink(path))
+            found[name] = f"link {os.readlink(path)}"
+        elif path.is_dir():
+            found[name] = f"directory {mode(path):o}"
         else:
-            seen[name] = ("directory", mode(path)) if path.is_dir() else (path.read_bytes(), mode(path))
-    return seen
+            found[name] = file_of(path.read_bytes(), f"{mode(path):o}")
+    return found
 
 
 def assert_no_leftovers(root: Path) -> None:
     assert not [path for path in root.rglob("*") if ".swerex-" in path.name]
 
 
-def make_tree(root: str) -> None:
-    write_text(f"{root}/bin/run", "#!/bin/sh\n")
-    os.chmod(f"{root}/bin/run", 0o755)
-    write_text(f"{root}/a b/ü\n", "odd name")
-    os.mkdir(f"{root}/empty")
-    os.chmod(f"{root}/empty", 0o700)
-    os.symlink("bin/run", f"{root}/link")
-    os.symlink("bin", f"{root}/dirlink")
-    os.symlink("/no/such/place", f"{root}/dangling")
-    Path(f"{root}/bytes").write_bytes(bytes(range(256)) * 1000)
-    Path(os.fsdecode(os.fsencode(root) + b"/\xff\xfe")).write_text("no UTF-8")
+def make_tree(at: str | Path) -> Path:
+    root = Path(at)
+    for directory in ("empty/deep", "bin", ".git", f"{'d' * 120}/{'e' * 120}"):
+        (root / directory).mkdir(parents=True)
+    for name, data in {
+        "bin/run": b"#!/bin/sh\n",
+        ".git/config": b"c",
+        "..more": b"m",
+        "-n": b"",
+        "a b\tü\n": b"odd",
+        "n" * 200: b"long",
+        f"{'d' * 120}/{'e' * 120}/f": b"far",
+        "secret": b"s",
+        "bytes": bytes(range(256)) * 100,
+        "big": random.Random(7).randbytes(1_500_001),
+    }.items():
+        (root / name).write_bytes(data)
+    Path(os.fsdecode(os.fsencode(root) + b"/\xff\xfe")).write_bytes(b"no UTF-8")
+    for name, number in {"bin/run": 0o755, "secret": 0o600, "empty": 0o700}.items():
+        (root / name).chmod(number)
+    links = {"dangling": "/no/such/place", "link": "bin/run", "to_directory": "bin", "out": "/etc"}
+    for name, leads in links.items():
+        (root / name).symlink_to(leads)
+    return root
