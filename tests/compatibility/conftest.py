@@ -7,8 +7,6 @@ import subprocess
 
 import pytest
 
-from tests.support.luggage import Luggage
-
 REPLACE = """\
 #!/bin/bash
 # replace FILE: its new text is on standard input.
@@ -45,7 +43,8 @@ GIT = {
 
 
 @pytest.fixture(scope="session")
-def luggage(tmp_path_factory: pytest.TempPathFactory) -> Luggage:
+def luggage(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A git repository and a directory of tool bundles."""
     here = tmp_path_factory.mktemp("luggage")
     for bundle, files in TOOLS.items():
         for name, text in files.items():
@@ -60,4 +59,4 @@ def luggage(tmp_path_factory: pytest.TempPathFactory) -> Luggage:
     environment = {**os.environ, **GIT}
     for words in ("init -q -b main", "add -A", "commit -q -m begin"):
         subprocess.run(["git", *words.split()], cwd=repository, env=environment, check=True)
-    return Luggage(repository, here / "tools")
+    return {"repository": str(repository), "tools": str(here / "tools")}

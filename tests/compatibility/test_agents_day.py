@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from tests.support.docker_engine import Engine
-from tests.support.luggage import Luggage
 from tests.support.original import ROOT, original_python
 from tests.support.server_process import KEY, serving
 
@@ -118,15 +117,11 @@ def spend(python: str, place: dict[str, Any], directory: Path, environment: dict
 
 
 @pytest.fixture
-def here(tmp_path: Path, luggage: Luggage) -> dict[str, Any]:
+def here(tmp_path: Path, luggage: dict[str, str]) -> dict[str, Any]:
     """A place on this machine."""
     (tmp_path / "home").mkdir()
     (tmp_path / "root").mkdir()
-    return {"home": f"{tmp_path}/home", "root": f"{tmp_path}/root", **bring(luggage)}
-
-
-def bring(luggage: Luggage) -> dict[str, str]:
-    return {"repository": str(luggage.repository), "tools": str(luggage.tools)}
+    return {"home": f"{tmp_path}/home", "root": f"{tmp_path}/root", **luggage}
 
 
 def test_the_original(tmp_path: Path, here: dict[str, Any]) -> None:
@@ -155,12 +150,10 @@ def test_behind_our_server(tmp_path: Path, here: dict[str, Any], monkeypatch: py
 
 @pytest.mark.xdist_group("engine")
 @pytest.mark.parametrize("server", [False, True], ids=["by exec", "by a server in it"])
-def test_in_a_container(tmp_path: Path, luggage: Luggage, docker: Engine, debian_py: str, server: bool) -> None:
+def test_in_a_container(tmp_path: Path, luggage: dict[str, str], docker: Engine, debian_py: str, server: bool) -> None:
     container = {"type": "docker", "image": debian_py, "pull": "never", "server": server}
-    if server:  # where an engine has no bridge, a container's port is reached on this machine's network
-        container["docker_args"] = ["--network", "host"]
-    else:
-        container["docker_args"] = ["--network", "none"]
-    place = {"home": "/root", "root": "/day", **bring(luggage), "deployment": container, "swap": True}
+    # Where an engine has no bridge, a container's port is reached on this machine's network.
+    container["docker_args"] = ["--network", "host" if server else "none"]
+    place = {"home": "/root", "root": "/day", **luggage, "deployment": container, "swap": True}
     environment = {**docker.environment, "PYTHONPATH": str(ROOT)}
     assert spend(sys.executable, place, tmp_path, environment) == ANSWERS
