@@ -1,4 +1,4 @@
-"""What swerex_c uses of Modal's SDK is there, under these names; images; and what is done without the SDK."""
+"""The original's names; images; what dead processes leave; and what is done without the SDK."""
 
 from __future__ import annotations
 
@@ -20,85 +20,6 @@ from tests.support.modal_fixtures import ModalWorld, modal_world, world  # noqa:
 from tests.support.wait import DEADLINE, until  # noqa: E402
 
 __all__ = ["modal_world", "world"]
-
-USED = {
-    "App.lookup": ("name", "create_if_missing"),
-    "Image.apt_install": ("packages",),
-    "Image.build": ("app",),
-    "Image.from_aws_ecr": ("tag", "secret"),
-    "Image.from_dockerfile": ("path", "context_dir"),
-    "Image.from_registry": ("tag", "secret"),
-    "Image.run_commands": ("commands",),
-    "Sandbox.create": ("args", "app", "tags", "image", "timeout"),
-    "Sandbox.detach": (),
-    "Sandbox.exec": ("args", "env", "text", "pty"),
-    "Sandbox.get_tags": (),
-    "Sandbox.list": ("app_id", "tags"),
-    "Sandbox.poll": (),
-    "Sandbox.terminate": (),
-    "Sandbox.wait": ("raise_on_termination",),
-    "Sandbox._get_task_id": (),
-    "Secret.from_dict": ("env_dict",),
-    "container_process.ContainerProcess.wait": (),
-    "io_streams.StreamWriter.drain": (),
-    "io_streams.StreamWriter.write": ("data",),
-    "io_streams.StreamWriter.write_eof": (),
-    "io_streams.StreamReader.__aiter__": (),
-}
-"""Functions, and the parameters that they are called with."""
-
-ASYNCHRONOUS = (
-    "App.lookup Image.build Sandbox.create Sandbox.detach Sandbox.exec Sandbox.get_tags Sandbox.list Sandbox.poll "
-    "Sandbox.terminate Sandbox.wait Sandbox._get_task_id container_process.ContainerProcess.wait "
-    "io_streams.StreamWriter.drain"
-).split()
-
-ATTRIBUTES = (
-    "App.app_id App.name Sandbox.object_id Sandbox.stdout Sandbox.stderr "
-    "container_process.ContainerProcess.stdin container_process.ContainerProcess.stdout "
-    "container_process.ContainerProcess.stderr config._profile"
-).split()
-
-ERRORS = (
-    "AlreadyExistsError AuthError ClientClosed ConnectionError ImageBuildError InternalError InternalFailure "
-    "InvalidError NotFoundError PermissionDeniedError ResourceExhaustedError SandboxTerminatedError "
-    "SandboxTimeoutError ServiceError TimeoutError"
-).split()
-"""Errors that are told apart by their names."""
-
-
-def found(name: str) -> Any:
-    it: Any = modal
-    for part in name.split("."):
-        if inspect.ismodule(it):
-            it = getattr(it, part, None) or __import__(f"{it.__name__}.{part}", fromlist=["*"])
-        else:
-            it = getattr(it, part)
-    return it
-
-
-@pytest.mark.parametrize("name", USED)
-def test_a_function_that_is_used_is_there(name: str) -> None:
-    parameters = inspect.signature(found(name)).parameters
-    missing = [it for it in USED[name] if it not in parameters]
-    assert not missing, f"modal.{name} of modal {modal.__version__} has no parameter {missing}: {list(parameters)}"
-
-
-@pytest.mark.parametrize("name", ASYNCHRONOUS)
-def test_it_can_be_awaited(name: str) -> None:
-    assert callable(getattr(found(name), "aio", None)), f"modal.{name}.aio is not there"
-
-
-@pytest.mark.parametrize("name", ATTRIBUTES)
-def test_an_attribute_that_is_used_is_there(name: str) -> None:
-    owner, _, attribute = name.rpartition(".")
-    it = found(owner)
-    assert hasattr(it, attribute) or attribute in it.__annotations__
-
-
-@pytest.mark.parametrize("name", ERRORS)
-def test_an_error_that_is_told_apart_is_there(name: str) -> None:
-    assert issubclass(getattr(modal.exception, name), modal.exception.Error)
 
 
 def test_signatures_of_the_original() -> None:
