@@ -125,9 +125,13 @@ async def test_started_again(target: Target, deployment: AbstractDeployment) -> 
 
 
 async def test_starts_and_stops_keep_nothing_in_this_process(target: Target, deployment: AbstractDeployment) -> None:
-    """No descriptor, no thread, and no task of the loop in the background."""
+    """No descriptor, no thread, and no task of the loop in the background; also starts that are cancelled."""
 
     async def once() -> None:
+        starting = await begin_to_start(deployment)
+        starting.cancel()
+        await asyncio.wait([starting])
+        await deployment.stop()
         await deployment.start()
         await Session(deployment.runtime).create()
         assert await says(deployment, "echo hi") == "hi\n"

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import gc
 import logging
 import os
 import pickle
 import platform
-import random
 import socket
 import subprocess
 import sys
@@ -22,7 +20,6 @@ import pytest
 
 from swerex_c.deployment.docker import DockerDeployment
 from swerex_c.deployment.hooks.abstract import DeploymentHook
-from swerex_c.deployment.local import IsolationConfig, LocalDeployment
 from swerex_c.deployment.ssh import SSHDeployment
 from swerex_c.exceptions import (
     DeploymentStartupError,
@@ -34,7 +31,6 @@ from swerex_c.providers import ownership
 from swerex_c.providers.docker.engine import Engine as Client
 from swerex_c.providers.docker.prune import prune
 from swerex_c.providers.ssh.backend import SSHBackend
-from swerex_c.runtime.abstract import Command
 from swerex_c.utils import background
 from swerex_c.utils.background import run_blocking
 from tests.support import hosts, needs
@@ -109,28 +105,6 @@ async def test_a_stop_just_when_a_start_is_over(make: Make, reach: Engine) -> No
     assert names(reach) == [] and deployment.container_name is None
 
 
-def test_starts_and_stops_of_several_threads_leave_nothing(make: Make, reach: Engine) -> None:
-    deployment = make()
-    errors: list[BaseException] = []
-
-    def do(what: Callable[[], Any]) -> None:
-        try:
-            asyncio.run(what())
-        except BaseException as error:
-            errors.append(error)
-
-    turns = (deployment.start, deployment.stop, deployment.start, deployment.stop, deployment.start)
-    threads = [threading.Thread(target=do, args=(turn,)) for turn in turns]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(80)
-    assert not any(thread.is_alive() for thread in threads)
-    assert all(isinstance(error, RuntimeClosedError) for error in errors), errors
-    asyncio.run(deployment.stop())
-    assert names(reach) == []
-
-
 def test_a_loop_that_ends_during_a_stop_does_not_keep_the_container(make: Make, reach: Engine) -> None:
     """`asyncio.run` cancels all tasks at once, those within the stop too."""
     deployment = make()
@@ -143,35 +117,6 @@ def test_a_loop_that_ends_during_a_stop_does_not_keep_the_container(make: Make, 
 
     asyncio.run(leave())
     assert names(reach) == []
-
-
-async def test_cancels_leave_no_thread_and_no_descriptor(make: Make, reach: Engine) -> None:
-    deployment = make()
-    await deployment.start()
-    await deployment.stop()
-    descriptors, draw = len(os.listdir("/proc/self/fd")), random.Random(7)
-    threads = set(threading.enumerate())
-    for _ in range(8):
-        deployment = make()
-        starting = asyncio.ensure_future(deployment.start())
-        await asyncio.sleep(draw.random() * 0.5)  # any moment of a start
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
-        await deployment.stop()
-        assert names(reach) == []
-    gc.collect()
-    # What waits here has a descriptor of its own.
-    await asyncio.to_thread(until, lambda: len(os.listdir("/proc/self/fd")) <= descriptors + 1)
-    left = {thread for thread in set(threading.enumerate()) - threads if not thread.name.startswith("asyncio")}
-    await asyncio.to_thread(until, lambda: not any(map(threading.Thread.is_alive, left)), str(left))
-
-
-async def test_where_the_place_ends_nobody_ends_what_runs_in_it_before(make: Make) -> None:
-    deployment = make()
-    await deployment.start()
-    runtime: Any = deployment.runtime
-    await deployment.stop()
-    assert runtime.ends_with_sandbox
 
 
 async def test_a_client_that_hangs_does_not_keep_a_stop(
@@ -261,7 +206,7 @@ def test_an_image_for_another_platform_is_missing(
     reach.docker("rmi", "127.0.0.1:1/platforms")
 
 
-# Hosts and isolated views
+# Hosts
 
 
 async def test_a_host_that_does_not_let_us_in_says_what_to_do_and_in_time(sshd: hosts.Sshd) -> None:
@@ -302,11 +247,3 @@ def test_a_host_that_is_silent_is_given_up_in_time(sshd: hosts.Sshd) -> None:
         backend = SSHBackend(sshd.name, config_file=str(sshd.config), port=silent.getsockname()[1])
         with quicker_than(4), pytest.raises(TimeoutError):
             run_blocking(backend.open(), 0.1)
-
-
-async def test_an_isolated_view_that_is_started_again_while_it_starts(bwrap: str) -> None:
-    deployment = LocalDeployment(isolation=IsolationConfig(), startup_timeout=60)
-    first, second = await asyncio.gather(deployment.start(), deployment.start(), return_exceptions=True)
-    assert isinstance(first, RuntimeClosedError) and second is None
-    assert (await deployment.runtime.execute(Command(command="echo hi", shell=True, timeout=60))).stdout == "hi\n"
-    await deployment.stop()

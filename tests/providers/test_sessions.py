@@ -19,7 +19,6 @@ from swerex_c.exceptions import (
     CommandTimeoutError,
     InvalidInputError,
     NotSupportedError,
-    RuntimeClosedError,
     SandboxLostError,
     SessionDiedError,
 )
@@ -30,8 +29,6 @@ from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.sandbox import Sandbox
 from swerex_c.utils import background
 from tests.support.docker_engine import Engine
-from tests.support.local_backend import Here
-from tests.support.processes import running as running_now
 from tests.support.targets import DEADLINE, Session
 from tests.support.wait import settle, until, until_async
 
@@ -61,46 +58,6 @@ def living(place: Sandbox, words: str) -> int:
     done
     echo $n"""
     return int(background.run_blocking(place.run(count, words, timeout=DEADLINE)).stdout)
-
-
-async def test_a_short_command_sets_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop = asyncio.get_running_loop()
-    call_later, timers = loop.call_later, []
-
-    def note(*arguments: Any) -> asyncio.TimerHandle:
-        timers.append(arguments)
-        return call_later(*arguments)
-
-    async with session_in(Here()) as session:
-        await session.create()
-        monkeypatch.setattr(loop, "call_later", note)
-        for _ in range(500):  # on a busy machine few are short
-            timers.clear()
-            assert (await session.run("true")).exit_code == 0
-            if not timers:
-                return
-        pytest.fail("each of 500 commands has set a timer")
-
-
-async def test_closing_under_way() -> None:
-    async with session_in(Here()) as session:
-        runtime = session.runtime
-        await session.create()
-        running: list[asyncio.Future[Any]] = [
-            asyncio.ensure_future(runtime.execute(Command(command=["sleep", "1003"])))
-        ]
-        running += [asyncio.ensure_future(session.run(command)) for command in ("sleep 1002", "true", "true")]
-        await until_async(lambda: running_now("sleep 1003") and running_now("sleep 1002"))
-        await asyncio.gather(runtime.close(), runtime.close())
-        for said in running:
-            with pytest.raises(RuntimeClosedError):
-                await asyncio.wait_for(said, DEADLINE)
-        with pytest.raises(RuntimeClosedError):
-            await Session(runtime).create()
-        assert (await runtime.is_alive()).message == "The runtime was closed"
-
-
-# ---- containers
 
 
 _LONG = "".join(f"{i:07} ü\t!\n" for i in range(3000))
@@ -302,26 +259,6 @@ async def test_what_follows_an_interrupt(docker_place: Callable[..., Backend], d
             await session.run(reader, expect=["up\n"], check="ignore")
             await session.interrupt()
             await session.gives(f"echo after {number}", f"after {number}\n")
-
-
-async def test_many_at_once(docker_place: Callable[..., Backend], bash_min: str) -> None:
-    async with session_in(docker_place(bash_min)) as session:
-
-        async def one(number: int) -> None:
-            each = Session(session.runtime)
-            await each.create()
-            for i in range(10):
-                await each.gives(f"echo {number}.{i}; (exit {i})", f"{number}.{i}\n", i)
-            if number % 2:
-                await each.close()
-
-        await asyncio.gather(*(one(number) for number in range(20)))
-        place = place_of(session)
-        assert living(place, "--noediting -i") == 10
-        await asyncio.wait_for(session.runtime.close(), DEADLINE)
-    async with session_in(place.backend) as again:
-        await again.runtime.execute(Command(command=["true"]))
-        await asyncio.to_thread(until, lambda: living(place_of(again), "--noediting -i") == 0)
 
 
 # ---- the scripts

@@ -343,24 +343,6 @@ def test_an_interrupt_from_the_keyboard_and_a_lost_loop_leave_nothing(
 # Losses
 
 
-async def test_a_container_that_is_paused_or_goes_away(make: Callable[..., DockerDeployment], reach: Engine) -> None:
-    deployment = make()
-    await deployment.start()
-    name = str(deployment.container_name)
-    # Nothing runs in it: Docker itself hangs if a container is paused while a program is being started there.
-    reach.docker("pause", name)
-    answer = await deployment.is_alive(timeout=60)
-    assert not answer and "is paused" in answer.message
-    reach.docker("unpause", name)
-    assert await deployment.is_alive(timeout=60)
-    reach.docker("rm", "-f", name)
-    with pytest.raises(SandboxLostError, match="Container process terminated"):
-        await deployment.is_alive(timeout=60)
-    with pytest.raises(SandboxLostError):
-        await deployment.runtime.execute(Command(command="true", shell=True, timeout=60))
-    await deployment.stop()
-
-
 async def test_an_engine_that_goes_away(
     make: Callable[..., DockerDeployment], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -376,20 +358,6 @@ async def test_an_engine_that_goes_away(
         await deployment.stop()
         assert f"Failed to kill container {name}" in caplog.text and "swerex-c prune" in caplog.text
         await deployment.stop()
-
-
-# Many
-
-
-async def test_thirty_at_once(make: Callable[..., DockerDeployment], reach: Engine) -> None:
-    deployments = [make() for _ in range(30)]
-    await asyncio.gather(*(deployment.start() for deployment in deployments))
-    found = [str(deployment.container_name) for deployment in deployments]
-    assert len(set(found)) == 30 and set(found) == set(names(reach))
-    answers = await asyncio.gather(*(said(each, f"echo {i}") for i, each in enumerate(deployments)))
-    assert answers == [f"{i}\n" for i in range(30)]
-    await asyncio.gather(*(deployment.stop() for deployment in deployments))
-    assert names(reach) == []
 
 
 # Images

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import pty
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from swerex_c.deployment.docker import DockerDeployment
-from swerex_c.exceptions import DockerPullError
 from swerex_c.providers import ownership
 from swerex_c.runtime.abstract import Command
 from tests.support import images, needs
@@ -86,13 +81,6 @@ async def test_an_image_is_pulled_and_goes_again(reach: Engine, published: Calla
     assert not has(reach, image)
 
 
-async def test_never_pulls_nothing(reach: Engine, published: Callable[[str], str]) -> None:
-    image = published("never")
-    with pytest.raises(Exception, match=f"(?i)no such image|not.*found|{image}"):
-        await DockerDeployment(image=image, pull="never").start()
-    assert not has(reach, image)
-
-
 async def test_always_takes_what_is_new(reach: Engine, registry: Registry, published: Callable[[str], str]) -> None:
     image = published("renewed")
     steps: list[Any] = []
@@ -110,32 +98,6 @@ async def test_always_takes_what_is_new(reach: Engine, registry: Registry, publi
         steps.append(await said(deployment, "echo ${NEWER:-1}"))
         await deployment.stop()
     assert steps == ["1\n", "1\n", "2\n"]
-
-
-async def test_what_the_registry_lacks_is_told(reach: Engine, registry: Registry) -> None:
-    with pytest.raises(DockerPullError, match="not found|unknown"):
-        await DockerDeployment(image=registry.name("nothing")).start()
-
-
-def test_pulling_shows_progress_on_a_terminal(reach: Engine, published: Callable[[str], str]) -> None:
-    image = published("shown")
-    program = (
-        "import asyncio; from swerex_c.deployment.docker import DockerDeployment\n"
-        f"d = DockerDeployment(image={image!r})\n"
-        "asyncio.run(d.start()); asyncio.run(d.stop())"
-    )
-    master, slave = pty.openpty()
-    with subprocess.Popen([sys.executable, "-c", program], stdin=slave, stdout=slave, stderr=slave) as process:
-        os.close(slave)
-        shown = b""
-        while True:
-            try:
-                shown += os.read(master, 65536)
-            except OSError:
-                break
-    os.close(master)
-    assert process.returncode == 0, shown[-2000:]
-    assert image.encode() in shown
 
 
 async def test_a_server_behind_a_published_port(reach: Engine) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import subprocess
 import sys
@@ -11,21 +10,11 @@ from collections.abc import Callable
 
 from swerex_c.deployment.docker import DockerDeployment
 from swerex_c.providers import ownership
-from tests.support.docker_deployments import NO_NETWORK, make, names, reach
+from tests.support.docker_deployments import make, names, reach
 from tests.support.docker_engine import Engine
 from tests.support.original import our_environment
-from tests.support.wait import until
 
 __all__ = ["make", "reach"]
-
-
-def test_a_dropped_deployment_removes_its_container(make: Callable[..., DockerDeployment], reach: Engine) -> None:
-    deployment = DockerDeployment(image="swx-test/bash-only", pull="never", docker_args=NO_NETWORK)
-    asyncio.run(deployment.start())
-    assert len(names(reach)) == 1
-    del deployment
-    gc.collect()
-    until(lambda: names(reach) == [])
 
 
 STARTED = """if True:
