@@ -41,17 +41,10 @@ def test_what_ends_the_shell_has_one(sh: Shell, before: str) -> None:
     assert "status 3" in seen.failure_reason
 
 
-@pytest.mark.parametrize(
-    "hide",
-    [
-        "exec 2>/dev/null",
-        "unset PS1 PROMPT_COMMAND",
-        "PROMPT_COMMAND+=('PS1=last')",
-        "readonly PS1='$ '",
-        "f() { unset PS1 PROMPT_COMMAND; }; f",
-        "unset PS1 PROMPT_COMMAND; sleep 0.5; printf x",
-    ],
-)
+@pytest.mark.parametrize("hide", [
+    "exec 2>/dev/null", "unset PS1 PROMPT_COMMAND", "PROMPT_COMMAND+=('PS1=last')", "readonly PS1='$ '",
+    "f() { unset PS1 PROMPT_COMMAND; }; f", "unset PS1 PROMPT_COMMAND; sleep 0.5; printf x",
+])  # fmt: skip
 def test_hidden_prompts_strand_nothing(sh: Shell, hide: str) -> None:
     sh.gives(hide, "x" if hide.endswith("x") else "")
     sh.gives("echo a; (exit 3)", "a\n", 3)
@@ -86,17 +79,10 @@ def test_readline_behind_hidden_prompts(sh: Shell, hide: str, mode: str, joint: 
     sh.interrupt()
 
 
-@pytest.mark.parametrize(
-    "read",
-    [
-        "read x; echo got:$x",
-        "sleep 1 & wait; echo got:",
-        "x=$(head -n1); echo got:$x",
-        "function_that_reads; echo got:$x",
-        "alias_that_reads; echo got:$x",
-        '"$word_that_reads" x; echo got:$x',
-    ],
-)
+@pytest.mark.parametrize("read", [
+    "read x; echo got:$x", "sleep 1 & wait; echo got:", "x=$(head -n1); echo got:$x",
+    "function_that_reads; echo got:$x", "alias_that_reads; echo got:$x", '"$word_that_reads" x; echo got:$x',
+])  # fmt: skip
 def test_no_question_for_who_reads(sh: Shell, read: str) -> None:
     """A shell that reads or waits by itself is asked nothing, also where the same command hides its prompts."""
     sh.run("function_that_reads() { read x; }; alias alias_that_reads='read x'; word_that_reads=read")

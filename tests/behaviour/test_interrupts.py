@@ -17,22 +17,11 @@ TRAPS = ["trap : INT", "trap '' INT"]
 
 
 @pytest.mark.parametrize("trap", TRAPS)
-@pytest.mark.parametrize(
-    "holds",
-    [
-        "read x",
-        "while read x; do :; done",
-        "printf half; read -p more x",
-        "read -n 1 x",
-        "sleep 1000 & wait",
-        "x=$(sleep 1000)",
-        "x=$(sleep 1000; sleep 1000)",
-        "x=$( (sleep 1000; sleep 1000) | cat)",
-        "(sleep 1000; sleep 1000) & wait $!",
-        "sleep 1000",
-        "sleep 1000 | cat",
-    ],
-)
+@pytest.mark.parametrize("holds", [
+    "read x", "while read x; do :; done", "printf half; read -p more x", "read -n 1 x", "sleep 1000 & wait",
+    "x=$(sleep 1000)", "x=$(sleep 1000; sleep 1000)", "x=$( (sleep 1000; sleep 1000) | cat)",
+    "(sleep 1000; sleep 1000) & wait $!", "sleep 1000", "sleep 1000 | cat",
+])  # fmt: skip
 def test_what_the_shell_waits_for(sh: Shell, trap: str, holds: str) -> None:
     sh.gives(trap, "")
     sh.begin(f"echo begun; {holds}", "begun")

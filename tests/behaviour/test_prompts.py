@@ -14,55 +14,19 @@ from swerex_c.exceptions import SwerexException
 from tests.support.session import Shell
 
 PROMPTS = [
-    "PS1='> '",
-    "PS1=",
-    "PS1='\\u@\\h:\\w\\$ '",
-    "PS1='(env) '\"$PS1\"",
-    "PS1=$PS1'more'",
-    "PS1='two\nlines $ '",
-    "PS1='$(echo run)\\$ '",
-    "PS1='$(exit 9)'",
-    "PS1='\\[\\e[32m\\]green\\[\\e[0m\\] '",
-    "PS1='\\e]0;title\\a$ '",
-    "PS1='$PS1 $? \\# \\!'",
-    "unset PS1",
-    "PS1=(a b)",
-    "PS1[1]=x",
-    "export PS1='exported '",
-    "declare -u PS1=loud",
-    "declare -n PS1=other",
-    "local_() { local PS1='inner '; :; }; local_",
-    "PS0='zero '",
-    "PS0='$(echo started)'",
-    "unset PS0",
-    "PS0+=' behind'",
-    'PS0="before $PS0"',
-    "PS0=${PS0/7733/7734}",
-    "PS0=$'\\e[1mtwo\\nlines\\a'",
-    "set -u; unset PS0",
-    "PS2='more> '",
-    "unset PS2",
-    "PS2=(x)",
-    "PS3='pick '",
-    "PS4='trace '",
-    "unset PS1 PS2 PS3 PS4 PS0 PROMPT_COMMAND",
-    "PROMPT_COMMAND=:",
-    "PROMPT_COMMAND=false",
-    "PROMPT_COMMAND='(exit 9)'",
-    "PROMPT_COMMAND=",
-    "unset PROMPT_COMMAND",
-    "PROMPT_COMMAND='PS1=\"\\u@\\h \\$ \"'",
-    "PROMPT_COMMAND='PS1=x; PS0=y; PS2=z'",
-    "PROMPT_COMMAND='__prompt() { PS1=\"❯ \"; }; __prompt'",
-    "PROMPT_COMMAND+=('PS1=last')",
-    "PROMPT_COMMAND=('PS1=a' 'false' 'PS1=b')",
-    "unset PROMPT_COMMAND; PROMPT_COMMAND=(true 'PS1=b')",
-    "PROMPT_COMMAND=nosuchcommand-prompt",
-    "PROMPT_COMMAND='history -a'",
-    "PROMPT_COMMAND='return'",
-    "shopt -u promptvars",
-    "PROMPT_DIRTRIM=2",
-]
+    "PS1='> '", "PS1=", "PS1='\\u@\\h:\\w\\$ '", "PS1='(env) '\"$PS1\"", "PS1=$PS1'more'", "PS1='two\nlines $ '",
+    "PS1='$(echo run)\\$ '", "PS1='$(exit 9)'", "PS1='\\[\\e[32m\\]green\\[\\e[0m\\] '", "PS1='\\e]0;title\\a$ '",
+    "PS1='$PS1 $? \\# \\!'", "unset PS1", "PS1=(a b)", "PS1[1]=x", "export PS1='exported '", "declare -u PS1=loud",
+    "declare -n PS1=other", "local_() { local PS1='inner '; :; }; local_", "PS0='zero '", "PS0='$(echo started)'",
+    "unset PS0", "PS0+=' behind'", 'PS0="before $PS0"', "PS0=${PS0/7733/7734}", "PS0=$'\\e[1mtwo\\nlines\\a'",
+    "set -u; unset PS0", "PS2='more> '", "unset PS2", "PS2=(x)", "PS3='pick '", "PS4='trace '",
+    "unset PS1 PS2 PS3 PS4 PS0 PROMPT_COMMAND", "PROMPT_COMMAND=:", "PROMPT_COMMAND=false",
+    "PROMPT_COMMAND='(exit 9)'", "PROMPT_COMMAND=", "unset PROMPT_COMMAND", "PROMPT_COMMAND='PS1=\"\\u@\\h \\$ \"'",
+    "PROMPT_COMMAND='PS1=x; PS0=y; PS2=z'", "PROMPT_COMMAND='__prompt() { PS1=\"❯ \"; }; __prompt'",
+    "PROMPT_COMMAND+=('PS1=last')", "PROMPT_COMMAND=('PS1=a' 'false' 'PS1=b')",
+    "unset PROMPT_COMMAND; PROMPT_COMMAND=(true 'PS1=b')", "PROMPT_COMMAND=nosuchcommand-prompt",
+    "PROMPT_COMMAND='history -a'", "PROMPT_COMMAND='return'", "shopt -u promptvars", "PROMPT_DIRTRIM=2",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("command", PROMPTS)
@@ -85,19 +49,11 @@ def test_prompts_may_be_changed(sh: Shell, command: str) -> None:
     sh.run("unset PROMPT_COMMAND 2>/dev/null")
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "readonly PS1='$ '",
-        "readonly PS1",
-        "readonly PS0='x'",
-        "readonly PS0=$'\\e[1mtwo\\nlines'",
-        "readonly PS2='> '",
-        "readonly PROMPT_COMMAND=:",
-        "readonly PS1='a ' PS2='b ' PS0='c ' PROMPT_COMMAND=:",
-        "declare -r PS1=x",
-    ],
-)
+@pytest.mark.parametrize("command", [
+    "readonly PS1='$ '", "readonly PS1", "readonly PS0='x'", "readonly PS0=$'\\e[1mtwo\\nlines'",
+    "readonly PS2='> '", "readonly PROMPT_COMMAND=:", "readonly PS1='a ' PS2='b ' PS0='c ' PROMPT_COMMAND=:",
+    "declare -r PS1=x",
+])  # fmt: skip
 def test_readonly_prompts(sh: Shell, command: str) -> None:
     """The worst that a user can do to our marks: codes and outputs stay right, or a typed error says so."""
     sh.ended = True
@@ -112,18 +68,11 @@ def test_readonly_prompts(sh: Shell, command: str) -> None:
         assert (seen.output, seen.exit_code) == (output, code)
 
 
-@pytest.mark.parametrize(
-    "commands",
-    [
-        ["PS0=x"],
-        ["readonly PS0=x"],
-        ["PROMPT_COMMAND=PS0=x"],
-        ["readonly PS1=", "PS0=x"],
-        ["readonly PS1= PS0=x"],
-        ["PROMPT_COMMAND='PS0=x; PS1=\"$? \"'", "PROMPT_COMMAND+=('PS1=y')"],
-        ["PROMPT_COMMAND=(PS1=a PS1=b)", "PROMPT_COMMAND+=(PS1=y)", "PROMPT_COMMAND=(PS1=a PS1=b)", "PS0=x"],
-    ],
-)
+@pytest.mark.parametrize("commands", [
+    ["PS0=x"], ["readonly PS0=x"], ["PROMPT_COMMAND=PS0=x"], ["readonly PS1=", "PS0=x"], ["readonly PS1= PS0=x"],
+    ["PROMPT_COMMAND='PS0=x; PS1=\"$? \"'", "PROMPT_COMMAND+=('PS1=y')"],
+    ["PROMPT_COMMAND=(PS1=a PS1=b)", "PROMPT_COMMAND+=(PS1=y)", "PROMPT_COMMAND=(PS1=a PS1=b)", "PS0=x"],
+])  # fmt: skip
 def test_output_that_begins_as_what_ps0_prints(sh: Shell, commands: list[str]) -> None:
     """What PS0 prints is taken out where it printed it, and not where the session has put PS0 back since."""
     for command in commands:

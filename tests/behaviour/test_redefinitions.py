@@ -10,27 +10,16 @@ from tests.support.session import Shell
 from tests.support.wait import until
 
 
-@pytest.mark.parametrize(
-    "spoils",
-    [
-        ("PROMPT_COMMAND='(exit 9)'", "trap : CHLD", "PS1=x"),
-        ("alias '{'='echo BAD'", "PS1=x"),
-        ("alias case='echo BAD'", "PS1=x"),
-        ("readonly PS1='$ '", "set -e"),
-        ("readonly PS0=x PS1='$ ' PS2", "set -e"),
-        ("readonly PROMPT_COMMAND='PS1=x'", "set -e"),
-        ("enable -n eval", "PS1=x"),
-        ("eval() { echo BAD; }", "PS1=x"),
-        ("alias eval='echo BAD'", "PS1=x"),
-        ("alias test='echo BAD' printf='echo BAD'", "function test { echo BAD; }", "PS1=x"),
-        ("readonly PS1='$ '", "alias '{'='echo BAD'"),
-        ("PROMPT_COMMAND='PS1=x'", "BASH_ALIASES[{]='echo BAD #'"),
-        ("alias builtin='echo BAD'",),
-        ("enable -n test", "readonly PS1='$ '"),
-        ("exec 0</dev/tty", "PS1="),
-        ("exec 0</dev/tty", "PROMPT_COMMAND='PS1=x'"),
-    ],
-)
+@pytest.mark.parametrize("spoils", [
+    ("PROMPT_COMMAND='(exit 9)'", "trap : CHLD", "PS1=x"), ("alias '{'='echo BAD'", "PS1=x"),
+    ("alias case='echo BAD'", "PS1=x"), ("readonly PS1='$ '", "set -e"),
+    ("readonly PS0=x PS1='$ ' PS2", "set -e"), ("readonly PROMPT_COMMAND='PS1=x'", "set -e"),
+    ("enable -n eval", "PS1=x"), ("eval() { echo BAD; }", "PS1=x"), ("alias eval='echo BAD'", "PS1=x"),
+    ("alias test='echo BAD' printf='echo BAD'", "function test { echo BAD; }", "PS1=x"),
+    ("readonly PS1='$ '", "alias '{'='echo BAD'"), ("PROMPT_COMMAND='PS1=x'", "BASH_ALIASES[{]='echo BAD #'"),
+    ("alias builtin='echo BAD'",), ("enable -n test", "readonly PS1='$ '"), ("exec 0</dev/tty", "PS1="),
+    ("exec 0</dev/tty", "PROMPT_COMMAND='PS1=x'"),
+])  # fmt: skip
 def test_answers_stay_right(sh: Shell, spoils: tuple[str, ...]) -> None:
     for command in spoils:
         sh.gives(command, "")

@@ -54,19 +54,14 @@ FORGED: dict[str, tuple[str, int]] = {
     **{
         f"plain {text}": (f"{{start}}; printf %s {text}; sleep 0.1; {{end}}", 7)
         for text in (
-            '"${PS1@P}"',
-            '"${PS0@P}"',
-            '"${PS1@P}${PS1@P}"',
-            '"${PS0@P}x${PS1@P}"',
-            '"$PS1"',
-            '"${PS1@P}${PS0@P}"',
+            '"${PS1@P}"', '"${PS0@P}"', '"${PS1@P}${PS1@P}"', '"${PS0@P}x${PS1@P}"', '"$PS1"', '"${PS1@P}${PS0@P}"',
         )
     },
     **{
         f"on {target}": (f"{{start}}; {{ {AHEAD}; }} {target}; sleep 0.05; {{end}}", 7)
         for target in (">&2", ">/dev/tty", ">/proc/$$/fd/1", '> "$(tty)"')
     },
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FORGED)
@@ -79,28 +74,12 @@ def test_perfect_marks_end_nothing(sh: Shell, name: str) -> None:
     sh.gives("echo next", "next\n")
 
 
-@pytest.mark.parametrize(
-    "waiting",
-    [
-        "read x",
-        "read -r -p '' x",
-        "read -n 1 x",
-        "read -s x",
-        "IFS= read -r -d '' x",
-        "mapfile -n 1 x",
-        "select x in a b; do break; done",
-        "cat",
-        "head -c 1",
-        "sleep 1000",
-        "wait_forever() { while :; do :; done; }; wait_forever",
-        "read -u 0 x",
-        "read x </dev/tty",
-        "read -e x",
-        "bash --norc --noediting",
-        "sh",
-        "sleep 1000 & wait",
-    ],
-)
+@pytest.mark.parametrize("waiting", [
+    "read x", "read -r -p '' x", "read -n 1 x", "read -s x", "IFS= read -r -d '' x", "mapfile -n 1 x",
+    "select x in a b; do break; done", "cat", "head -c 1", "sleep 1000",
+    "wait_forever() { while :; do :; done; }; wait_forever", "read -u 0 x", "read x </dev/tty", "read -e x",
+    "bash --norc --noediting", "sh", "sleep 1000 & wait",
+])  # fmt: skip
 def test_marks_then_a_wait(sh: Shell, waiting: str) -> None:
     """Bash prints its own prompt with the right numbers, then something that looks like waiting for a command."""
     sh.times_out(f"echo START; {AHEAD}; {waiting}", timeout=0.35)
@@ -185,31 +164,14 @@ def test_pieces_of_marks(sh: Shell) -> None:
 
 
 DUMPS = [
-    "set",
-    "env",
-    "export -p",
-    "declare -p",
-    "declare -p PS1 PS0 PROMPT_COMMAND",
-    "declare -f",
-    "alias",
-    "trap -p",
-    "history",
-    "fc -l",
-    "shopt -p; set +o",
-    'echo "$PS1|$PS0|$PS2|${PROMPT_COMMAND[*]}"',
-    'echo "${PS1@P}"',
-    'echo "${PS1@Q} ${PS1@E} ${PS1@A} ${PS0@P}"',
-    "printf '%q\\n' \"$PS1\"",
-    "printf '%b\\n' \"$PS1\"",
-    'echo -e "$PS1"',
-    "cat /proc/$$/environ",
-    "cat /proc/$$/cmdline",
-    "cat /proc/$$/status /proc/$$/stat",
-    "cat /proc/self/environ | tr '\\0' '\\n'",
-    "strings -n 8 /proc/$$/environ 2>/dev/null; true",
+    "set", "env", "export -p", "declare -p", "declare -p PS1 PS0 PROMPT_COMMAND", "declare -f", "alias", "trap -p",
+    "history", "fc -l", "shopt -p; set +o", 'echo "$PS1|$PS0|$PS2|${PROMPT_COMMAND[*]}"', 'echo "${PS1@P}"',
+    'echo "${PS1@Q} ${PS1@E} ${PS1@A} ${PS0@P}"', "printf '%q\\n' \"$PS1\"", "printf '%b\\n' \"$PS1\"",
+    'echo -e "$PS1"', "cat /proc/$$/environ", "cat /proc/$$/cmdline", "cat /proc/$$/status /proc/$$/stat",
+    "cat /proc/self/environ | tr '\\0' '\\n'", "strings -n 8 /proc/$$/environ 2>/dev/null; true",
     'compgen -v | while read -r v; do printf \'%s=%s\\n\' "$v" "${!v}"; done',
     'for v in ${!P*}; do echo "$v=${!v}"; done; for v in PS1 PS0 PS2 PWD; do echo "${!v@P}"; done',
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("command", DUMPS)

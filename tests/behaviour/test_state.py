@@ -57,25 +57,17 @@ STEPS: dict[str, Steps] = {
         ("echo $R", "5\n", 0),
     ],
     "trace": [
-        ("set -x", "", 0),
-        ("echo hi", "+ echo hi\nhi\n", 0),
-        ("x=1; false", "+ x=1\n+ false\n", 1),
-        ("echo $?", "+ echo 1\n1\n", 0),
-        ("echo a\necho b", "+ echo a\na\n+ echo b\nb\n", 0),
-        ("PS4='TRACE '", "+ PS4='TRACE '\n", 0),
-        ("echo hi", "TRACE echo hi\nhi\n", 0),
-        ("set +x", "TRACE set +x\n", 0),
-        ("echo hi", "hi\n", 0),
+        ("set -x", "", 0), ("echo hi", "+ echo hi\nhi\n", 0), ("x=1; false", "+ x=1\n+ false\n", 1),
+        ("echo $?", "+ echo 1\n1\n", 0), ("echo a\necho b", "+ echo a\na\n+ echo b\nb\n", 0),
+        ("PS4='TRACE '", "+ PS4='TRACE '\n", 0), ("echo hi", "TRACE echo hi\nhi\n", 0),
+        ("set +x", "TRACE set +x\n", 0), ("echo hi", "hi\n", 0),
     ],
     "noexec means nothing at a prompt": [("set -n", "", 0), ("set -o noexec", "", 0), *_GOES_ON],
     "posix": [("set -o posix", "", 0), *_GOES_ON, ("echo '!' \"a!b\"", "! a!b\n", 0), ("set +o posix", "", 0)],
     "pipefail and errtrace": [("set -o pipefail -E -T", "", 0), ("(exit 3) | true", "", 3), *_GOES_ON],
     "errexit that does not strike": [
-        ("set -e", "", 0),
-        ("true; echo a | cat; if false; then :; fi", "a\n", 0),
-        ("false || echo b\n[[ a == b ]] || echo c", "b\nc\n", 0),
-        ("echo $?", "0\n", 0),
-        ("set +e", "", 0),
+        ("set -e", "", 0), ("true; echo a | cat; if false; then :; fi", "a\n", 0),
+        ("false || echo b\n[[ a == b ]] || echo c", "b\nc\n", 0), ("echo $?", "0\n", 0), ("set +e", "", 0),
         ("false", "", 1),
     ],
     "nounset": [
@@ -87,12 +79,9 @@ STEPS: dict[str, Steps] = {
         ("set +u", "", 0),
     ],
     "debug trap": [
-        ("trap 'echo \"D:$BASH_COMMAND\"' DEBUG", "", 0),
-        ("echo hi", "D:echo hi\nhi\n", 0),
-        ("false", "D:false\n", 1),
-        ("echo $?", "D:echo $?\n1\n", 0),
-        ("echo a\necho b", "D:echo a\na\nD:echo b\nb\n", 0),
-        ("trap - DEBUG", "D:trap - DEBUG\n", 0),
+        ("trap 'echo \"D:$BASH_COMMAND\"' DEBUG", "", 0), ("echo hi", "D:echo hi\nhi\n", 0),
+        ("false", "D:false\n", 1), ("echo $?", "D:echo $?\n1\n", 0),
+        ("echo a\necho b", "D:echo a\na\nD:echo b\nb\n", 0), ("trap - DEBUG", "D:trap - DEBUG\n", 0),
         ("echo hi", "hi\n", 0),
     ],
     "debug trap that counts": [
@@ -102,12 +91,8 @@ STEPS: dict[str, Steps] = {
     ],
     "failing debug trap": [("trap false DEBUG", "", 0), ("true", "", 0), *_GOES_ON, ("trap - DEBUG", "", 0)],
     "err trap": [
-        ("trap 'echo \"E:$?\"' ERR", "", 0),
-        ("false", "E:1\n", 1),
-        ("echo $?", "1\n", 0),
-        ("(exit 4); echo next", "E:4\nnext\n", 0),
-        ("echo a\n(exit 6)", "a\nE:6\n", 6),
-        ("trap - ERR", "", 0),
+        ("trap 'echo \"E:$?\"' ERR", "", 0), ("false", "E:1\n", 1), ("echo $?", "1\n", 0),
+        ("(exit 4); echo next", "E:4\nnext\n", 0), ("echo a\n(exit 6)", "a\nE:6\n", 6), ("trap - ERR", "", 0),
     ],
     "exit trap of a subshell": [("(trap 'echo sub' EXIT; echo in)", "in\nsub\n", 0)],
     # A script that saves PS1 and puts it back (activate does) finds what it saved.
@@ -194,7 +179,7 @@ STEPS: dict[str, Steps] = {
         ("RANDOM=42", "", 0),
         ("b=$RANDOM; [[ $a == $b ]] && echo same", "same\n", 0),
     ],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", STEPS)

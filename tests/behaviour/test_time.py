@@ -59,22 +59,11 @@ def test_the_next_command_waits_for_the_old_one(sh: Shell, gate: Gate) -> None:
     assert (seen.output, seen.exit_code) == ("next\n", 3)
 
 
-@pytest.mark.parametrize(
-    "waiting",
-    [
-        "read x",
-        "cat",
-        'read -r x; echo "got $x"',
-        "python3 -c 'input()'",
-        "head -1",
-        "read -s x",
-        'while read -r x; do echo "got $x"; done',
-        "select x in a b; do echo $x; done",
-        "bc -q",
-        "python3 -q",
-        "bash --norc",
-    ],
-)
+@pytest.mark.parametrize("waiting", [
+    "read x", "cat", 'read -r x; echo "got $x"', "python3 -c 'input()'", "head -1", "read -s x",
+    'while read -r x; do echo "got $x"; done', "select x in a b; do echo $x; done", "bc -q", "python3 -q",
+    "bash --norc",
+])  # fmt: skip
 def test_the_next_command_is_not_eaten(sh: Shell, waiting: str) -> None:
     sh.begin(f"echo begun; {waiting}", "begun")
     error = sh.times_out("echo secret-text", timeout=0.3)
@@ -99,38 +88,15 @@ def test_the_status_of_a_command_that_timed_out(sh: Shell, gate: Gate) -> None:
     sh.gives("echo $?", "9\n")
 
 
-@pytest.mark.parametrize(
-    "busy",
-    [
-        "sleep 1000",
-        "while :; do :; done",
-        "while :; do sleep 0.01; done",
-        "sleep 1000 | cat | cat",
-        "cat",
-        "read x",
-        "yes >/dev/null",
-        "for i in 1 2 3; do sleep 1000; done",
-        "(sleep 1000)",
-        "(while :; do :; done)",
-        "f() { sleep 1000; }; f",
-        "sleep 1000 & wait",
-        "python3 -c 'import time; time.sleep(1000)'",
-        "bash -c 'sleep 1000; true'",
-        "x=$(sleep 1000)",
-        "cat <(sleep 1000)",
-        "eval 'sleep 1000'",
-        "time sleep 1000",
-        "! sleep 1000",
-        "{ sleep 1000; }",
-        "true\nsleep 1000\necho not reached",
-        "select x in a; do :; done",
-        "tail -f /dev/null",
-        "until false; do :; done",
-        "sleep 1000 || sleep 1000",
-        "coproc sleep 1000; wait",
-        "exec 9< <(sleep 1000); read -u 9",
-    ],
-)
+@pytest.mark.parametrize("busy", [
+    "sleep 1000", "while :; do :; done", "while :; do sleep 0.01; done", "sleep 1000 | cat | cat", "cat",
+    "read x", "yes >/dev/null", "for i in 1 2 3; do sleep 1000; done", "(sleep 1000)", "(while :; do :; done)",
+    "f() { sleep 1000; }; f", "sleep 1000 & wait", "python3 -c 'import time; time.sleep(1000)'",
+    "bash -c 'sleep 1000; true'", "x=$(sleep 1000)", "cat <(sleep 1000)", "eval 'sleep 1000'", "time sleep 1000",
+    "! sleep 1000", "{ sleep 1000; }", "true\nsleep 1000\necho not reached", "select x in a; do :; done",
+    "tail -f /dev/null", "until false; do :; done", "sleep 1000 || sleep 1000", "coproc sleep 1000; wait",
+    "exec 9< <(sleep 1000); read -u 9",
+])  # fmt: skip
 def test_interrupt(sh: Shell, busy: str) -> None:
     sh.out("kept=yes")
     sh.begin(f"echo begun; {busy}", "begun")

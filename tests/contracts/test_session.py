@@ -53,18 +53,15 @@ STATE: dict[str, Steps] = {
     "positional parameters": [("set -- a 'b c'", "", 0), ('echo $# "$2"', "2 b c\n", 0)],
     "status of the last command": [("(exit 5)", "", 5), ("echo $?", "5\n", 0), ("echo $?", "0\n", 0)],
     "background job": [
-        ("sleep 1000 &", None, 0),
-        ("jobs %1 | grep -c Running", "1\n", 0),
-        ("kill %1; wait %1; echo $?", None, 0),
-        ("jobs", None, 0),
-        ("jobs | grep -c .", "0\n", 1),
+        ("sleep 1000 &", None, 0), ("jobs %1 | grep -c Running", "1\n", 0), ("kill %1; wait %1; echo $?", None, 0),
+        ("jobs", None, 0), ("jobs | grep -c .", "0\n", 1),
     ],
     "descriptor": [("exec 5<<<'a line'", "", 0), ("cat <&5", "a line\n", 0)],
     "prompt": [("PS1='changed> '", "", 0), ("echo on", "on\n", 0), ("PS1= PS2= PROMPT_COMMAND=", "", 0)],
     "prompt command": [("PROMPT_COMMAND='echo never; PS1=mine'", None, 0), ("unset PROMPT_COMMAND", None, 0)],
     "trap": [("trap 'echo caught' USR1", "", 0), ("kill -USR1 $$", "caught\n", 0)],
     "history expansion": [("echo one", "one\n", 0), ("echo !! '!$' \"!e\"", "!! !$ !e\n", 0)],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -236,18 +233,10 @@ async def test_a_busy_session_takes_no_command(session: Session) -> None:
     await session.gives("echo next", "next\n")
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "cat",
-        "read -r line",
-        "while :; do :; done",
-        "sleep 1000 | cat",
-        "(sleep 1000; echo no)",
-        "bash -c 'trap \"\" INT; while :; do sleep 1; done'",
-        "trap '' INT; sleep 1000",
-    ],
-)
+@pytest.mark.parametrize("command", [
+    "cat", "read -r line", "while :; do :; done", "sleep 1000 | cat", "(sleep 1000; echo no)",
+    "bash -c 'trap \"\" INT; while :; do sleep 1; done'", "trap '' INT; sleep 1000",
+])  # fmt: skip
 async def test_an_interrupt_ends_what_runs(session: Session, command: str) -> None:
     await session.gives("x=kept", "")
     await session.begin(command)
@@ -473,16 +462,10 @@ async def test_a_command_that_ends_the_shell(session: Session, target: Target, n
 
 
 LEFT = (
-    "sleep {} &",
-    "setsid sleep {} &",
-    "(trap '' HUP; exec sleep {}) & disown",
-    "(setsid sleep {} &)",
-    "env -i setsid $(type -P sleep) {} & disown -a",
-    "bash -c 'trap \"\" HUP TERM INT; sleep {} & wait' &",
-    "coproc sleep {}",
-    "(exec -a 'a ) R 1 1 (' bash -c 'sleep {}; :' &)",
-    "(while :; do sleep {}; done &)",
-)
+    "sleep {} &", "setsid sleep {} &", "(trap '' HUP; exec sleep {}) & disown", "(setsid sleep {} &)",
+    "env -i setsid $(type -P sleep) {} & disown -a", "bash -c 'trap \"\" HUP TERM INT; sleep {} & wait' &",
+    "coproc sleep {}", "(exec -a 'a ) R 1 1 (' bash -c 'sleep {}; :' &)", "(while :; do sleep {}; done &)",
+)  # fmt: skip
 
 
 async def test_close_ends_everything_that_the_session_started(session: Session, target: Target) -> None:

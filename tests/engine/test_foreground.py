@@ -33,14 +33,11 @@ def said(sh: Shell, command: str, **limit: float) -> str:
 
 
 @pytest.mark.parametrize("limit", ["timeout", "no_output_timeout"])
-@pytest.mark.parametrize(
-    "command",
-    [
-        "cat", "cat </dev/tty", "cat | sort", "read x", "( read x; echo )", "select x in a b; do :; done", "bash",
-        "bash -c 'cat; true'", f"PYTHON_BASIC_REPL=1 {sys.executable} -q", f"{SELECT})'",
-        f"{sys.executable} -c 'import select; p = select.poll(); p.register(0, select.POLLIN); p.poll()'",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("command", [
+    "cat", "cat </dev/tty", "cat | sort", "read x", "( read x; echo )", "select x in a b; do :; done", "bash",
+    "bash -c 'cat; true'", f"PYTHON_BASIC_REPL=1 {sys.executable} -q", f"{SELECT})'",
+    f"{sys.executable} -c 'import select; p = select.poll(); p.register(0, select.POLLIN); p.poll()'",
+])  # fmt: skip
 def test_what_waits_for_input(session: Shell, command: str, limit: Any) -> None:
     """The time is doubled until it was enough for the program to come to its wait."""
     seconds = 0.25
@@ -50,13 +47,10 @@ def test_what_waits_for_input(session: Shell, command: str, limit: Any) -> None:
     assert told.removesuffix(ADVICE).endswith(f"while running command {command!r}")
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "sleep 100", "sleep 100 </dev/tty", "cat < <(sleep 100)", "read x < <(sleep 100)", "sleep 100 | cat",
-        "sleep 100 & wait", "cat & sleep 100", f"{SELECT}, 100)' </dev/null; sleep 100", f"{SELECT}, 100)'",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("command", [
+    "sleep 100", "sleep 100 </dev/tty", "cat < <(sleep 100)", "read x < <(sleep 100)", "sleep 100 | cat",
+    "sleep 100 & wait", "cat & sleep 100", f"{SELECT}, 100)' </dev/null; sleep 100", f"{SELECT}, 100)'",
+])  # fmt: skip
 def test_what_waits_for_something_else(session: Shell, command: str) -> None:
     assert said(session, command, timeout=0.5) == f"timeout after 0.5 seconds while running command {command!r}"
 
