@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,13 @@ from tests.support.harness import no_signals
 from tests.support.session import Shell
 from tests.support.wait import quicker_than, until
 
-Steps = list[tuple[str, str | None, int]]
-"""Commands, each with its output (None: any) and its exit code."""
+Steps = list[tuple[str, str | None, int | None]]
+"""Commands, each with its output and its exit code (None: any). TMP is a directory of the test's own."""
 
 _LONG, _CONTROL = "x" * 6000, "'\x03\x1b'"  # which a terminal cannot carry
-_GOES_ON = [("echo a\necho b", "a\nb\n", 0), ("echo hi; (exit 3)", "hi\n", 3)]
+_NO_DIRECTORY = "bash: cd: /nonexistent-x: No such file or directory\n"
+_SHADOWED = "echo printf eval source builtin command export set trap stty : true"
+_GOES_ON: Steps = [("echo a\necho b", "a\nb\n", 0), ("echo hi; (exit 3)", "hi\n", 3)]
 
 STEPS: dict[str, Steps] = {
     # At a terminal an empty line or a comment leaves `$?` alone; the observation of it is 0 all the same.
@@ -179,27 +180,97 @@ STEPS: dict[str, Steps] = {
         ("RANDOM=42", "", 0),
         ("b=$RANDOM; [[ $a == $b ]] && echo same", "same\n", 0),
     ],
+    "a command finds the status in every way in": [
+        step
+        for way, code in (("{}; : " + _LONG, 0), ("{}\n:", 0), ("{}; : 'a\x03\x1bb'", 0), ("{{\n{}\n}}", 23))
+        for step in [("(exit 42)", "", 42), (way.format("echo $?"), "42\n", 0),
+                     (way.format("(exit 23)"), "", code), ("echo $?", f"{code}\n", 0)]
+    ],
+    "return trap": [
+        ("echo 'echo sourced' >TMP/lib; f() { trap 'echo R' RETURN; echo in; }", "", 0), ("f", "in\nR\n", 0),
+        ("trap 'echo R' RETURN", "", 0), (". TMP/lib", "sourced\nR\n", 0), ("echo a\necho b", "a\nb\n", 0),
+        ("trap - RETURN", "", 0),
+    ],
+    # node and others leave O_NONBLOCK on the shared open file; bash must still get its next command.
+    "nonblocking terminal": [
+        ("python3 -c 'import os; [os.set_blocking(i, False) for i in (0, 1, 2)]'", "", 0), ("echo hi", "hi\n", 0),
+        ("seq 100000 | tail -1", "100000\n", 0), ("seq 50000", "".join(f"{i}\n" for i in range(1, 50001)), 0),
+    ],
+    "standard output to a file": [
+        ("exec >TMP/log", "", 0), ("echo into", "", 0), ("(exit 4)", "", 4), ("echo a\necho b", "", 0),
+        ("echo err >&2", "err\n", 0), ("exec >/dev/tty", "", 0), ("cat TMP/log", "into\na\nb\n", 0),
+    ],
+    **{
+        f"standard error to {target}": [
+            (f"exec 2>{target}", "", 0), *_GOES_ON, ("cd /nonexistent-x", "", 1), ("exec 2>/dev/tty", "", 0),
+            ("cd /nonexistent-x", _NO_DIRECTORY, 1),
+            *([(f"grep -ac '{_NO_DIRECTORY.strip()}$' TMP/log", "1\n", 0)] if "TMP" in target else []),
+        ]
+        for target in ("/dev/null", "TMP/log", "&-")
+    },
+    "everything to a file, and away": [
+        ("exec >TMP/out 2>&1", "", 0), ("echo hi; (exit 3)", "", 3), ("exec >&- 2>&-", "", 0), ("true", None, 0),
+        ("echo x", None, 1), ("exec >/dev/tty 2>&1", "", 0), ("grep -ac 'hi$' TMP/out", "1\n", 0),
+    ],
+    **{
+        f"a directory that is gone, by {how.split()[0]}": [
+            ("mkdir TMP/here; cd TMP/here", "", 0), (how.format("TMP/here"), "", 0), *_GOES_ON,
+            ("bash -c 'echo inner' 2>/dev/null", "inner\n", 0), ("cd /; pwd", "/\n", 0),
+        ]
+        for how in ("rmdir {0}", "rm -rf {0}", "mv {0} {0}.gone")
+    },
+    # Limits hit the user's programs. The session needs nothing that they forbid.
+    **{
+        f"ulimit {limit}": [
+            (f"ulimit -S {limit}", "", 0), *_GOES_ON, ("x='a\x01b'; echo ${#x}", "3\n", 0),
+            (f": {_LONG}; echo long", "long\n", 0),
+            (f"ulimit -S {limit[:2]} hard", "", 0),  # without a fork, which -u forbids a user who is not root
+        ]
+        for limit in ("-n 10", "-n 7", "-c 0", "-f 0", "-s 512", "-t 600", "-v 500000", "-u 1")
+    },
+    "history expansion turned on": [
+        ("set -H", "", 0), ("echo plain", "plain\n", 0),
+        ('echo "a !nosuchevent-x b"', "bash: !nosuchevent: event not found\n", None),
+        ("echo 'single !quoted'", "single !quoted\n", 0), ("echo end!", "end!\n", 0), ("set +H", "", 0),
+        ('echo "a !x b"', "a !x b\n", 0),
+    ],
+    "history off and on": [
+        ("set +o history", "", 0), ("echo a", "a\n", 0),
+        ("set -o history; HISTFILE=/dev/null; HISTCONTROL=; history -c", "", 0), ("echo remember me", None, 0),
+        ("history | grep -c 'remember [m]e'", "1\n", 0),
+    ],
+    # What the session itself typed at its start is no command of the user.
+    "history is the users": [
+        ("echo one", "one\n", 0), ("history | tail -n 2 | grep -c 'echo [o]ne$'", "1\n", 0),
+        ("history | grep -c [b]uiltin", "0\n", 1),
+    ],
+    # Functions and aliases may take any name, `builtin` and `printf` too.
+    "shadowed builtins": [
+        *((f"{name}() {{ return 9; }}", "", 0) for name in _SHADOWED.split()),
+        ("alias cd=false test=false", None, None),
+        *((f"(exit {code})", "", code) for code in range(3)), (f"x={'l' * 100}\n[[ -n $x ]]", None, 0),
+        ("unset -f builtin command unset unalias", None, None), (f"unset -f {_SHADOWED}", None, None),
+        ("unalias -a", None, None),
+    ],
+    **{
+        f"job notices under {mode}": [
+            (mode, "", 0), ("sleep 0.1 & sleep 0.1 &", None, 0), ("sleep 0.2", None, 0), *_GOES_ON,
+        ]
+        for mode in ("set -b", "set +m", "set -m", "shopt -s checkjobs huponexit")
+    },
+    "wait gives the status of a job": [("(exit 8) & wait $!; s=$?", None, 0), ("echo $s", "8\n", 0)],
+    # A program that stops itself gives the terminal back, as at a terminal; `fg` goes on with it.
+    "stopped job": [("sh -c 'kill -STOP $$; echo went on'", None, 147),
+                    ("fg", "sh -c 'kill -STOP $$; echo went on'\nwent on\n", 0)],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_steps(sh: Shell, name: str) -> None:
+def test_steps(sh: Shell, tmp_path: Path, name: str) -> None:
     for command, output, code in STEPS[name]:
-        seen = sh.run(command)
-        assert (output is None or seen.output == output, seen.exit_code) == (True, code), (command[:200], seen)
-
-
-def test_exit_status_in_every_way_in(sh: Shell) -> None:
-    """A long command, one of several lines and one with control characters find `$?` like a short one."""
-    ways = ("{0}; : " + "x" * 6000, "{0}\n:", "{0}; : 'a\x03\x1bb'", "{{\n{0}\n}}")
-    for way in ways:
-        sh.run("(exit 42)")
-        seen = sh.run(way.format("echo $?"))
-        assert (seen.output, seen.exit_code) == ("42\n", 0), way[:80]
-        seen = sh.run(
-            "\n".join(reversed(way.format("(exit 23)").split("\n"))) if way == ways[1] else way.format("(exit 23)")
-        )
-        sh.gives("echo $?", f"{seen.exit_code}\n")
+        seen = sh.run(command.replace("TMP", str(tmp_path)))
+        assert output is None or seen.output == output, (command[:200], seen)
+        assert code is None or seen.exit_code == code, (command[:200], seen)
 
 
 def test_trace_of_a_command_that_cannot_be_typed(sh: Shell) -> None:
@@ -248,16 +319,6 @@ def test_exit_trap(sh: Shell) -> None:
     assert seen.exit_code == 5
 
 
-def test_return_trap(sh: Shell, tmp_path: Path) -> None:
-    (tmp_path / "lib.sh").write_text("echo sourced\n")
-    sh.out("f() { trap 'echo R' RETURN; echo in; }")
-    sh.gives("f", "in\nR\n")
-    sh.out("trap 'echo R' RETURN")
-    sh.gives(f". {tmp_path}/lib.sh", "sourced\nR\n")
-    sh.gives("echo plain\necho two", "plain\ntwo\n")
-    sh.out("trap - RETURN")
-
-
 def test_int_trap(sh: Shell) -> None:
     """A trap on INT, and even an ignored INT, takes nothing of the interrupt's force."""
     for trap in ("echo GOT", ""):
@@ -281,8 +342,7 @@ def test_stty_whatever(sh: Shell, mode: str) -> None:
     sh.run(f"stty {mode}")
     for i in range(3):
         seen = sh.run(f"echo hi{i}; (exit {i})")
-        assert seen.output.lower().replace("\r", "") == f"hi{i}\n"
-        assert seen.exit_code == i
+        assert (seen.output.lower().replace("\r", ""), seen.exit_code) == (f"hi{i}\n", i)
     sh.run("stty sane")
     sh.gives("echo hi", "hi\n")
 
@@ -318,52 +378,6 @@ def test_a_program_that_dies_without_restoring_the_terminal(sh: Shell, tmp_path:
     sh.interrupt()
 
 
-def test_nonblocking_terminal(sh: Shell) -> None:
-    """node and others leave O_NONBLOCK on the shared open file; bash must still get its next command."""
-    program = "import os; [os.set_blocking(i, False) for i in (0, 1, 2)]"
-    sh.out(f"python3 -c '{program}'")
-    sh.gives("echo hi", "hi\n")
-    sh.gives("seq 100000 | tail -1", "100000\n")
-    sh.gives("seq 50000", "".join(f"{i}\n" for i in range(1, 50001)))
-
-
-def test_exec_stdout_to_a_file(sh: Shell, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    sh.gives(f"exec >{log}", "")
-    sh.gives("echo into", "")
-    sh.gives("(exit 4)", "", 4)
-    sh.gives("echo a\necho b", "")
-    sh.gives("echo err >&2", "err\n")
-    sh.gives("exec >/dev/tty", "")
-    sh.gives("echo back", "back\n")
-    assert log.read_text() == "into\na\nb\n"
-
-
-@pytest.mark.parametrize("target", ["/dev/null", "FILE", "&-"])
-def test_exec_stderr_away(sh: Shell, tmp_path: Path, target: str) -> None:
-    log = tmp_path / "log"
-    sh.gives(f"exec 2>{target.replace('FILE', str(log))}", "")
-    sh.gives("echo hi", "hi\n")
-    sh.gives("echo a; (exit 3)", "a\n", 3)
-    sh.gives("cd /nonexistent-x", "", 1)
-    sh.gives("echo a\necho b", "a\nb\n")
-    sh.gives("exec 2>/dev/tty", "")
-    sh.gives("cd /nonexistent-x", "bash: cd: /nonexistent-x: No such file or directory\n", 1)
-    if target == "FILE":
-        assert log.read_text().count("bash: cd: /nonexistent-x: No such file or directory\n") == 1
-
-
-def test_exec_everything_away(sh: Shell, tmp_path: Path) -> None:
-    sh.gives(f"exec >{tmp_path}/out 2>&1", "")
-    sh.gives("echo hi; (exit 3)", "", 3)
-    sh.gives("exec >&- 2>&-", "")
-    assert sh.run("true").exit_code == 0
-    assert sh.run("echo x").exit_code == 1
-    sh.gives("exec >/dev/tty 2>&1", "")
-    sh.gives("echo hi", "hi\n")
-    assert "hi\n" in (tmp_path / "out").read_text()
-
-
 def test_exec_through_tee(sh: Shell, tmp_path: Path) -> None:
     log = tmp_path / "log"
     sh.run(f"exec 3>&1 4>&2 > >(tee {log}) 2>&1")
@@ -386,42 +400,6 @@ def test_exec_through_a_helper_that_is_late(sh: Shell) -> None:
     sh.run("exec >&3")
 
 
-def test_exec_stdin_away(sh: Shell, tmp_path: Path) -> None:
-    """Bash reads its commands from stdin. Without one it ends: that is told, and nothing hangs."""
-    sh.ended = True
-    seen = sh.run("exec </dev/null", check="ignore")
-    if not seen.failure_reason:
-        try:
-            seen = sh.run("echo hi")
-            assert seen.failure_reason or (seen.output, seen.exit_code) == ("hi\n", 0)
-        except SwerexException:
-            pass
-
-
-@pytest.mark.parametrize("how", ["rmdir {0}", "rm -rf {0}", "mv {0} {0}.gone"])
-def test_directory_that_is_removed(sh: Shell, tmp_path: Path, how: str) -> None:
-    where = tmp_path / "here"
-    where.mkdir()
-    sh.out(f"cd {where}")
-    subprocess.run(how.format(where), shell=True, check=True)
-    sh.gives("echo hi", "hi\n")
-    sh.gives("echo a\n(exit 3)", "a\n", 3)
-    assert sh.run("bash -c 'echo inner'").output.endswith("inner\n")
-    sh.gives("cd /; pwd", "/\n")
-
-
-@pytest.mark.parametrize("limit", ["-n 10", "-n 7", "-c 0", "-f 0", "-s 512", "-t 600", "-v 500000", "-u 1"])
-def test_ulimit(sh: Shell, limit: str) -> None:
-    """Limits hit the user's programs. The session needs nothing that they forbid."""
-    assert sh.run(f"ulimit -S {limit}").exit_code == 0
-    for i in range(3):
-        sh.gives(f"echo hi{i}", f"hi{i}\n")
-    sh.gives("x='a\x01b'; echo ${#x}", "3\n")
-    sh.gives("echo a\necho b", "a\nb\n")
-    sh.gives(f": {'w' * 3000}; echo long", "long\n")
-    assert sh.run(f"ulimit -S {limit[:2]} hard").exit_code == 0  # without a fork, which -u forbids whoever is not root
-
-
 @pytest.mark.parametrize("mode", ["emacs", "vi"])
 @pytest.mark.parametrize("term", ["dumb", "xterm-256color"])
 def test_line_editing_turned_on(shells: type[Shell], monkeypatch: pytest.MonkeyPatch, mode: str, term: str) -> None:
@@ -436,39 +414,6 @@ def test_line_editing_turned_on(shells: type[Shell], monkeypatch: pytest.MonkeyP
     sh.gives(f"echo {'y' * 6000} | wc -c", "6001\n")
     sh.gives(f"set +o {mode}", "")
     sh.synced()
-
-
-def test_history_expansion_turned_on(sh: Shell) -> None:
-    """The user asked for it: an event is expanded or left alone, the session stays in step."""
-    sh.run("set -H")
-    sh.gives("echo plain", "plain\n")
-    assert sh.run('echo "a !nosuchevent-x b"').exit_code in (0, 1)
-    sh.gives("echo 'single !quoted'", "single !quoted\n")
-    sh.gives("echo end!", "end!\n")
-    sh.run("set +H")
-    sh.gives('echo "a !x b"', "a !x b\n")
-
-
-def test_history_is_off_or_on(sh: Shell) -> None:
-    sh.run("set +o history")
-    sh.gives("echo a", "a\n")
-    sh.run("set -o history; HISTFILE=/dev/null; HISTCONTROL=; history -c")
-    sh.out("echo remember me")
-    assert "remember me" in sh.out("history")
-
-
-def test_shadowed_builtins(sh: Shell) -> None:
-    """Functions and aliases may take any name, `builtin` and `printf` too."""
-    for name in "echo printf eval source builtin command export set trap stty : true".split():
-        sh.run(f"{name}() {{ return 9; }}")
-    sh.run("alias cd=false test=false")
-    for i in range(3):
-        seen = sh.run(f"(exit {i})")
-        assert (seen.output, seen.exit_code) == ("", i)
-    assert sh.run(f"x={'l' * 100}\n[[ -n $x ]]").exit_code == 0
-    sh.run("unset -f builtin command unset unalias")
-    sh.run("unset -f echo printf eval source export set trap stty : true")
-    sh.run("unalias -a")
 
 
 def test_signals_are_default_under_nohup(shells: type[Shell]) -> None:
@@ -494,32 +439,6 @@ def test_job_notices(sh: Shell) -> None:
     sh.gives("sleep 0.1", "")
     for i in range(3):
         sh.gives(f"echo {i}", f"{i}\n")
-
-
-@pytest.mark.parametrize("mode", ["set -b", "set +m", "set -m", "shopt -s checkjobs huponexit"])
-def test_job_notices_in_every_mode(sh: Shell, mode: str) -> None:
-    sh.out(mode)
-    sh.run("sleep 0.1 & sleep 0.1 &")
-    sh.out("sleep 0.2")
-    sh.gives("echo hi", "hi\n")
-    sh.gives("(exit 3)", "", 3)
-
-
-def test_wait_gives_the_jobs_status(sh: Shell) -> None:
-    sh.run("(sleep 0.1; exit 9) & p=$!")
-    sh.run("wait $p; echo status=$?")
-    sh.run("(exit 8) &")
-    seen = sh.run("wait $!; echo status=$?")
-    assert "status=8\n" in seen.output
-
-
-def test_stopped_job(sh: Shell) -> None:
-    """A program that stops itself gives the terminal back, as at a terminal; `fg` goes on with it."""
-    seen = sh.run("sh -c 'kill -STOP $$; echo went on'")
-    assert seen.exit_code == 128 + signal.SIGSTOP
-    seen = sh.run("fg")
-    assert "went on\n" in seen.output
-    assert seen.exit_code == 0
 
 
 @pytest.mark.parametrize("mode", ["set +m", "set -m"])
@@ -548,14 +467,6 @@ def test_environment_of_a_session(shells: type[Shell], monkeypatch: pytest.Monke
     sh = shells()
     sh.gives('printf %s "$SWX_SOMETHING"', 'it\'s "here"\n$x')
     sh.gives("echo $TERM; pwd", f"dumb\n{os.getcwd()}\n")
-
-
-def test_history_is_the_users(sh: Shell) -> None:
-    """What the session itself typed at its start is no command of the user."""
-    sh.run("echo one")
-    seen = [line.split(maxsplit=1)[1] for line in sh.run("history").output.splitlines()]
-    assert seen[-2:] == ["echo one", "history"]
-    assert not any("builtin" in line for line in seen)
 
 
 def test_a_notice_behind_half_a_line(sh: Shell) -> None:

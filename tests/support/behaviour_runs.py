@@ -70,8 +70,8 @@ LEFT_OUT = (
     "test_attacks.py::test_what_is_typed_is_thrown_away",
     # TERM is xterm there; the start script stays in the history of an own HISTFILE; a function `stty` loses sync.
     "test_state.py::test_environment_of_a_session",
-    "test_state.py::test_history_is_the_users",
-    "test_state.py::test_shadowed_builtins",
+    "test_state.py::test_steps[history is the users",
+    "test_state.py::test_steps[shadowed builtins",
 )
 
 
