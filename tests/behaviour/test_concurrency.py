@@ -17,23 +17,10 @@ from typing import Any
 import pytest
 
 from swerex_c.exceptions import SessionExistsError
-from swerex_c.runtime.abstract import CloseBashSessionRequest, CreateBashSessionRequest
+from swerex_c.runtime.abstract import CreateBashSessionRequest
 from tests.support.harness import python_environment
 from tests.support.session import Gate, Shell
 from tests.support.wait import DEADLINE, quicker_than
-
-
-def test_the_loop_turns_while_a_command_runs(sh: Shell, gate: Gate) -> None:
-    """The command cannot end before another task of the loop has let it."""
-
-    async def both() -> Any:
-        call = asyncio.ensure_future(sh.go(f"seq 200000; {gate.pass_}"))
-        await gate.is_reached()
-        assert not call.done()
-        gate.open()
-        return await call
-
-    assert sh.wait(both()).output.endswith("\n200000\n")
 
 
 @pytest.mark.idle
@@ -48,19 +35,6 @@ def test_the_loop_is_never_blocked(sh: Shell) -> None:
         return worst
 
     assert sh.wait(watch()) < 0.3
-
-
-def test_many_sessions_at_once(sh: Shell) -> None:
-    async def many() -> None:
-        names = [f"s{i}" for i in range(64)]
-        await asyncio.gather(*(sh.aio.create_session(sh.creation(session=n)) for n in names))
-        await asyncio.gather(*(sh.go(f"mine={n}", session=n) for n in names))
-        for _ in range(3):
-            seen = await asyncio.gather(*(sh.go("echo $mine; (exit 3)", session=n) for n in names))
-            assert [(s.output, s.exit_code) for s in seen] == [(f"{n}\n", 3) for n in names]
-        await asyncio.gather(*(sh.aio.close_session(CloseBashSessionRequest(session=n)) for n in names))
-
-    sh.wait(many())
 
 
 @pytest.mark.idle

@@ -69,12 +69,7 @@ def test_sizes_around_buffers(sh: Shell, size: int) -> None:
 
 
 def test_ten_megabytes_in_lines(sh: Shell) -> None:
-    seen = sh.out("seq 1400000")
-    lines = seen.splitlines()
-    assert len(lines) == 1_400_000
-    assert lines[0] == "1"
-    assert lines[777_776] == "777777"
-    assert lines[-1] == "1400000"
+    sh.gives("seq 1400000", "".join(f"{i}\n" for i in range(1, 1_400_001)))
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import textwrap
 import threading
 import time
 from pathlib import Path
@@ -45,16 +44,34 @@ def test_no_timeout(sh: Shell, gate: Gate) -> None:
     thread.join()
 
 
-def test_the_next_command_waits_for_the_old_one(sh: Shell, gate: Gate) -> None:
+@pytest.mark.parametrize("how", ["timed out", "cancelled", "stream left"])
+def test_the_next_command_waits_for_one_that_was_given_up(sh: Shell, gate: Gate, how: str) -> None:
+    command = f"echo early; {gate.pass_}; echo late"
+
+    async def give_up() -> None:
+        if how == "timed out":
+            with pytest.raises(CommandTimeoutError):
+                await sh.go(command, timeout=0.1)
+        elif how == "cancelled":
+            task = asyncio.ensure_future(sh.go(command))
+            await gate.is_reached()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        else:
+            stream = sh.aio.stream_in_session(sh.action(command))
+            assert await anext(stream) == "early\n"
+            await stream.aclose()
+
     async def next_one() -> Any:
+        await give_up()
         following = asyncio.ensure_future(sh.go("echo next; (exit 3)"))
+        await gate.is_reached()
         await settle()
         assert not following.done()
         gate.open()
         return await following
 
-    sh.times_out(f"echo early; {gate.pass_}; echo late", timeout=0.1)
-    gate.reached()
     seen = sh.wait(next_one())
     assert (seen.output, seen.exit_code) == ("next\n", 3)
 
@@ -115,20 +132,6 @@ def test_interrupt_is_quick(sh: Shell) -> None:
         sh.gives("echo next", "next\n")
 
 
-def test_interrupt_overtakes_a_running_command(sh: Shell, gate: Gate) -> None:
-    """It does not stand in line behind the command that it is for."""
-
-    async def both() -> Any:
-        running = asyncio.ensure_future(sh.go(f"echo before; {gate.pass_}"))
-        await gate.is_reached()
-        await sh.aio.run_in_session(sh.interruption())
-        return await running
-
-    seen = sh.wait(both())
-    assert seen.output.startswith("before\n")
-    assert seen.exit_code == 130
-
-
 def test_interrupt_from_another_thread(sh: Shell, gate: Gate) -> None:
     def later() -> None:
         gate.reached()
@@ -174,32 +177,12 @@ def test_interrupt_of_what_ignores_it(sh: Shell, command: str) -> None:
     sh.gives("echo next", "next\n")
 
 
-def test_interrupt_of_a_raw_terminal(sh: Shell, tmp_path: Path) -> None:
+def test_interrupt_of_a_raw_terminal(sh: Shell) -> None:
     """A ^C that is typed would be swallowed; a signal to the foreground group is not."""
-    program = tmp_path / "raw.py"
-    program.write_text("import os, tty\ntty.setraw(0)\nos.write(1, b'ready')\nwhile True: os.read(0, 1)\n")
-    sh.begin(f"python3 {program}", "ready")
+    sh.begin("python3 -c 'import os, tty\ntty.setraw(0)\nos.write(1, b\"ready\")\nwhile 1: os.read(0, 1)'", "ready")
     sh.interrupt(timeout=1, n_retry=60)
     for i in range(2):
         sh.gives(f"echo next{i}", f"next{i}\n")
-
-
-def test_cancelled_caller(sh: Shell, gate: Gate) -> None:
-    """The task goes away at once; the command runs on, and the next one waits for it, as after a timeout."""
-
-    async def cancel() -> Any:
-        task = asyncio.ensure_future(sh.go(f"echo early; {gate.pass_}; echo late"))
-        await gate.is_reached()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        following = asyncio.ensure_future(sh.go("echo next"))
-        await settle()
-        assert not following.done()
-        gate.open()
-        return await following
-
-    assert sh.wait(cancel()).output == "next\n"
 
 
 def test_wait_for_instead_of_a_timeout(sh: Shell) -> None:
@@ -258,29 +241,14 @@ def test_expect_cut_anywhere(sh: Shell) -> None:
     sh.interrupt()
 
 
-def test_interrupt_with_expect(sh: Shell, tmp_path: Path) -> None:
+def test_interrupt_with_expect(sh: Shell) -> None:
     """An interactive program that answers ^C with its prompt is still there."""
-    program = tmp_path / "repl.py"
-    program.write_text(
-        textwrap.dedent("""\
-        import sys
-        n = 0
-        while True:
-            try:
-                line = input("prompt> ")
-                if line == "quit":
-                    break
-                print("you said", line)
-            except KeyboardInterrupt:
-                print("INTERRUPTED")
-        """)
-    )
-    sh.talk(f"python3 {program}", "prompt> ")
-    seen = sh.interrupt(expect=["prompt> "], timeout=1, n_retry=60)
-    assert "INTERRUPTED" in seen.output
-    assert seen.expect_string == "prompt> "
-    assert "you said hi" in sh.talk("hi", "prompt> ").output
-    sh.leave("quit")
+    sh.talk("PYTHON_BASIC_REPL=1 python3 -q", ">>> ")
+    seen = sh.interrupt(expect=[">>> "], timeout=1, n_retry=60)
+    assert "KeyboardInterrupt" in seen.output
+    assert seen.expect_string == ">>> "
+    assert sh.talk("6 * 7", ">>> ").output == "42"
+    sh.leave("quit()")
     sh.gives("echo out", "out\n")
 
 

@@ -56,24 +56,6 @@ def test_timeout_comes_after_the_chunks(sh: Shell) -> None:
         timeout *= 2
 
 
-def test_left_in_the_middle(sh: Shell, gate: Gate) -> None:
-    """A reader that goes away leaves the command as a timeout does; the next command waits for it."""
-
-    async def leave() -> Any:
-        stream = sh.aio.stream_in_session(sh.action(f"echo one; {gate.pass_}; echo two"))
-        async for item in stream:
-            assert item == "one\n"
-            break
-        await stream.aclose()
-        following = asyncio.ensure_future(sh.go("echo next"))
-        await gate.is_reached()
-        assert not following.done()
-        gate.open()
-        return await following
-
-    assert sh.wait(leave()).output == "next\n"
-
-
 def test_the_end_of_the_shell(sh: Shell) -> None:
     sh.ended = True
     chunks, last = collect(sh, "echo bye; exit 6")

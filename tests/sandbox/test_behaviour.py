@@ -17,7 +17,7 @@ _ROOMS = [
     ("state", 90),
     ("prompts", 65),
     ("lifecycle", 25),
-    ("concurrency", 10),
+    ("concurrency", 9),
     ("hidden_prompts", 20),
     ("text_out", 45),
     ("programs", 15),
