@@ -144,13 +144,16 @@ static bool has_unread_input(const swx_session *s) { return s->pty.slave >= 0 &&
 static void release_shell(swx_session *s, swx_op *op, int64_t now)
 {
     note_signal(s, op, s->child.pid, now);
-    /* first: by then it may have come to its prompt, which the look tells */
-    bool reads = swx_tree_child_reads(&s->child, s->pty.path);
     swx_shell_at at = swx_kernel_look(&s->kernel);
+    bool reads = swx_tree_child_reads(&s->child, s->pty.path);
     if (at == SWX_SHELL_PROMPT || at == SWX_SHELL_READLINE || (at == SWX_SHELL_READS && swx_shell_is_replaced(s))) {
         return;
     }
     if (reads) {
+        /* Between these looks it may have come to its prompt, and been taken out of that read by SIGINT. */
+        if ((at != SWX_SHELL_READS && at != SWX_SHELL_UNKNOWN) || swx_kernel_look(&s->kernel) != at) {
+            return;
+        }
         if (has_unread_input(s)) {
             return; /* the shell has not come to run since the last one, and would read the next one at its prompt */
         }
