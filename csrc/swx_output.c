@@ -220,7 +220,7 @@ static void take_prompt(swx_session *s, const swx_mark *mark)
 {
     int rank = rank_of(s, mark);
     candidate *found = &s->found;
-    bool passes = rank == 1 || (rank && mark->kind == SWX_MARK_GUARD);
+    bool passes = rank && (mark->kind == SWX_MARK_GUARD || (s->state == RUNNING && mark->number == s->number));
     if (s->empty_line_before && passes &&
         !has_evidence(s)) { /* the empty line's: without evidence it would pass for the command's own */
         s->empty_line_before = false;

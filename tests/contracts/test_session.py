@@ -300,6 +300,18 @@ async def test_expect_ends_the_action_before_the_program(session: Session) -> No
     await session.gives("echo on", "on\n")
 
 
+@pytest.mark.slice
+async def test_an_interactive_program_beside_a_job(session: Session) -> None:
+    await session.run("sleep 1000 &")
+    for _ in range(20):
+        seen = await session.run(
+            "sh -c 'printf ready; read x; echo got $x'", is_interactive_command=True, expect=["ready"]
+        )
+        assert seen.expect_string == "ready"
+        seen = await session.run("a line", is_interactive_quit=True)
+        assert seen.output.strip() == "got a line"
+
+
 async def test_expect_of_a_command_that_goes_on(session: Session) -> None:
     seen = await session.run("echo up; sleep 1000", expect=["up\n"], check="ignore")
     assert (seen.output, seen.expect_string, seen.exit_code) == ("", "up\n", None)

@@ -108,8 +108,6 @@ KNOWN = [
     Known("marks go to a file", ["exec >.~/o..", "exec 2>&1"], "closed"),
     Known("a shell is said to have died before a last command that it ran",
           [".*PS0.*", ".*exit .*|.*kill -9.*|.*exec [<s].*|set -e; .*"], "closed, place"),
-    Known("by chance, a program that reads is not seen beside a job",
-          ["sleep 1000 &.*", "sh -c 'printf ready.*"], "place"),
     Known("lines behind an unbound variable run in an eval of ours, and not if typed",
           ["set -u", r"alias .*|.*\\"]),
     Known("PROMPT_COMMAND is readonly, and a letter is a control character",
