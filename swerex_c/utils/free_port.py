@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import socket
 import threading
 import time
@@ -32,33 +31,21 @@ def find_free_port(max_attempts: int = 10, sleep_between_attempts: float = 0.1) 
     Raises:
         ResourceError: if there is no free port.
     """
+    both = socket.has_dualstack_ipv6()
     # Keep unsuitable ports bound until the search is over, so that the system does not offer them again.
     with _lock, contextlib.ExitStack() as unfit:
         for _ in range(max_attempts):
-            taken = unfit.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            taken = unfit.enter_context(socket.socket(socket.AF_INET6 if both else socket.AF_INET))
+            if both:
+                taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             try:
                 taken.bind(("", 0))
             except OSError:
                 time.sleep(sleep_between_attempts)
                 continue
             port = int(taken.getsockname()[1])
-            if port not in _RECENT_PORTS and _free_for_ipv6(port):
+            if port not in _RECENT_PORTS:
                 _RECENT_PORTS.append(port)
                 get_logger("free_port").debug(f"Found free port {port}")
                 return port
     raise ResourceError(f"Failed to find a unique free port after {max_attempts} attempts")
-
-
-def _free_for_ipv6(port: int) -> bool:
-    """Check whether a server could also listen on this port over IPv6; return True if there is no IPv6."""
-    try:
-        attempt = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
-    except OSError:
-        return True
-    with attempt:
-        try:
-            attempt.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            attempt.bind(("::", port))
-        except OSError as error:
-            return error.errno != errno.EADDRINUSE
-    return True
