@@ -5,9 +5,8 @@
  * cannot be faster than this on the same machine, only close to it.  Answers are checked by their exit code and their
  * number of bytes.
  *
- *   floor command COUNT SECONDS TEXT       one session; TEXT again and again
+ *   floor command COUNT SECONDS TEXT BYTES one session; TEXT again and again, which prints so many bytes
  *   floor start COUNT SECONDS              from spawn to the first prompt, with startup files
- *   floor output COUNT SECONDS FILE        one session; `cat FILE`, read and counted
  *   floor interrupt COUNT SECONDS          SIGINT to the foreground group of `sleep 100` until the prompt
  *   floor sessions COUNT SECONDS NUMBER    so many sessions at once on one epoll; `true` in each
  *
@@ -28,7 +27,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <time.h>
@@ -238,7 +236,8 @@ static bool goes_on(size_t taken, size_t count, uint64_t until)
     return !taken || (taken < count && now_ns() < until);
 }
 
-static int mode_command(size_t count, uint64_t until, const char *text)
+/* bytes: the size of the text's output. */
+static int mode_command(size_t count, uint64_t until, const char *text, uint64_t bytes)
 {
     size_t length = strlen(text), wrong = 0, taken = 0;
     char *line = need(malloc(length + 1)), *buffer = need(malloc(READ_SIZE));
@@ -247,7 +246,7 @@ static int mode_command(size_t count, uint64_t until, const char *text)
     memcpy(line, text, length);
     line[length] = '\n';
     start_shell(&sh, buffer);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; !bytes && i < 3; i++) {
         send_text(&sh, line, length + 1);
         wait_fence(&sh, buffer, NULL);
     }
@@ -256,7 +255,7 @@ static int mode_command(size_t count, uint64_t until, const char *text)
         send_text(&sh, line, length + 1);
         int code = wait_fence(&sh, buffer, &got);
         samples[taken] = (double)(now_ns() - start) / 1e3;
-        wrong += code != 0 || got != 0;
+        wrong += code != 0 || got != bytes;
     }
     end_shell(&sh);
     print_result(taken, wrong, samples, "");
@@ -277,31 +276,6 @@ static int mode_start(size_t count, uint64_t until)
         end_shell(&sh);
     }
     print_result(taken, 0, samples, "");
-    return 0;
-}
-
-static int mode_output(size_t count, uint64_t until, const char *path)
-{
-    struct stat info;
-    char more[64];
-    if (stat(path, &info)) {
-        die(path);
-    }
-    char *line = need(malloc(strlen(path) + 8)), *buffer = need(malloc(READ_SIZE));
-    double *samples = need(calloc(count, sizeof *samples));
-    size_t length = (size_t)sprintf(line, "cat %s\n", path), wrong = 0, taken = 0;
-    shell sh;
-    start_shell(&sh, buffer);
-    for (; goes_on(taken, count, until); taken++) {
-        uint64_t got = 0, start = now_ns();
-        send_text(&sh, line, length);
-        int code = wait_fence(&sh, buffer, &got);
-        samples[taken] = (double)(now_ns() - start) / 1e3;
-        wrong += code != 0 || got != (uint64_t)info.st_size;
-    }
-    end_shell(&sh);
-    snprintf(more, sizeof more, "\"bytes\": %lld, ", (long long)info.st_size);
-    print_result(taken, wrong, samples, more);
     return 0;
 }
 
@@ -416,16 +390,13 @@ int main(int argc, char **argv)
     if (count && argc == 4 && !strcmp(mode, "interrupt")) {
         return mode_interrupt(count, until);
     }
-    if (count && argc == 5 && !strcmp(mode, "command")) {
-        return mode_command(count, until, argv[4]);
-    }
-    if (count && argc == 5 && !strcmp(mode, "output")) {
-        return mode_output(count, until, argv[4]);
+    if (count && argc == 6 && !strcmp(mode, "command")) {
+        return mode_command(count, until, argv[4], strtoull(argv[5], NULL, 10));
     }
     if (count && argc == 5 && !strcmp(mode, "sessions")) {
         return mode_sessions(count, seconds, strtoul(argv[4], NULL, 10));
     }
-    fputs("usage: floor start|interrupt COUNT SECONDS | command COUNT SECONDS TEXT | output COUNT SECONDS FILE |\n"
+    fputs("usage: floor start|interrupt COUNT SECONDS | command COUNT SECONDS TEXT BYTES |\n"
           "       sessions COUNT SECONDS NUMBER\n",
           stderr);
     return 2;

@@ -69,13 +69,14 @@ class Floor:
         return found
 
     async def command(self, text: str, count: int, seconds: float) -> Result:
-        return await self._run("command", count, seconds, text)
+        return await self._run("command", count, seconds, text, 0)
 
     async def create(self, count: int, seconds: float) -> Result:
         return await self._run("start", count, seconds)
 
     async def output(self, path: str, count: int, seconds: float) -> Result:
-        return await self._run("output", count, seconds, path)
+        size = os.path.getsize(path)
+        return {**await self._run("command", count, seconds, f"cat {path}", size), "bytes": size}
 
     async def sessions(self, number: int, count: int, seconds: float) -> Result:
         return await self._run("sessions", count, seconds, number)
