@@ -32,7 +32,6 @@ LARGE = 1 << 30
 
 
 def parse() -> argparse.Namespace:
-    """Return the options."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", usage=USAGE)
     parser.add_argument("--only", metavar="ROW,...", help="these rows alone ('true', 'remote-*'); the default is all")
     parser.add_argument("--seconds", type=float, default=900, help="time to measure for (default: 900)")
@@ -109,7 +108,6 @@ def keep(found: Run) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, or look at the answers alone."""
     rows = chosen(arguments)
     with contextlib.ExitStack() as stack:
         found = engines(arguments, rows, stack)

@@ -55,7 +55,6 @@ def contenders(peers: str | None, stack: contextlib.ExitStack) -> list[Contender
 
 
 def rows() -> Iterator[Row]:
-    """Yield the rows of containers."""
 
     def turns(**request: Any) -> list[Turn]:
         return [Turn(name, request, 3) for name in (OURS, PROGRAM, SWEREX)]

@@ -45,7 +45,6 @@ class PlainC(Engine):
         self.binary = build("floor.c", Path(directory))
 
     def operations(self) -> Floor:
-        """Return the operations of this engine."""
         return Floor(self)
 
 

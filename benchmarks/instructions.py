@@ -79,7 +79,6 @@ class Core(Engine):
         self.poller.register(self.completions.fileno(), select.POLLIN)
 
     def finish(self, operation: Any) -> Any:
-        """Wait for the end of an operation."""
         while not operation.done:
             self.poller.poll()
             self.completions.take()
@@ -97,7 +96,7 @@ class Core(Engine):
         return operation.output, operation.code
 
 
-async def _commands(engine: Engine, number: int) -> Work:
+async def commands(engine: Engine, number: int) -> Work:
     await engine.open("count")
 
     async def act() -> int:
@@ -107,18 +106,7 @@ async def _commands(engine: Engine, number: int) -> Work:
     return number, act
 
 
-async def runtime() -> Work:
-    """Count a command through `LocalRuntime`, on asyncio."""
-    return await _commands(Ours(), 300)
-
-
-async def session() -> Work:
-    """Count a command through the core by itself."""
-    return await _commands(Core(), 1000)
-
-
 async def create() -> Work:
-    """Count a session from its start to its first prompt, and its end, through `LocalRuntime`."""
     engine, number = Ours(), 10
 
     async def act() -> None:
@@ -129,7 +117,7 @@ async def create() -> Work:
     return number, act
 
 
-def _match(patterns: list[str]) -> Work:
+async def match(patterns: list[str]) -> Work:
     chunk, number = (LINE * 100)[:4096], 250
     matcher = importlib.import_module("swerex_c.engine.patterns").make_matcher(patterns)
 
@@ -139,18 +127,7 @@ def _match(patterns: list[str]) -> Work:
     return number * len(chunk) // 1024, act
 
 
-async def literals() -> Work:
-    """Count a kilobyte in which 20 literals are looked for, in chunks of 4 KB."""
-    return _match(LITERALS)
-
-
-async def regexes() -> Work:
-    """Count a kilobyte in which 5 regular expressions are looked for."""
-    return _match(REGEXES)
-
-
 async def strip() -> Work:
-    """Count a kilobyte of coloured output that is made plain."""
     core: Any = importlib.import_module("swerex_c._core")
     data = LINE * 15_000
     plain = re.sub(rb"\x1b\[\d+m", b"", data)
@@ -162,7 +139,6 @@ async def strip() -> Work:
 
 
 async def scan() -> Work:
-    """Count the look at a command that tells whether it is complete."""
     core: Any = importlib.import_module("swerex_c._core")
     texts = [text for text, _, _ in ACTIONS] * 20
     verdicts = [core.scan(text)[0] for text in texts]
@@ -177,7 +153,6 @@ ANSWER = {"output": "x" * 100, "exit_code": 0, "failure_reason": "", "expect_str
 
 
 async def encode() -> Work:
-    """Count an answer with 100 bytes of output that becomes a frame."""
     encoder, number = importlib.import_module("swerex_c._core").FrameEncoder(), 2000
     expected = encoder.encode(ANSWER)
 
@@ -188,7 +163,6 @@ async def encode() -> Work:
 
 
 async def decode() -> Work:
-    """Count the same from a frame."""
     core, number = importlib.import_module("swerex_c._core"), 2000
     frame, decoder = core.FrameEncoder().encode(ANSWER), core.FrameDecoder()
 
@@ -198,17 +172,18 @@ async def decode() -> Work:
     return number, act
 
 
-WORKS = {
-    "runtime": ("a command, LocalRuntime", runtime),
-    "session": ("a command, core", session),
-    "create": ("a session, LocalRuntime", create),
-    "literals": ("1 KB, 20 literals", literals),
-    "regexes": ("1 KB, 5 regexes", regexes),
+WORKS: dict[str, tuple[str, Callable[[], Awaitable[Work]]]] = {
+    "runtime": ("a command, LocalRuntime", lambda: commands(Ours(), 300)),
+    "session": ("a command, core", lambda: commands(Core(), 1000)),
+    "create": ("a session, start and end", create),
+    "literals": ("1 KB, 20 literals", lambda: match(LITERALS)),
+    "regexes": ("1 KB, 5 regexes", lambda: match(REGEXES)),
     "strip": ("1 KB of colours to plain", strip),
     "scan": ("a command looked at", scan),
     "encode": ("an answer to a frame", encode),
     "decode": ("an answer from a frame", decode),
 }
+"""What is counted: its name in the file and on the screen, and what prepares it."""
 
 
 def count(work: Callable[[], Awaitable[Work]], switch: ctypes.CDLL, dumps: Path) -> float:
@@ -230,7 +205,7 @@ def count(work: Callable[[], Awaitable[Work]], switch: ctypes.CDLL, dumps: Path)
             switch.end()
             gc.enable()
             if wrong:
-                raise RuntimeError(f"{work.__name__}: {wrong} wrong answers")
+                raise RuntimeError(f"{wrong} wrong answers")
             (dump,) = dumps.parent.glob(f"{dumps.name}.*[0-9]")
             total = re.search(r"^totals: (\d+)", dump.read_text(), re.MULTILINE)
             dump.unlink()

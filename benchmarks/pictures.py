@@ -103,7 +103,6 @@ def draw(record: Record, directory: Path = PICTURES) -> list[Path]:
 
 
 def svg(record: Record, chart: Chart, theme: int) -> str:
-    """Return a chart as SVG."""
     paper, ink, rule = list(THEMES.values())[theme]
     bars = values(record, chart)
     longest = max(bars.values())
@@ -138,7 +137,6 @@ def svg(record: Record, chart: Chart, theme: int) -> str:
 
 
 def text(x: float, y: float, words: str, colour: str, anchor: str, more: str = "") -> str:
-    """Return a text element."""
     return f'<text x="{x:.1f}" y="{y}" fill="{colour}" text-anchor="{anchor}"{more}>{escape(words)}</text>'
 
 

@@ -26,7 +26,6 @@ def write(found: Record) -> Path:
 
 
 def read(path: Path) -> Record:
-    """Read a record."""
     found: Record = json.loads(path.read_text())
     return found
 

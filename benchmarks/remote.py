@@ -48,7 +48,6 @@ def contenders(peers: str | None) -> list[Contender]:
 
 
 def rows() -> Iterator[Row]:
-    """Yield the rows of servers."""
     clients = (REMOTE, MIXED, SWEREX)
 
     def turns(*more: str, **request: Any) -> list[Turn]:
@@ -75,7 +74,6 @@ class Remote(Runtime):
         self.package, self.command = package, server
 
     def operations(self) -> RemoteOperations:
-        """Return the operations of this engine, which has more than others."""
         return RemoteOperations(self)
 
     async def start(self) -> None:
@@ -109,7 +107,6 @@ class Remote(Runtime):
         await asyncio.sleep(0.02)
 
     async def alive(self) -> bool:
-        """Ask whether the server is alive."""
         return bool((await self.runtime.is_alive()).is_alive)
 
     async def end(self) -> None:
@@ -124,10 +121,7 @@ class Remote(Runtime):
 
 
 class RemoteOperations(Operations):
-    """Operations of a client of a server."""
-
     async def alive(self, count: int, seconds: float) -> Result:
-        """Measure `is_alive`."""
         return await self.sample(lambda: self.timed(self.engine.alive), count, seconds)  # type: ignore[attr-defined]
 
     async def upload(self, path: str, count: int, seconds: float) -> Result:

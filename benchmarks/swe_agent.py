@@ -281,7 +281,6 @@ class Bench:
         )
 
     def run(self, place: str, who: str, number: int) -> Outcome:
-        """Run SWE-agent once."""
         output = self.here / f"{place}-{who}-{number}"
         output.mkdir()
         used, view = output / "used", output / "view"
@@ -347,7 +346,6 @@ def check(runs: dict[tuple[str, str], list[Outcome]]) -> list[str]:
 
 
 def report(runs: dict[tuple[str, str], list[Outcome]]) -> None:
-    """The medians over the rounds, in seconds."""
     about, commit = machine(), first_line("git", "-C", str(ROOT), "describe", "--always", "--dirty")
     print(f"\n{about['date']}, {about['cpu']}, {about['processors']} processors, {about['kernel']}, {commit}\n")
     for (place, who), each in runs.items():

@@ -80,7 +80,6 @@ class AbstractRuntime(ABC):
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Close the runtime."""
         await self.close()
 
     @abstractmethod
@@ -279,12 +278,10 @@ class AbstractDeployment(ABC):
         """
 
     async def __aenter__(self) -> Self:
-        """Start the deployment."""
         await self.start()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Stop the deployment."""
         await self.stop()
 
     @property

@@ -232,8 +232,6 @@ class RawTerminals(Terminals):
 
 @dataclass
 class Shell:
-    """Running bash and its terminal."""
-
     fd: int
     process: subprocess.Popen[bytes]
 
@@ -347,7 +345,6 @@ class Pexpect(Terminals):
         self.wait(child)
 
     def wait(self, child: Any) -> None:
-        """Wait for the prompt."""
         child.expect(self.prompt)
 
     async def close(self, key: str) -> None:

@@ -83,7 +83,6 @@ class Turn:
 
     @property
     def name(self) -> str:
-        """Return the name of the line."""
         return self.label or self.engine
 
 
