@@ -15,7 +15,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from swerex_c.exceptions import SwerexException
 from swerex_c.utils.aws_client import TAG_KEY, TAG_VALUE, client, code_of, explained
@@ -162,39 +162,34 @@ def _when_unused(delete: Callable[[], object]) -> None:
         time.sleep(2)
 
 
-class _Kind(NamedTuple):
-    """A kind of resources: their name in the plural, and how they are found and deleted."""
-
-    title: str
-    find: Callable[[], Iterator[str]]
-    delete: Callable[[str], None]
-
-
-_TASKS = _Kind("ECS tasks", _find_tasks, _stop_task)
-_CLUSTERS = _Kind("ECS clusters", _find_clusters, _delete_cluster)
-_DEFINITIONS = _Kind("task definitions", _find_task_definitions, _deregister)
-_GROUPS = _Kind("security groups", _find_security_groups, _delete_security_group)
-_ROLES = _Kind("IAM roles", _find_roles, _delete_role)
+_KINDS: dict[str, tuple[Callable[[], Iterator[str]], Callable[[str], None]]] = {
+    "ECS tasks": (_find_tasks, _stop_task),
+    "ECS clusters": (_find_clusters, _delete_cluster),
+    "task definitions": (_find_task_definitions, _deregister),
+    "security groups": (_find_security_groups, _delete_security_group),
+    "IAM roles": (_find_roles, _delete_role),
+}
+"""How each kind of resources is found and deleted, in the order of deletion."""
 
 
 # The program
 
 
-def _run(*kinds: _Kind, dry_run: bool, ask: bool) -> int:
+def _run(*kinds: str, dry_run: bool, ask: bool) -> int:
     """Find and show resources, ask, delete them in this order, and return the number of failures."""
-    found: list[tuple[_Kind, str]] = []
+    found: list[tuple[str, str]] = []
     failed = 0
     for kind in kinds:
         try:
-            with explained(f"list {kind.title}"):
-                found.extend((kind, thing) for thing in kind.find())
+            with explained(f"list {kind}"):
+                found.extend((kind, thing) for thing in _KINDS[kind][0]())
         except SwerexException as error:
             failed += 1
             print(f"Error: {error}", file=sys.stderr)
     if not found:
-        print(f"No {', '.join(kind.title for kind in kinds)} found to delete.")
+        print(f"No {', '.join(kinds)} found to delete.")
         return failed
-    shown = visible("\n".join(f"  - {thing} [{kind.title}]" for kind, thing in found))
+    shown = visible("\n".join(f"  - {thing} [{kind}]" for kind, thing in found))
     if dry_run:
         print(f"The following AWS resources would be deleted:\n\n{shown}\n\nThis is a dry run.")
         return failed
@@ -205,13 +200,13 @@ def _run(*kinds: _Kind, dry_run: bool, ask: bool) -> int:
         print("Cleanup cancelled.")
         return failed
     for kind, thing in found:
-        print(visible(f"Deleting {thing} [{kind.title}]"))
+        print(visible(f"Deleting {thing} [{kind}]"))
         try:
-            kind.delete(thing)
+            _KINDS[kind][1](thing)
         except Exception as error:
             if code_of(error) not in _GONE:
                 failed += 1
-                print(visible(f"Error: deleting {thing} [{kind.title}] failed: {error}"), file=sys.stderr)
+                print(visible(f"Error: deleting {thing} [{kind}] failed: {error}"), file=sys.stderr)
     return failed
 
 
@@ -224,22 +219,22 @@ def delete_ecs_clusters(*, dry_run: bool = False, ask: bool = True) -> int:
 
     Returns: the number of failed searches and deletions, which are reported on standard error.
     """
-    return _run(_TASKS, _CLUSTERS, dry_run=dry_run, ask=ask)
+    return _run("ECS tasks", "ECS clusters", dry_run=dry_run, ask=ask)
 
 
 def delete_task_definitions(*, dry_run: bool = False, ask: bool = True) -> int:
     """Deregister the task definitions that were created for deployments; see `delete_ecs_clusters`."""
-    return _run(_DEFINITIONS, dry_run=dry_run, ask=ask)
+    return _run("task definitions", dry_run=dry_run, ask=ask)
 
 
 def delete_security_groups(*, dry_run: bool = False, ask: bool = True) -> int:
     """Delete the security groups that were created for deployments, with their rules; see `delete_ecs_clusters`."""
-    return _run(_GROUPS, dry_run=dry_run, ask=ask)
+    return _run("security groups", dry_run=dry_run, ask=ask)
 
 
 def delete_iam_roles(*, dry_run: bool = False, ask: bool = True) -> int:
     """Delete the roles that were created for deployments, with their policies; see `delete_ecs_clusters`."""
-    return _run(_ROLES, dry_run=dry_run, ask=ask)
+    return _run("IAM roles", dry_run=dry_run, ask=ask)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -266,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     where = f"the account {account}, region {sts.meta.region_name}"
     print(f"Looking for {TAG_KEY}={TAG_VALUE} in {where}; this may take a while.")
-    failed = _run(_TASKS, _CLUSTERS, _DEFINITIONS, _GROUPS, _ROLES, dry_run=options.dry_run, ask=not options.yes)
+    failed = _run(*_KINDS, dry_run=options.dry_run, ask=not options.yes)
     if failed:
         print(f"\n{failed} deletions failed, see above; the others succeeded.", file=sys.stderr)
         return 1
