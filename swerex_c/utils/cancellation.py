@@ -41,18 +41,6 @@ class Cancellation:
         if self.requested:
             raise concurrent.futures.CancelledError
 
-    @contextlib.contextmanager
-    def interrupting(self, interrupt: Callable[[], object]) -> Iterator[None]:
-        """Have the block interrupted by a cancellation; see `cancellable`."""
-        with self._lock:
-            self.check()
-            self._interrupt = interrupt
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._interrupt = None
-
 
 _thread = threading.local()
 
@@ -63,7 +51,8 @@ def check_cancelled() -> None:
         cancellation.check()
 
 
-def cancellable(interrupt: Callable[[], object]) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def cancellable(interrupt: Callable[[], object]) -> Iterator[None]:
     """Have the block interrupted if this thread's call is cancelled.
 
     Args:
@@ -72,5 +61,12 @@ def cancellable(interrupt: Callable[[], object]) -> contextlib.AbstractContextMa
     Raises:
         concurrent.futures.CancelledError: if the call is already cancelled.
     """
-    cancellation: Cancellation | None = getattr(_thread, "cancellation", None)
-    return contextlib.nullcontext() if cancellation is None else cancellation.interrupting(interrupt)
+    cancellation: Cancellation = getattr(_thread, "cancellation", None) or Cancellation()
+    with cancellation._lock:
+        cancellation.check()
+        cancellation._interrupt = interrupt
+    try:
+        yield
+    finally:
+        with cancellation._lock:
+            cancellation._interrupt = None
