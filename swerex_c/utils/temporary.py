@@ -1,4 +1,7 @@
-"""Create temporary directories."""
+"""Create temporary directories.
+
+All functions raise ResourceError if there is no writable directory for them.
+"""
 
 from __future__ import annotations
 
@@ -13,40 +16,20 @@ __all__ = ["make_temporary", "temporary_directory", "temporary_place"]
 
 
 def temporary_place() -> str:
-    """Return the directory in which temporary files are created.
-
-    Raises:
-        ResourceError: if there is no writable one.
-    """
-    try:
+    """Return the directory in which temporary files are created."""
+    with _explained():
         return tempfile.gettempdir()
-    except OSError as error:
-        raise _unusable(error) from None
 
 
 def make_temporary(prefix: str) -> str:
-    """Create a directory that only this user may enter, and return its path.
-
-    The caller removes it.
-
-    Raises:
-        ResourceError: if the directory cannot be created.
-    """
-    try:
+    """Create a directory that only this user may enter, and return its path. The caller removes it."""
+    with _explained():
         return tempfile.mkdtemp(prefix=prefix)
-    except OSError as error:
-        raise _unusable(error) from None
 
 
 @contextlib.contextmanager
 def temporary_directory(prefix: str) -> Iterator[str]:
-    """Create a directory as `make_temporary` does, and remove it after the block.
-
-    Its contents are removed too.
-
-    Raises:
-        ResourceError: if the directory cannot be created.
-    """
+    """Create a directory as `make_temporary` does, and remove it with its contents after the block."""
     path = make_temporary(prefix)
     try:
         yield path
@@ -54,6 +37,10 @@ def temporary_directory(prefix: str) -> Iterator[str]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _unusable(error: OSError) -> ResourceError:
-    msg = f"Cannot create temporary files ({error.strerror}): set TMPDIR to a writable directory"
-    return ResourceError(msg, errno=error.errno)
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        msg = f"Cannot create temporary files ({error.strerror}): set TMPDIR to a writable directory"
+        raise ResourceError(msg, errno=error.errno) from None
