@@ -30,23 +30,20 @@ ENGINES = "swerex_c.bench.engines:"
 T = TypeVar("T")
 
 
-def peers_python(directory: Path, show: Callable[[str], None] = lambda _: None, more: list[str] | None = None) -> str:
+def peers_python(directory: Path, show: Callable[[str], None]) -> str:
     """Return the interpreter of an environment with the peers, which is made in `directory` if it is not there.
-
-    Args:
-        more: additional requirements.
 
     Raises:
         InvalidInputError: if it cannot be made.
     """
-    requirements = "\n".join([*PEERS, *(more or [])]) + "\n"
+    requirements = "\n".join(PEERS) + "\n"
     python, ready = directory / "bin" / "python", directory / "requirements.txt"
     if ready.exists() and ready.read_text() == requirements:
         return str(python)
     show(f"installing {', '.join(PEERS)} in {directory}")
     for command in (
         [sys.executable, "-m", "venv", "--clear", str(directory)],
-        [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements.split()],
+        [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PEERS],
     ):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

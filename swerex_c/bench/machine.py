@@ -11,12 +11,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-__all__ = ["MEGABYTE", "environment", "first_line", "machine", "make_file"]
+__all__ = ["environment", "first_line", "machine", "make_file"]
 
-MEGABYTE = 1_000_000
-"""Bytes of a megabyte."""
-
-LINE = "{:08d} the quick brown fox jumps over the lazy dog 0123456789\n"
+LINE = "{:08d} the quick brown fox jumps over the lazy dog 0123456789{}"
 """Line of 64 bytes with a number, so that a lost, duplicated or moved piece is detected."""
 
 
@@ -29,16 +26,12 @@ def first_line(*command: str) -> str:
 
 
 def machine() -> dict[str, object]:
-    """Return a description of the machine, with the current date and load.
-
-    It has the processor and the versions of the kernel, Python and bash.
-    """
+    """Return the current date, the processor, and the versions of the kernel, Python and bash."""
     models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "cpu": models[0].partition(":")[2].strip() if models else platform.machine(),
         "processors": len(os.sched_getaffinity(0)),
-        "load_before": os.getloadavg()[0],
         "kernel": f"{platform.system()} {platform.release()}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "bash": re.sub(r".*version ([\d.]+).*", r"bash \1", first_line("bash", "--version")),
@@ -71,10 +64,8 @@ def make_file(megabytes: int, end: str = "\n") -> int:
         megabytes: size of the file, if `end` is one character.
         end: end of each line.
     """
-    count = megabytes * MEGABYTE // len(LINE.format(0))
+    count = megabytes * 1_000_000 // len(LINE.format(0, "\n"))
     file = os.memfd_create("swerex-c-bench")
     with open(file, "w", closefd=False) as out:
-        for start in range(0, count, 10_000):
-            lines = "".join([LINE.format(i) for i in range(start, min(start + 10_000, count))])
-            out.write(lines.replace("\n", end))
+        out.writelines(LINE.format(number, end) for number in range(count))
     return file
