@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -102,39 +103,24 @@ def test_threads_that_begin_at_once_share_one_client(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(WireClient, "__init__", slow)
     runtime = RemoteRuntime(command=["cat"], auth_token="")
-    found: list[object] = []
-    threads = [threading.Thread(target=lambda: found.append(runtime._wire)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(made) == 1 and set(map(id, found)) == {id(made[0])}
+    with ThreadPoolExecutor(8) as threads:
+        found = set(threads.map(lambda _: runtime._wire, range(8)))
+    assert len(made) == 1 and found == set(made)
 
 
 def test_many_loops_in_many_threads_over_one_programs_streams(over_stdio: RemoteRuntime) -> None:
     """Every call has its own result, though its loop ends with it."""
-    runtime = over_stdio
-    wrong: list[Any] = []
 
     def ask_often(number: int) -> None:
         for i in range(40):
             text = f"{number} {i}"
-            try:
-                answer = asyncio.run(asyncio.wait_for(runtime.execute(Command(command=["echo", text])), 30))
-            except BaseException as error:
-                wrong.append(error)
-                return
-            if answer.stdout != text + "\n":
-                wrong.append(answer)
+            command = Command(command=["echo", text])
+            answer = asyncio.run(asyncio.wait_for(over_stdio.execute(command), DEADLINE))
+            assert answer.stdout == text + "\n"
 
-    threads = [threading.Thread(target=ask_often, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert not any(thread.is_alive() for thread in threads)
-    assert not wrong, wrong[:3]
-    asyncio.run(runtime.close())
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(ask_often, range(6)))
+    asyncio.run(over_stdio.close())
 
 
 def test_a_forked_child_does_not_use_its_parents_program(over_stdio: RemoteRuntime) -> None:
