@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,9 +18,6 @@ from swerex_c.exceptions import ConnectionLostError, SessionDoesNotExistError
 from swerex_c.remote.client import base
 from swerex_c.remote.client.http import _GIVE_UP_SECONDS, JsonClient
 from swerex_c.remote.server.app import create_app
-from swerex_c.remote.server.listeners import Listeners
-from swerex_c.remote.server.serve import serve
-from swerex_c.remote.server.service import Service
 from swerex_c.remote.wire import file_transfer
 from swerex_c.runtime.abstract import (
     CloseBashSessionRequest,
@@ -32,7 +28,7 @@ from swerex_c.runtime.abstract import (
 )
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
-from tests.support import server_process
+from tests.support import frames_tools, server_process
 from tests.support.frames_tools import Proxy
 from tests.support.processes import running
 from tests.support.raw_http import ask
@@ -250,23 +246,18 @@ class SlowToClose(LocalRuntime):
 @pytest.mark.parametrize("wire", ["json", "msgpack"])
 async def test_a_server_whose_closing_is_cancelled_serves_on(wire: Any, sleep: str) -> None:
     SlowToClose.closes, SlowToClose.goes = asyncio.Event(), asyncio.Event()
-    place = SimpleNamespace(runtime=SlowToClose(), AUTH_TOKEN=KEY)
-    service, stop = Service(place), asyncio.Event()
-    listeners = Listeners()
-    served = asyncio.create_task(serve(service, create_app(service), listeners, graceful=2.0, stop=stop))
-    before = place.runtime
-    async with session_of(f"http://127.0.0.1:{listeners.port}", wire=wire) as session:
-        program = execute(session, sleep)
-        await until_async(lambda: running(sleep))
-        closing = asyncio.create_task(session.runtime.close())
-        await SlowToClose.closes.wait()
-        await cancelled(closing)
-        SlowToClose.goes.set()
-        await until_async(lambda: place.runtime is not before and not running(sleep))
-        await asyncio.gather(program, return_exceptions=True)
-        await session.create()
-    stop.set()
-    await served
+    async with frames_tools.serving(make=create_app) as served:
+        served.place.runtime = before = SlowToClose()
+        async with session_of(f"http://127.0.0.1:{served.port}", wire=wire) as session:
+            program = execute(session, sleep)
+            await until_async(lambda: running(sleep))
+            closing = asyncio.create_task(session.runtime.close())
+            await SlowToClose.closes.wait()
+            await cancelled(closing)
+            SlowToClose.goes.set()
+            await until_async(lambda: served.place.runtime is not before and not running(sleep))
+            await asyncio.gather(program, return_exceptions=True)
+            await session.create()
 
 
 # What the server is sent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import io
 import json
@@ -12,15 +13,17 @@ import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from swerex_c.remote.server.app import create_app
 from swerex_c.remote.server.service import Service
 from swerex_c.runtime.dummy import DummyRuntime
-from tests.support.raw_http import Answer, ask, call, form
+from tests.support import frames_tools
+from tests.support.raw_http import Answer, ask, form
 from tests.support.server_process import KEY, Server, descriptors, memory_of, serving
 from tests.support.wait import until
 
@@ -188,29 +191,31 @@ class Broken(DummyRuntime):
 
 
 async def test_key_and_runtime_may_be_replaced() -> None:
-    place = SimpleNamespace(runtime=DummyRuntime(), AUTH_TOKEN=KEY)
-    app = create_app(Service(place))
-    assert (await call(app, "GET", "/is_alive")).status == 200
-    place.AUTH_TOKEN = "secret"
-    assert (await call(app, "GET", "/is_alive")).status == 401
-    place.AUTH_TOKEN = ""
-    assert (await call(app, "GET", "/is_alive")).status == 403
-    assert (await call(app, "GET", "/is_alive", headers={"x-api-key": ""})).status == 403
-    place.AUTH_TOKEN = "secret"
-    place.runtime = Broken()
-    error = (await call(app, "GET", "/is_alive", headers={"x-api-key": "secret"})).error
-    assert error["message"] == "odd" and error["class_path"].endswith("Strange") and "Traceback" in error["traceback"]
+    async with frames_tools.serving(make=create_app) as served:
+
+        async def status(key: str) -> int:
+            return (await asyncio.to_thread(ask, served, "GET", "/is_alive", key=key)).status
+
+        assert await status(KEY) == 200
+        served.place.AUTH_TOKEN = "secret"
+        assert [await status(key) for key in (KEY, "secret")] == [401, 200]
+        served.place.AUTH_TOKEN = ""
+        assert [await status(key) for key in ("secret", "")] == [403, 403]
+        served.place.AUTH_TOKEN, served.place.runtime = KEY, Broken()
+        error = (await asyncio.to_thread(ask, served, "GET", "/is_alive")).error
+        assert (
+            error["message"] == "odd" and error["class_path"].endswith("Strange") and "Traceback" in error["traceback"]
+        )
 
 
 async def test_the_application_works_below_a_prefix() -> None:
-    from starlette.applications import Starlette
-    from starlette.routing import Mount
+    def below(service: Service) -> Starlette:
+        return Starlette(routes=[Mount("/below", create_app(service))])
 
-    outer = Starlette(
-        routes=[Mount("/below", create_app(Service(SimpleNamespace(runtime=DummyRuntime(), AUTH_TOKEN=KEY))))]
-    )
-    assert (await call(outer, "GET", "/below/is_alive")).json() == {"is_alive": True, "message": ""}
-    assert (await call(outer, "GET", "/is_alive")).status == 404
+    async with frames_tools.serving(make=below) as served:
+        answer = await asyncio.to_thread(ask, served, "GET", "/below/is_alive")
+        assert answer.json() == {"is_alive": True, "message": ""}
+        assert (await asyncio.to_thread(ask, served, "GET", "/is_alive")).status == 404
 
 
 # Files

@@ -100,17 +100,19 @@ class Served:
 
 @contextlib.asynccontextmanager
 async def serving(
-    limits: Limits | None = None, port: int = 0, session: bool = False, tls: tuple[Path, Path] | None = None
+    limits: Limits | None = None,
+    *,
+    session: bool = False,
+    tls: tuple[Path, Path] | None = None,
+    make: Callable[[Service], Any] = lambda service: Gate(app, service, own_process=False),
 ) -> AsyncIterator[Served]:
-    """A server in the running loop; nothing may go wrong in it without being answered for."""
+    """A server of what `make` makes, in the running loop; nothing may go wrong in it without being answered for."""
     cert, key = map(str, tls) if tls else (None, None)
-    listeners = Listeners(port=port, tls_cert=cert, tls_key=key)
+    listeners = Listeners(tls_cert=cert, tls_key=key)
     served = Served(limits, listeners.port or 0)
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: served.errors.append(context))
-    gate = Gate(app, served.service, own_process=False)
-    server = asyncio.create_task(
-        serve(served.service, gate, listeners, graceful=2.0, registry=served.registry, stop=served.stop)
-    )
+    application, more = make(served.service), {"registry": served.registry, "stop": served.stop}
+    server = asyncio.create_task(serve(served.service, application, listeners, graceful=2.0, **more))
     try:
         if session:
             make_session = served.client()

@@ -1,4 +1,4 @@
-"""HTTP requests as they are written, and an ASGI application without a server."""
+"""HTTP requests as they are written, and their answers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import http.client
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.server_process import KEY, Server
+from tests.support.server_process import KEY
 
 
 @dataclass
@@ -30,21 +30,13 @@ class Answer:
         return transfer
 
 
-def ask(
-    server: Server,
-    verb: str,
-    path: str,
-    body: Any = None,
-    headers: Mapping[str, str] | None = None,
-    *,
-    key: str | None = KEY,
-) -> Answer:
+def ask(server: Any, verb: str, path: str, body: Any = None, headers: Any = None, *, key: str | None = KEY) -> Answer:
     """One request on a connection of its own; `body` is JSON, or bytes, or pieces of bytes to be sent in chunks."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     sent = dict(headers or {})
     if key is not None:
         sent["X-API-Key"] = key
-    if body is not None and not isinstance(body, bytes | Iterable) or isinstance(body, dict | list | str):
+    if isinstance(body, dict | list | str):
         body = json.dumps(body).encode()
         sent.setdefault("Content-Type", "application/json")
     try:
@@ -53,39 +45,6 @@ def ask(
         return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
     finally:
         connection.close()
-
-
-async def call(app: Any, verb: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
-    """One request to an ASGI application in this event loop."""
-    given = {"content-type": "application/json", "x-api-key": KEY, **(headers or {})}
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": verb,
-        "path": path,
-        "raw_path": path.encode(),
-        "root_path": "",
-        "query_string": b"",
-        "scheme": "http",
-        "server": ("127.0.0.1", 80),
-        "client": ("1.2.3.4", 1),
-        "headers": [(k.lower().encode(), v.encode()) for k, v in given.items()],
-    }
-    messages: list[Any] = [{"type": "http.request", "body": body, "more_body": False}]
-    sent: list[Any] = []
-
-    async def receive() -> Any:
-        if messages:
-            return messages.pop(0)
-        await asyncio.sleep(3600)
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    await app(scope, receive, send)
-    headers_sent = {k.decode(): v.decode() for k, v in sent[0]["headers"]}
-    return Answer(sent[0]["status"], headers_sent, b"".join(message.get("body", b"") for message in sent[1:]))
 
 
 def form(*parts: tuple[str, str | None, bytes], boundary: str = "xyz") -> tuple[bytes, dict[str, str]]:
