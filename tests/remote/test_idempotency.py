@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.responses import Response
 
 from swerex_c.engine import session
 from swerex_c.exceptions import (
@@ -356,13 +357,13 @@ async def test_who_takes_no_answers_gets_no_more(tmp_path: Path) -> None:
 # The table of requests
 
 
-def counted(seconds: float = 0.0) -> tuple[list[int], Callable[[], Coroutine[Any, Any, bytes]]]:
+def counted(seconds: float = 0.0) -> tuple[list[int], Callable[[], Coroutine[Any, Any, Response]]]:
     calls: list[int] = []
 
-    async def start() -> bytes:
+    async def start() -> Response:
         calls.append(1)
         await asyncio.sleep(seconds)
-        return b"result"
+        return Response(b"result")
 
     return calls, start
 
@@ -370,12 +371,12 @@ def counted(seconds: float = 0.0) -> tuple[list[int], Callable[[], Coroutine[Any
 async def test_it_goes_on_when_the_first_has_gone_away() -> None:
     once: RequestTable = RequestTable(Limits())
     calls, start = counted(0.05)
-    first = asyncio.create_task(once.run("a", "x", start, len))
+    first = asyncio.create_task(once.run("a", "x", start))
     await settle()
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
-    assert await once.run("a", "x", start, len) == b"result"
+    assert (await once.run("a", "x", start)).body == b"result"
     assert len(calls) == 1
 
 
@@ -396,14 +397,14 @@ async def test_the_end_of_what_is_cancelled_is_not_cancelled() -> None:
     once: RequestTable = RequestTable(Limits())
     ends, ended = asyncio.Event(), []
 
-    async def work() -> None:
+    async def work() -> Response:
         try:
             await asyncio.sleep(60)
         finally:
             await ends.wait()
             ended.append(1)
 
-    waiting = asyncio.create_task(once.run("a", "x", work, len))
+    waiting = asyncio.create_task(once.run("a", "x", work))
     await settle()
     both = [asyncio.create_task(once.cancel("a")) for _ in range(2)]
     await settle()

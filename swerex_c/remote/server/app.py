@@ -145,7 +145,7 @@ class _Handlers:
         if request_id is None:
             return await work()
         keep = method != "read_file"  # which is safe to repeat
-        return await self._service.requests.run(request_id, hash((method, body)), work, _size, keep=keep)
+        return await self._service.requests.run(request_id, hash((method, body)), work, keep=keep)
 
     async def _execute(self, method: str, request: Request, body: bytes) -> BaseModel:
         return await self._service.call(method, _parse(METHODS[method], request, body))
@@ -289,10 +289,6 @@ async def _outcome(work: Awaitable[Any]) -> Response:
     except Exception as error:
         return failure(error)
     return result if isinstance(result, Response) else _answer(result)
-
-
-def _size(response: Response) -> int:
-    return len(response.body)
 
 
 def _answer(model: BaseModel) -> Response:

@@ -11,10 +11,13 @@ import itertools
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from swerex_c.exceptions import InvalidInputError, ResultLostError
 from swerex_c.remote.server.limits import Limits
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
 
 __all__ = ["Request", "RequestTable"]
 
@@ -126,17 +129,16 @@ class RequestTable:
         self._trim()
         self._trim_later()
 
-    # Requests whose outcome is the result of their task
+    # Requests of HTTP, whose outcome is the result of their task
 
     async def run(
         self,
         key: Hashable,
         content: object,
-        work: Callable[[], Coroutine[Any, Any, Any]],
-        size: Callable[[Any], int],
+        work: Callable[[], Coroutine[Any, Any, Response]],
         *,
         keep: bool = True,
-    ) -> Any:
+    ) -> Response:
         """Return the result of `work()`, or raise its error.
 
         Only the first request with this key calls `work`, in a task of its own, so a cancelled caller may repeat the
@@ -144,7 +146,6 @@ class RequestTable:
 
         Args:
             content: what is asked for, to compare by `==` with the first request that used this key.
-            size: function that returns the bytes of memory that the result takes.
             keep: False for a request that may be executed twice: only callers that already wait get its result.
 
         Raises:
@@ -159,7 +160,7 @@ class RequestTable:
                 raise ResultLostError("The request was received or cancelled before; there is no result of it")
             request = Request(key, content)
             request.task = asyncio.create_task(work())
-            request.task.add_done_callback(lambda task: self._done(request, task, size, keep))
+            request.task.add_done_callback(lambda task: self._done(request, task, keep))
             self.add(request)
         elif request.content != content:
             raise InvalidInputError(f"The request id {str(key)[:100]!r} was already used for another request")
@@ -172,9 +173,9 @@ class RequestTable:
                 raise ResultLostError(msg) from None
             raise
 
-    def _done(self, request: Request, task: asyncio.Task[Any], size: Callable[[Any], int], keep: bool) -> None:
+    def _done(self, request: Request, task: asyncio.Task[Response], keep: bool) -> None:
         if keep:
-            self.finished(request, size(task.result()) if not task.cancelled() and task.exception() is None else 0)
+            self.finished(request, len(task.result().body) if not task.cancelled() and task.exception() is None else 0)
         else:
             self.drop(request)
 
