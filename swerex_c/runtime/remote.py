@@ -111,8 +111,8 @@ class RemoteRuntime(AbstractRuntime):
             NotFrames: if a proxy of the environment has to be used, which does not pass frames.
         """
         if self._wire_client is None:
-            from swerex_c.remote.client.connect import Address, behind_proxy
-            from swerex_c.remote.client.frames import WireClient
+            from swerex_c.remote.client.base import behind_proxy
+            from swerex_c.remote.client.frames import Address, WireClient
 
             config, url = self._config, self._api_url
             if config.command is None and config.wire == "auto" and behind_proxy(url):

@@ -30,7 +30,7 @@ from swerex_c.exceptions import (
     ServerRestartedError,
     SwerexException,
 )
-from swerex_c.remote.client import base, connect, http
+from swerex_c.remote.client import base, http
 from swerex_c.remote.client.http import JsonClient
 from swerex_c.remote.wire import file_transfer
 from swerex_c.runtime.abstract import (
@@ -132,8 +132,8 @@ def test_proxies_of_the_environment_are_for_other_machines(our_server: Server, m
             far, near = JsonClient("http://far.invalid/prefix"), JsonClient(our_server.url, HEADERS)
             assert await far.is_alive(5)
             assert await near.is_alive(5)
-            assert connect.behind_proxy(far.address)  # and then speaks no frames
-            assert not connect.behind_proxy(near.address)
+            assert base.behind_proxy(far.address)  # and then speaks no frames
+            assert not base.behind_proxy(near.address)
 
     asyncio.run(main())
     assert seen == [b"GET http://far.invalid/prefix/is_alive HTTP/1.1\r\n"]

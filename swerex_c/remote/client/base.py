@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from pydantic import BaseModel
 
 from swerex_c.exceptions import ResourceError, ServerRestartedError, SessionDoesNotExistError
 from swerex_c.models import BashInterruptAction, CreateBashSessionRequest, startup_seconds
 
-__all__ = ["ANSWER_LIMIT", "MARGIN", "ServerInstances", "fields_of", "is_loopback", "patience", "too_long"]
+__all__ = ["ANSWER_LIMIT", "MARGIN", "ServerInstances", "fields_of", "behind_proxy", "patience", "too_long"]
 
 MARGIN = 10.0
 """Seconds to wait for a response in addition to the request's own timeout."""
@@ -28,13 +29,15 @@ def too_long(method: str, limit: int) -> ResourceError:
     )
 
 
-def is_loopback(url: str) -> bool:
-    """Check whether the host of `url` is this machine.
+def behind_proxy(url: str) -> bool:
+    """Check whether the environment sets a proxy for this URL; it does not count for this machine.
 
-    For such a server, clients ignore proxies in the environment.
+    HTTP proxies do not pass frames.
     """
-    host = urlsplit(url).hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    local = host in ("localhost", "::1") or host.startswith("127.")
+    return not local and parts.scheme in getproxies() and not proxy_bypass(host)
 
 
 def patience(request: BaseModel | None) -> float | None:

@@ -8,18 +8,16 @@ import ssl
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from aiohappyeyeballs import start_connection
 
 from swerex_c.exceptions import AuthenticationError, ConnectionLostError, InvalidInputError, ResourceError
-from swerex_c.remote.client.base import is_loopback
 from swerex_c.remote.client.errors import NotFrames
 from swerex_c.remote.wire.connection import FrameConnection
 from swerex_c.remote.wire.protocol import CHANNEL_HEADER, SERVER_HEADER, UPGRADE
 from swerex_c.utils.threads import start_thread
 
-__all__ = ["Address", "NotFrames", "behind_proxy", "check_upgrade", "connect", "upgrade_request"]
+__all__ = ["Address", "NotFrames", "check_upgrade", "connect", "upgrade_request"]
 
 _NEXT_ADDRESS = 0.25
 """Seconds to wait for a connection to one address of a host before the next one is tried as well (RFC 8305)."""
@@ -109,15 +107,6 @@ def check_upgrade(head: bytes, rest: bytes) -> tuple[str, bool]:
     if status != "101" or fields.get("upgrade") != UPGRADE or not server or not channel:
         raise NotFrames(f"HTTP status {status[:100]}")
     return server, channel == "known"
-
-
-def behind_proxy(url: str) -> bool:
-    """Check whether the environment sets a proxy for this URL.
-
-    HTTP proxies do not pass frames.
-    """
-    parts = urlsplit(url)
-    return not is_loopback(url) and parts.scheme in getproxies() and not proxy_bypass(parts.hostname or "")
 
 
 async def connect(loop: asyncio.AbstractEventLoop, address: Address, connection: FrameConnection) -> None:

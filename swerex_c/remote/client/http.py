@@ -15,7 +15,6 @@ import os
 import random
 import socket
 import time
-import urllib.request
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -38,8 +37,8 @@ from swerex_c.remote.client.base import (
     ANSWER_LIMIT,
     MARGIN,
     ServerInstances,
+    behind_proxy,
     fields_of,
-    is_loopback,
     patience,
     too_long,
 )
@@ -107,8 +106,7 @@ class JsonClient:
         """
         self._answer_limit = answer_limit
         self.address = url
-        # aiohttp's trust_env costs time with every request, so set it only if the environment has a proxy.
-        self._behind_proxy = not is_loopback(url) and bool(urllib.request.getproxies())
+        self._behind_proxy = behind_proxy(url)
         self.headers = dict(headers or {})
         self.instance_id: str | None = None
         """Id of the server process that responded last; None before that, "" if it is not a swerex_c server."""
@@ -446,16 +444,16 @@ _sessions: dict[tuple[asyncio.AbstractEventLoop, bool], aiohttp.ClientSession] =
 """Connections of this process, for servers behind proxies and others. Another loop is that of a forking process."""
 
 
-def _session(behind_proxy: bool) -> aiohttp.ClientSession:
+def _session(proxied: bool) -> aiohttp.ClientSession:
     """Return the connections of all clients in the private event loop, which is running."""
-    key = asyncio.get_running_loop(), behind_proxy
+    key = asyncio.get_running_loop(), proxied
     if key not in _sessions:
         connector = aiohttp.TCPConnector(
             limit=0, keepalive_timeout=_KEEPALIVE, ttl_dns_cache=60, socket_factory=_socket
         )
         _sessions[key] = aiohttp.ClientSession(
             connector=connector,
-            trust_env=behind_proxy,
+            trust_env=proxied,  # costs time with every request
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None),
         )
@@ -463,8 +461,8 @@ def _session(behind_proxy: bool) -> aiohttp.ClientSession:
 
 
 async def _close() -> None:
-    for behind_proxy in (False, True):
-        session = _sessions.pop((asyncio.get_running_loop(), behind_proxy), None)
+    for proxied in (False, True):
+        session = _sessions.pop((asyncio.get_running_loop(), proxied), None)
         if session is not None:
             await session.close()
 
