@@ -9,6 +9,8 @@ import itertools
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -27,9 +29,7 @@ LIMIT = 100_000
 async def test_a_deployment_stops_when_its_server_is_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("test-bounds")
     with serving(tmp_path / "log") as server:
-        deployment = RemoteDeployment(
-            auth_token=KEY, host="http://127.0.0.1", port=server.port, timeout=10, logger=logger
-        )
+        deployment = RemoteDeployment(auth_token=KEY, host=server.url, timeout=10, logger=logger)
         await deployment.start()
         await deployment.runtime.create_session(CreateBashSessionRequest())
         assert deployment.runtime._wire_client is not None
@@ -51,49 +51,33 @@ async def test_a_deployment_stops_when_its_key_is_refused(swerex_remote: Server)
 NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 
 
-class Front:
-    """Stands before a server, passes everything on, and can have nothing there itself."""
+@contextlib.asynccontextmanager
+async def front(server: Server) -> AsyncIterator[tuple[Any, RemoteRuntime]]:
+    """What stands before a server, passes everything on, and can have nothing there itself; and a runtime to that."""
+    before = SimpleNamespace(url="", has_frames=True, has_http=True, wishes=0)  # how often it was asked for frames
 
-    def __init__(self, port: int):
-        self.port = port
-        """The server's."""
-        self.own_port = 0
-        self.has_frames = self.has_http = True
-        self.wishes = 0
-        """How often it was asked for frames."""
-
-    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.closing(writer), contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            head = await reader.readuntil(b"\r\n\r\n")
-            wish = b"/wire HTTP" in head
-            self.wishes += wish
-            if not (self.has_frames if wish else self.has_http):
-                writer.write(NOT_FOUND)
-                await writer.drain()
-                return
-            there, back = await asyncio.open_connection("127.0.0.1", self.port)
-            with contextlib.closing(back):
-                back.write(head)
-                await asyncio.gather(self.copy(reader, back), self.copy(there, writer))
-
-    @staticmethod
     async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
         while data := await source.read(1 << 16):
             target.write(data)
             await target.drain()
         target.close()
 
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            wish = b"/wire HTTP" in head
+            before.wishes += wish
+            if not (before.has_frames if wish else before.has_http):
+                writer.write(NOT_FOUND)
+                await writer.drain()
+                return
+            there, back = await asyncio.open_connection("127.0.0.1", server.port)
+            with contextlib.closing(back):
+                back.write(head)
+                await asyncio.gather(copy(reader, back), copy(there, writer))
 
-@contextlib.asynccontextmanager
-async def front(server: Server) -> AsyncIterator[tuple[Front, RemoteRuntime]]:
-    before = Front(server.port)
-    listener = await asyncio.start_server(before, "127.0.0.1")
-    before.own_port = listener.sockets[0].getsockname()[1]
-    runtime = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=before.own_port, timeout=10)
-    try:
-        yield before, runtime
-    finally:
-        listener.close()
+    async with raw_http.serving(pass_on) as before.url:
+        yield before, RemoteRuntime(auth_token=KEY, host=before.url, timeout=10)
 
 
 async def test_frames_are_given_up_when_http_is_answered(swerex_remote: Server) -> None:
@@ -127,7 +111,7 @@ async def test_calls_at_once_that_get_no_frames_are_answered(swerex_remote: Serv
 
 async def test_json_that_was_asked_for_stays(swerex_remote: Server) -> None:
     async with front(swerex_remote) as (before, _):
-        runtime = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=before.own_port, timeout=10, wire="json")
+        runtime = RemoteRuntime(auth_token=KEY, host=before.url, timeout=10, wire="json")
         assert (await runtime.is_alive()).is_alive
         assert before.wishes == 0
 
@@ -137,9 +121,7 @@ async def test_an_answer_that_is_too_long(swerex_remote: Server, tmp_path: Path,
     """Nothing of it is given, and the runtime goes on."""
     (tmp_path / "short").write_text("x" * (LIMIT * 9 // 10))
     (tmp_path / "long").write_text("x" * LIMIT * 50)
-    runtime = RemoteRuntime(
-        auth_token=KEY, host="http://127.0.0.1", port=swerex_remote.port, timeout=10, wire=wire, answer_limit=LIMIT
-    )
+    runtime = RemoteRuntime(auth_token=KEY, host=swerex_remote.url, timeout=10, wire=wire, answer_limit=LIMIT)
     for _ in range(3):
         with pytest.raises(ResourceError, match=f"read_file is longer than the {LIMIT} bytes"):
             await runtime.read_file(ReadFileRequest(path=str(tmp_path / "long")))
@@ -149,9 +131,7 @@ async def test_an_answer_that_is_too_long(swerex_remote: Server, tmp_path: Path,
 
 async def test_a_stream_may_be_longer_than_an_answer(swerex_remote: Server) -> None:
     """It is only at its end that there is no answer: what came, came."""
-    runtime = RemoteRuntime(
-        auth_token=KEY, host="http://127.0.0.1", port=swerex_remote.port, timeout=10, wire="msgpack", answer_limit=LIMIT
-    )
+    runtime = RemoteRuntime(auth_token=KEY, host=swerex_remote.url, timeout=10, wire="msgpack", answer_limit=LIMIT)
     await runtime.create_session(CreateBashSessionRequest(session="long stream"))
     action = BashAction(command=f"head -c {3 * LIMIT} /dev/zero | tr '\\0' x", session="long stream", timeout=30)
     got = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import io
 import logging
@@ -18,6 +17,7 @@ from swerex_c.remote.client import base
 from swerex_c.remote.wire.protocol import DATA, DOWN, RESULT
 from swerex_c.runtime.abstract import BashAction, ReadFileRequest
 from swerex_c.runtime.remote import RemoteRuntime
+from tests.support import raw_http
 from tests.support.frames_tools import keep_answering, raw_server, serving
 from tests.support.server_process import KEY, REMOTE, Server
 
@@ -53,9 +53,8 @@ async def test_the_cause_is_told_however_often_it_was_tried() -> None:
 
 
 async def test_a_server_that_hangs_up_may_want_https() -> None:
-    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
-    async with server:
-        message = await said_in_vain(host="http://127.0.0.1", port=server.sockets[0].getsockname()[1])
+    async with raw_http.serving(lambda _, writer: writer.close()) as url:
+        message = await said_in_vain(host=url)
     assert "https://" in message
 
 

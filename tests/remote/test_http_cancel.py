@@ -28,7 +28,7 @@ from swerex_c.runtime.abstract import (
 )
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
-from tests.support import frames_tools, server_process
+from tests.support import frames_tools, raw_http, server_process
 from tests.support.frames_tools import Proxy
 from tests.support.processes import running
 from tests.support.raw_http import ask
@@ -202,16 +202,14 @@ async def test_an_originals_server_is_told_nothing() -> None:
         await reader.read()
         writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    host = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    runtime = RemoteRuntime(host=host, auth_token=KEY, wire="json")
-    for i in range(3):
-        task = asyncio.create_task(runtime.execute(Command(command="true")))
-        await until_async(lambda i=i: asked.count(b"/execute") > i)
-        await cancelled(task)
-    assert await runtime.is_alive()
+    async with raw_http.serving(answer) as host:
+        runtime = RemoteRuntime(host=host, auth_token=KEY, wire="json")
+        for i in range(3):
+            task = asyncio.create_task(runtime.execute(Command(command="true")))
+            await until_async(lambda i=i: asked.count(b"/execute") > i)
+            await cancelled(task)
+        assert await runtime.is_alive()
     assert asked == [b"/execute", b"/is_alive", b"/execute", b"/execute", b"/is_alive"]
-    server.close()
 
 
 async def test_a_server_that_does_not_answer_delays_nobody() -> None:
@@ -221,8 +219,8 @@ async def test_a_server_that_does_not_answer_delays_nobody() -> None:
         writer.close()
 
     came = asyncio.Event()
-    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as server:
-        client = JsonClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    async with raw_http.serving(say_nothing) as url:
+        client = JsonClient(url)
         task = asyncio.create_task(client.call("execute", Command(command="true"), CommandResponse))
         await came.wait()
         begin = time.monotonic()

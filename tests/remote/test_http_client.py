@@ -115,7 +115,9 @@ async def test_connections_are_kept_for_all_loops(our_server: Server, client: Js
     assert connections_to(our_server.port) == 1
 
 
-def test_proxies_of_the_environment_are_for_other_machines(our_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxies_of_the_environment_are_for_other_machines(
+    our_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[bytes] = []
 
     async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -124,18 +126,14 @@ def test_proxies_of_the_environment_are_for_other_machines(our_server: Server, m
         await writer.drain()
         writer.close()
 
-    async def main() -> None:
-        server = await asyncio.start_server(proxy, "127.0.0.1", 0)
-        async with server:
-            monkeypatch.delenv("no_proxy", raising=False)
-            monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-            far, near = JsonClient("http://far.invalid/prefix"), JsonClient(our_server.url, HEADERS)
-            assert await far.is_alive(5)
-            assert await near.is_alive(5)
-            assert base.behind_proxy(far.address)  # and then speaks no frames
-            assert not base.behind_proxy(near.address)
-
-    asyncio.run(main())
+    async with serving(proxy) as url:
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.setenv("http_proxy", url)
+        far, near = JsonClient("http://far.invalid/prefix"), JsonClient(our_server.url, HEADERS)
+        assert await far.is_alive(5)
+        assert await near.is_alive(5)
+        assert base.behind_proxy(far.address)  # and then speaks no frames
+        assert not base.behind_proxy(near.address)
     assert seen == [b"GET http://far.invalid/prefix/is_alive HTTP/1.1\r\n"]
 
 
