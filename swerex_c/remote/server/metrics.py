@@ -39,7 +39,7 @@ def endpoint(service: Service) -> _Endpoint:
     ProcessCollector(registry=registry)
     for name, text, value in (
         ("swerex_requests_in_flight", "Requests that are being carried out.", lambda: service.in_flight),
-        ("swerex_sessions", "Sessions that are open.", lambda: service.session_count),
+        ("swerex_sessions", "Sessions that are open.", lambda: len(getattr(service.runtime, "sessions", ()))),
         ("swerex_connections", "Connections that are open.", lambda: service.connections),
         ("swerex_warm_sessions", "Shells that wait to become sessions.", lambda: _warm(service)),
     ):

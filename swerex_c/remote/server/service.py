@@ -116,10 +116,6 @@ class Service:
     def runtime(self) -> AbstractRuntime:
         return self.holder.runtime
 
-    @property
-    def session_count(self) -> int:
-        return len(getattr(self.holder.runtime, "sessions", ()))
-
     def refusal(self, key: bytes | None) -> tuple[int, str] | None:
         """Return HTTP status and reason if a client is refused, else None.
 
@@ -223,10 +219,8 @@ class Service:
         Return the request, or None if the method takes none.
 
         Raises:
-            InvalidInputError: if there is no such method, or the payload is not valid for it.
+            InvalidInputError: if the payload is not valid for the method.
         """
-        if method not in METHODS:
-            raise InvalidInputError(f"There is no method {method[:100]!r}")
         adapter = METHODS[method]
         if adapter is None:
             return None
