@@ -1,20 +1,16 @@
 #include "swx_child.h"
 #include "swx_tree.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "harness.h"
-#include "swx_pty.h"
 
 static int null_fd(void)
 {
@@ -61,122 +57,6 @@ static swx_child start_script(const char *script, int *output)
     return child;
 }
 
-static void expect_script(const char *script, int code, const char *wanted)
-{
-    int output;
-    char got[4096];
-    swx_child child = start_script(script, &output);
-    slurp(output, got, sizeof(got));
-    await_end(&child);
-    if (swx_child_code(&child) != code || strcmp(got, wanted) != 0) {
-        fprintf(stderr, "%s: code %d output <%s>\n", script, swx_child_code(&child), got);
-        exit(1);
-    }
-    close(output);
-    swx_child_close(&child);
-    swx_child_close(&child);
-    CHECK(child.pidfd == -1);
-}
-
-static void test_codes(void)
-{
-    expect_script("echo hi; exit 0", 0, "hi\n");
-    expect_script("exit 255", 255, "");
-    expect_script("kill -9 $$", 128 + 9, "");
-    expect_script("kill -TERM $$", 128 + 15, "");
-    expect_script("cat; echo err >&2", 0, "err\n");
-    /* leads all three */
-    expect_script("test $(ps -o pid=,pgid=,sid= -p $$ | tr -s ' ' '\\n' | sort -u | grep -c .) = 1", 0, "");
-}
-
-static void test_failures(void)
-{
-    int null = null_fd();
-    char *argv[] = { "x", NULL };
-    const struct {
-        const char *file, *directory;
-        int failed;
-    } cases[] = {
-        { "/nonexistent/program", NULL, ENOENT },
-        { "/etc/passwd", NULL, EACCES },
-        { "/bin/true", "/nonexistent", ENOENT },
-        { "/", NULL, EACCES },
-    };
-    for (size_t i = 0; i < SWX_COUNT(cases); i++) {
-        swx_spawn spawn = { .file = cases[i].file,
-                            .argv = argv,
-                            .directory = cases[i].directory,
-                            .input = null,
-                            .output = null,
-                            .error = null };
-        swx_child child;
-        swx_error err;
-        CHECK(swx_child_start(&child, &spawn, &err) == SWX_ESYS);
-        CHECK(err.sys_errno == cases[i].failed && strcmp(err.call, cases[i].directory ? "chdir" : "execve") == 0);
-        CHECK(child.pid == 0 && child.pidfd == -1 && swx_child_ended(&child));
-        swx_child_signal(&child, SIGKILL);
-        swx_child_close(&child);
-    }
-    close(null);
-    CHECK(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD);
-}
-
-static void test_directory_and_environment(void)
-{
-    int null = null_fd(), pair[2];
-    CHECK(pipe2(pair, O_CLOEXEC) == 0);
-    char *argv[] = { "sh", "-c", "pwd; echo $A; env | wc -l", NULL };
-    char *environment[] = { "A=b c", "PATH=/usr/bin:/bin", "PWD=/", NULL };
-    swx_spawn spawn = { .file = "/bin/sh",
-                        .argv = argv,
-                        .environment = environment,
-                        .directory = "/usr",
-                        .input = null,
-                        .output = pair[1],
-                        .error = pair[1] };
-    swx_child child;
-    char got[256];
-    CHECK(swx_child_start(&child, &spawn, NULL) == SWX_OK);
-    close(pair[1]);
-    slurp(pair[0], got, sizeof(got));
-    CHECK(strcmp(got, "/usr\nb c\n3\n") == 0);
-    await_end(&child);
-    swx_child_close(&child);
-    close(pair[0]);
-    close(null);
-}
-
-/* The parent ignores and blocks signals; the child starts as if it had not. */
-static void test_signals_are_reset(void)
-{
-    sigset_t blocked, before;
-    sigemptyset(&blocked);
-    sigaddset(&blocked, SIGINT);
-    sigaddset(&blocked, SIGTERM);
-    CHECK(pthread_sigmask(SIG_BLOCK, &blocked, &before) == 0);
-    signal(SIGPIPE, SIG_IGN);
-    signal(SIGHUP, SIG_IGN);
-    /* the last 7 digits: signals 1 to 28; libc keeps two beyond for itself */
-    expect_script("sed -nE 's/^Sig(Blk|Ign):.*(.{7})$/\\1 \\2/p' /proc/self/status", 0, "Blk 0000000\nIgn 0000000\n");
-    signal(SIGPIPE, SIG_DFL);
-    signal(SIGHUP, SIG_DFL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-}
-
-/* Whatever the parent has open without close-on-exec (another thread may be between open and fcntl) stays with it. */
-static void test_no_descriptor_leaks_in(void)
-{
-    int leaky[3];
-    for (int i = 0; i < 3; i++) {
-        leaky[i] = open("/dev/null", O_RDONLY);
-        CHECK(leaky[i] > 2);
-    }
-    expect_script("for fd in /proc/self/fd/*; do test -e $fd && echo ${fd##*/}; done; :", 0, "0\n1\n2\n");
-    for (int i = 0; i < 3; i++) {
-        close(leaky[i]);
-    }
-}
-
 /* fds 0 to 2 of the parent are closed, so that the pipes get those numbers. */
 static void test_low_descriptors(void)
 {
@@ -208,117 +88,6 @@ static void test_low_descriptors(void)
     }
     int status;
     CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-}
-
-static void test_terminal(void)
-{
-    swx_pty pty;
-    swx_child child;
-    CHECK(swx_pty_open(&pty, false, 24, 80, NULL) == SWX_OK);
-    char *argv[] = { "bash", "-c", "test -t 0 && test -t 1 && test -t 2 && echo tty >/dev/tty; sleep 100; exit 3",
-                     NULL };
-    swx_spawn spawn = { .file = "/bin/bash", .argv = argv, .terminal = pty.path };
-    CHECK(swx_child_start(&child, &spawn, NULL) == SWX_OK);
-    struct pollfd ready = { .fd = pty.master, .events = POLLIN };
-    char got[16] = { 0 };
-    CHECK(poll(&ready, 1, 60000) == 1 && read(pty.master, got, sizeof(got)) == 4 && strcmp(got, "tty\n") == 0);
-    CHECK(swx_pty_foreground(&pty) == child.pid);
-    CHECK(swx_pty_signal(&pty, SIGINT, NULL) == SWX_OK);
-    await_end(&child);
-    CHECK(swx_child_code(&child) == 128 + SIGINT);
-    swx_child_close(&child);
-    swx_pty_close(&pty);
-}
-
-static void test_group_signal(void)
-{
-    int output;
-    char got[64];
-    swx_child child = start_script("sleep 1000 & sleep 1000 & echo ready; wait", &output);
-    CHECK(read(output, got, sizeof(got)) == 6);
-    swx_child_signal(&child, SIGTERM);
-    slurp(output, got, sizeof(got)); /* ends, so the sleeps are gone as well */
-    await_end(&child);
-    CHECK(swx_child_code(&child) == 128 + SIGTERM);
-    swx_child_signal(&child, SIGKILL); /* reaped: nothing */
-    close(output);
-    swx_child_close(&child);
-}
-
-/* Ends the tree; true when that took less than five seconds. */
-static bool sweep(swx_child *child)
-{
-    for (int i = 0; i < 5000; i++) {
-        bool ended = swx_child_ended(child);
-        if (!ended) {
-            swx_child_signal(child, SIGKILL);
-        }
-        long found = swx_tree_kill_marked(&child->mark, 1);
-        CHECK(found >= 0);
-        if (ended && found == 0) {
-            return true;
-        }
-        usleep(1000);
-    }
-    return false;
-}
-
-/* Each way of leaving the tree; the pipe's end-of-file shows that nobody is left. */
-static void test_escapees(void)
-{
-    static const char *const scripts[] = {
-        "sleep 1000 & echo ready; wait",
-        "setsid sleep 1000 & sleep 0.1; echo ready; exit 0",
-        "(setsid sh -c '(setsid sleep 1000 &) & sleep 1000' &) ; sleep 0.1; echo ready",
-        "env -i setsid sh -c 'echo ready; trap \"\" TERM HUP INT; exec sleep 1000'",
-        "cd /; setsid nohup sh -c 'echo ready; while :; do sleep 0.001; done' & exit 7",
-        "(setsid bash -c 'ulimit -R 1000; echo ready; sleep 1000 & sleep 1000; true' &) ; exit 0",
-    };
-    for (size_t i = 0; i < SWX_COUNT(scripts); i++) {
-        int output;
-        char got[64];
-        swx_child child = start_script(scripts[i], &output);
-        CHECK(child.mark != 0);
-        CHECK(read(output, got, sizeof(got)) >= 5);
-        usleep(20000);
-        CHECK(sweep(&child));
-        slurp(output, got, sizeof(got));
-        close(output);
-        swx_child_close(&child);
-    }
-}
-
-/* Those that have shed both marks are found by those that have not: by their parents, and by the session. */
-static void test_strays(void)
-{
-    static const char *const scripts[] = {
-        "bash -c 'ulimit -R 1000; ulimit -x 1000; exec setsid sh -c \"echo ready; sleep 1000 & wait\"' & wait",
-        ("setsid bash -c 'ulimit -R 1000; ulimit -x 1000; setsid sh -c \"setsid sleep 1000 & setsid sleep 1000 & echo "
-         "ready; wait\"; true' & wait"),
-        "(bash -c 'ulimit -R 1000; ulimit -x 1000; set -m; sleep 1000 & echo ready' &) ; exec sleep 1000",
-        "ulimit -R 1000; ulimit -x 1000; setsid sh -c 'sleep 1000 & echo ready; wait'; true",
-    };
-    for (size_t i = 0; i < SWX_COUNT(scripts); i++) {
-        int output;
-        char got[64], script[256];
-        snprintf(script, sizeof(script), "exec bash -c \"$SWX_SCRIPT\"");
-        CHECK(setenv("SWX_SCRIPT", scripts[i], 1) == 0);
-        swx_child child = start_script(script, &output);
-        CHECK(unsetenv("SWX_SCRIPT") == 0);
-        CHECK(read(output, got, sizeof(got)) >= 5);
-        usleep(50000);
-        bool gone = false;
-        for (int step = 0; step < 5000 && !gone; step++) {
-            gone = swx_tree_kill(&child);
-            usleep(1000);
-        }
-        CHECK(gone && child.reaped);
-        struct pollfd ended = { .fd = output, .events = POLLIN };
-        CHECK(poll(&ended, 1, 60000) == 1);
-        slurp(output, got, sizeof(got));
-        close(output);
-        swx_child_close(&child);
-    }
 }
 
 static void *sleep_long(void *argument)
@@ -370,8 +139,11 @@ static void test_marks_are_own(void)
         children[i] = start_script("exec sleep 1000", &outputs[i]);
     }
     CHECK(children[0].mark && children[0].mark != children[1].mark && children[1].mark != children[2].mark);
-    const uint64_t none[] = { 0, 1, UINT64_MAX - 1 };
-    CHECK(swx_tree_kill_marked(none, 3) == 0 && swx_tree_kill_marked(NULL, 0) == 0);
+    /* no marks; the largest is the limit that everything has */
+    const uint64_t none[] = { 0, 1, (UINT64_C(1) << 60) - 1, UINT64_C(1) << 62, UINT64_MAX - 1, UINT64_MAX };
+    bool found[SWX_COUNT(none)];
+    CHECK(swx_tree_living(none, SWX_COUNT(none), found) && !memchr(found, true, sizeof(found)));
+    CHECK(swx_tree_kill_marked(none, 5) == 0 && swx_tree_kill_marked(NULL, 0) == 0);
     const uint64_t some[] = { 7, children[2].mark, children[1].mark };
     bool living[3] = { true, false, false };
     CHECK(swx_tree_living(some, 3, living) && !living[0] && living[1] && living[2]);
@@ -416,57 +188,160 @@ static void test_without_descriptors(void)
     swx_child_close(&child);
 }
 
-/* Since Linux 6.15 a pidfd tells the status of a process that someone else has reaped. */
-static bool can_ask(void)
+/* ---- trees that resist: hundreds that have shed their marks, parents that start such ones without end ---- */
+
+enum { STRAYS = 150, FLOOD = 3000, ROUNDS = 20 };
+
+static void shed_marks(void)
 {
-    struct utsname system;
-    int major = 0, minor = 0;
-    CHECK(uname(&system) == 0 && sscanf(system.release, "%d.%d", &major, &minor) == 2);
-    return major > 6 || (major == 6 && minor >= 15);
+    const struct rlimit limit = { 1000000, 1000000 };
+    setrlimit(RLIMIT_RTTIME, &limit);
+    setrlimit(RLIMIT_LOCKS, &limit);
+    setsid();
 }
 
-static void expect_status(const char *script, int code, bool keeps_pidfd)
+/* This program, started again as what is to be killed. */
+__attribute__((constructor)) static void be_hunted(void)
+{
+    const char *how = getenv("SWX_HUNTED");
+    if (!how) {
+        return;
+    }
+    bool flood = strcmp(how, "flood") == 0;
+    for (int i = 0; i < (flood ? FLOOD : STRAYS); i++) {
+        if (fork() == 0) {
+            alarm(60);                      /* should they outlive a test that has failed */
+            if (strcmp(how, "late") == 0) { /* anywhere in the look that comes meanwhile */
+                usleep((unsigned)(getpid() * 7919 % 12000));
+                shed_marks();
+                for (;;) {
+                    pause();
+                }
+            }
+            shed_marks();
+            while (flood) {
+                pause();
+            }
+            for (;;) { /* runs, so that it stops only when it is its turn */
+            }
+        }
+        if (write(1, "x", 1) != 1) {
+            _exit(1);
+        }
+    }
+    for (;;) {
+        pause();
+    }
+}
+
+static swx_child start_hunted(const char *how, int *output)
+{
+    int null = null_fd(), pair[2];
+    CHECK(pipe2(pair, O_CLOEXEC) == 0 && setenv("SWX_HUNTED", how, 1) == 0);
+    char *argv[] = { "hunted", NULL };
+    swx_spawn spawn = { .file = "/proc/self/exe", .argv = argv, .input = null, .output = pair[1], .error = null };
+    swx_child child;
+    CHECK(swx_child_start(&child, &spawn, NULL) == SWX_OK);
+    CHECK(unsetenv("SWX_HUNTED") == 0);
+    close(null);
+    close(pair[1]);
+    *output = pair[0];
+    return child;
+}
+
+static void kill_all(swx_child *child)
+{
+    bool gone = false;
+    for (int step = 0; step < 5000 && !gone; step++) {
+        gone = swx_tree_kill(child);
+        usleep(1000);
+    }
+    CHECK(gone && child->reaped);
+    swx_child_close(child);
+}
+
+/* What is read until nobody is left that could write. */
+static size_t count_until_end(int output)
+{
+    char bytes[512];
+    size_t count = 0;
+    struct pollfd ready = { .fd = output, .events = POLLIN };
+    for (;;) {
+        CHECK(poll(&ready, 1, 60000) == 1); /* on a busy machine even dying takes its time */
+        ssize_t size = read(output, bytes, sizeof(bytes));
+        CHECK(size >= 0);
+        if (size == 0) {
+            close(output);
+            return count;
+        }
+        count += (size_t)size;
+    }
+}
+
+/* A look blocks the thread of all sessions: it must not wait for each of them. */
+static void test_many_strays(void)
 {
     int output;
-    char got[16];
-    swx_child child = start_script(script, &output);
-    struct pollfd ended = { .fd = child.pidfd, .events = POLLIN };
-    slurp(output, got, sizeof(got));
-    CHECK(child.pidfd < 0 || poll(&ended, 1, 60 * 1000) == 1);
-    if (!keeps_pidfd) {
-        swx_child_close(&child);
+    char byte;
+    swx_child child = start_hunted("busy", &output);
+    for (int i = 0; i < STRAYS; i++) {
+        CHECK(read(output, &byte, 1) == 1);
     }
-    await_end(&child);
-    CHECK(swx_child_code(&child) == code);
-    CHECK(code < 0 ? child.wait_status == SWX_STATUS_LOST : child.wait_status != SWX_STATUS_LOST);
-    close(output);
-    swx_child_close(&child);
+    usleep(20000);
+    int64_t began = swx_now();
+    swx_tree_kill_orphans(&child);
+    CHECK(swx_now() - began < INT64_C(10000000000));
+    kill_all(&child);
+    CHECK(count_until_end(output) == 0);
 }
 
-/* Where the application has SIGCHLD ignored the kernel reaps at once. */
-static void test_reaped_by_the_kernel(void)
+/* Who starts strays faster than they are looked at is stopped first. */
+static void test_flood_of_strays(void)
 {
-    signal(SIGCHLD, SIG_IGN);
-    expect_status("exit 3", can_ask() ? 3 : -1, true);
-    expect_status("exit 0", can_ask() ? 0 : -1, true);
-    expect_status("kill -KILL $$", can_ask() ? 128 + SIGKILL : -1, true);
-    expect_status("exit 255", -1, false);
-    signal(SIGCHLD, SIG_DFL);
-    CHECK(!WIFEXITED(SWX_STATUS_LOST) && !WIFSIGNALED(SWX_STATUS_LOST));
+    int output;
+    char byte;
+    swx_child child = start_hunted("flood", &output);
+    CHECK(read(output, &byte, 1) == 1);
+    kill_all(&child);
+    CHECK(count_until_end(output) < FLOOD - 1);
 }
 
-static void test_reaped_by_others(void)
+/* A child sheds its signs while it is looked at, and is stopped only then: nobody would find it without its parent. */
+static void test_strays_that_have_just_become_ones(void)
 {
-    int output, status;
-    swx_child child = start_script("exit 3", &output);
-    CHECK(waitpid(-1, &status, 0) == child.pid && WEXITSTATUS(status) == 3);
-    await_end(&child);
-    CHECK(swx_child_code(&child) == (can_ask() ? 3 : -1));
-    close(output);
-    swx_child_close(&child);
+    for (int round = 0; round < ROUNDS; round++) {
+        int output;
+        char byte;
+        swx_child child = start_hunted("late", &output);
+        for (int i = 0; i < STRAYS; i++) {
+            CHECK(read(output, &byte, 1) == 1);
+        }
+        kill_all(&child);
+        CHECK(count_until_end(output) == 0);
+    }
 }
 
-TEST_MAIN(test_codes, test_failures, test_directory_and_environment, test_signals_are_reset,
-          test_no_descriptor_leaks_in, test_low_descriptors, test_terminal, test_group_signal, test_escapees,
-          test_strays, test_leaderless_process, test_marks_are_own, test_without_descriptors, test_reaped_by_the_kernel,
-          test_reaped_by_others)
+/* The mark goes where there is no limit, and what root could lift stays. */
+static void test_limits_that_are_meant(void)
+{
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        const struct rlimit meant = { 5000000, 5000000 };
+        int null = null_fd();
+        char *argv[] = { "bash", "-c", "test $(ulimit -R) = 5000000 -a $(ulimit -HR) = 5000000", NULL };
+        swx_spawn spawn = { .file = "/bin/bash", .argv = argv, .input = null, .output = null, .error = null };
+        swx_child child;
+        CHECK(setrlimit(RLIMIT_RTTIME, &meant) == 0 && swx_child_start(&child, &spawn, NULL) == SWX_OK);
+        CHECK(child.mark != 0);
+        await_end(&child);
+        CHECK(swx_child_code(&child) == 0);
+        swx_child_close(&child);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+TEST_MAIN(test_low_descriptors, test_leaderless_process, test_marks_are_own, test_without_descriptors, test_many_strays,
+          test_flood_of_strays, test_strays_that_have_just_become_ones, test_limits_that_are_meant)
