@@ -50,71 +50,6 @@ static swx_status feed_chunks(swx_match *match, const uint8_t *bytes, size_t siz
     return status;
 }
 
-static void test_examples_at_every_chunk_size(void)
-{
-    static const struct {
-        const char *text;
-        int index, start, end; /* index -1: no hit */
-    } examples[] = {
-        { "--- \xe2\x82\xac"
-          "aac",
-          0, 7, 10 },
-        { "--- a\xe2\x82\xac"
-          "c",
-          0, 4, 9 },
-        { "a\xe2\x82"
-          "c",
-          -1, 0, 0 },
-        { "a\xed\xa0\x80"
-          "cc",
-          -1, 0, 0 },
-        { "a\xe9"
-          "c",
-          0, 0, 3 },
-        { "yx x", 2, 3, 4 },
-        { "\xc3\xa9x", 2, 2, 3 },
-        { "ck\nk", 3, 3, 4 },
-        { "k\nnone", 3, 0, 1 },
-        { "\xe2\x82\nk", 3, 3, 4 },
-        { "nothing of it", -1, 0, 0 },
-        { "cbx", 0, 1, 2 },
-    };
-    const builder b = several();
-    swx_match *match = compiled(&b);
-    for (size_t i = 0; i < SWX_COUNT(examples); i++) {
-        size_t size = strlen(examples[i].text), read;
-        for (size_t chunk = 1; chunk <= size; chunk++) {
-            swx_hit hit;
-            swx_match_reset(match);
-            swx_status status = feed_chunks(match, (const uint8_t *)examples[i].text, size, chunk, &read, &hit);
-            CHECK((status == SWX_MORE) == (examples[i].index < 0));
-            CHECK(status == SWX_MORE ||
-                  (hit.index == (size_t)examples[i].index && hit.start == (uint64_t)examples[i].start &&
-                   hit.end == (uint64_t)examples[i].end));
-        }
-    }
-    swx_match_free(match);
-}
-
-static void test_search_goes_on_after_a_hit(void)
-{
-    builder b = new_builder();
-    add_text(&b, "ab");
-    add_text(&b, "b");
-    swx_match *match = compiled(&b);
-    swx_hit hit;
-    size_t consumed;
-    const uint8_t *text = (const uint8_t *)"abbab";
-    CHECK(swx_match_feed(match, text, 5, &consumed, &hit) == SWX_OK && hit.end == 2 && consumed == 2 && hit.index == 0);
-    CHECK(swx_match_feed(match, text + 2, 3, &consumed, &hit) == SWX_OK && hit.start == 2 && hit.end == 3 &&
-          hit.index == 1);
-    CHECK(swx_match_feed(match, text + 3, 2, &consumed, &hit) == SWX_OK && hit.start == 3 && hit.end == 5);
-    CHECK(swx_match_feed(match, text, 1, &consumed, &hit) == SWX_MORE);
-    swx_match_reset(match);
-    CHECK(swx_match_feed(match, text + 1, 1, &consumed, &hit) == SWX_OK && hit.start == 0 && hit.end == 1);
-    swx_match_free(match);
-}
-
 /* A truncated sequence is known to be one a byte late; what follows the hit inside of it is remembered. */
 static void test_hit_inside_a_broken_sequence(void)
 {
@@ -264,52 +199,5 @@ static void test_every_allocation_may_fail(void)
 static void test_every_allocation_may_fail(void) {}
 #endif
 
-/* Each letter that may matter later doubles the states of the DFA. */
-static void test_work_is_limited(void)
-{
-    static uint8_t text[1 << 20];
-    static uint32_t program[1 << 15];
-    const uint32_t letters = 5000;
-    builder b = new_builder();
-    uint32_t c = set(&b, "c"), ab = set(&b, "ab"), a = set(&b, "a");
-    add_text(&b, "d");
-    size_t count;
-    uint32_t *small = program_of(&b, &count);
-    swx_match_counts counts = b.counts;
-    counts.states += letters + 3;
-    counts.patterns = 2;
-    /* d, and a[ab]{5000}c: its states stand behind those of the first */
-    uint32_t *at = program, first = b.counts.states;
-    const size_t header = sizeof(counts) / sizeof(*at);
-    memcpy(at, &counts, sizeof(counts));
-    memcpy(at += header, small + header, 3 * first * sizeof(*at));
-    at += 3 * first;
-    for (uint32_t i = 0; i < letters + 3; i++, at += 3) {
-        at[0] = i ? SWX_READ : SWX_MATCH;
-        at[1] = i == 0 ? 1 : i == 1 ? c : i == letters + 2 ? a : ab;
-        at[2] = i ? first + i - 1 : 0;
-    }
-    *at++ = b.starts[0];
-    *at++ = first + letters + 2;
-    size_t rest = 2 * LETTERS + counts.sets * WIDTH;
-    memcpy(at, small + header + 3 * first + 1, rest * sizeof(*at));
-    memset(at + rest, 0xFF, FIRST_WORDS * sizeof(*at));
-    swx_match *match;
-    CHECK(swx_match_new(&match, program, (size_t)(at - program) + rest + FIRST_WORDS) == SWX_OK);
-    swx_hit hit;
-    size_t consumed;
-    unsigned seed = 1;
-    for (size_t i = 0; i < sizeof(text); i++) {
-        text[i] = roll(&seed) & 0x4000 ? 'a' : 'b';
-    }
-    CHECK(swx_match_feed(match, text, sizeof(text), &consumed, &hit) == SWX_ELIMIT);
-    CHECK(swx_match_feed(match, (const uint8_t *)"d", 1, &consumed, &hit) == SWX_ELIMIT); /* sticky */
-    swx_match_reset(match);
-    CHECK(swx_match_feed(match, (const uint8_t *)"d", 1, &consumed, &hit) == SWX_OK && hit.index == 0);
-    swx_match_free(match);
-    free(small);
-}
-
-TEST_MAIN(test_examples_at_every_chunk_size, test_search_goes_on_after_a_hit, test_hit_inside_a_broken_sequence,
-          test_tiny_cache_changes_nothing, test_hits_at_every_place_of_a_block, test_broken_programs,
-          test_work_is_limited, test_every_allocation_may_fail)
+TEST_MAIN(test_hit_inside_a_broken_sequence, test_tiny_cache_changes_nothing, test_hits_at_every_place_of_a_block,
+          test_broken_programs, test_every_allocation_may_fail)
