@@ -29,14 +29,16 @@ as much as a short command. Whatever would wake the event loop ends that wait.""
 class CompletionQueue:
     """The completion queue of one event loop."""
 
-    __slots__ = ("__weakref__", "_loop", "core", "create_future", "pending", "ready", "wake_fd")
+    __slots__ = ("__weakref__", "_loop", "core", "pending", "programs", "ready", "starting", "wake_fd")
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
         self.core = _core.Completions()
         self._loop = weakref.ref(loop)
-        self.create_future: Callable[[], asyncio.Future[None]] = _weak_create_future(self._loop)
         # Number of calls that wait for an operation in this loop.
         self.pending = 0
+        # Number of calls that use a program, and the lock for the one that starts it in a thread.
+        self.programs = 0
+        self.starting = asyncio.Lock()
         # The loop's own queue of ready callbacks. A loop that hides it, its timers or its descriptor counts as busy.
         self.ready: Any = getattr(loop, READY, ())
         # The descriptor on which the loop sleeps, or -1 if it counts as busy, as uvloop's does.
@@ -68,15 +70,6 @@ class CompletionQueue:
 
 
 _Event = asyncio.Event
-
-
-def _weak_create_future(loop: weakref.ref[asyncio.AbstractEventLoop]) -> Callable[[], asyncio.Future[None]]:
-    def create_future() -> asyncio.Future[None]:
-        running = loop()
-        assert running is not None, "a completion queue is used in its own event loop only"
-        return running.create_future()
-
-    return create_future
 
 
 _queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[CompletionQueue]]
@@ -122,7 +115,7 @@ async def end_shell(core: _core.Session) -> None:
     Returns when all of it is gone. If the waiting is cancelled, the core still ends it.
     """
     completions = current_completions()
-    future = completions.create_future()
+    future = asyncio.get_running_loop().create_future()
     with translated():
         operation = core.close(completions.core, future)
     if not operation.done:

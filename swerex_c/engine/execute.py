@@ -11,9 +11,10 @@ import threading
 from collections.abc import Callable, Mapping
 
 from swerex_c import _core
-from swerex_c.engine.completions import CompletionQueue, current_completions
+from swerex_c.engine import spawner
+from swerex_c.engine.completions import current_completions
 from swerex_c.engine.outcomes import UNKNOWN_STATUS, finish, resource_error, shorten, validate_seconds
-from swerex_c.engine.spawner import spawner
+from swerex_c.engine.syntax import own_environment
 from swerex_c.exceptions import (
     CommandTimeoutError,
     InvalidInputError,
@@ -117,10 +118,10 @@ async def execute(command: Command, output_limit: int, programs: Processes) -> C
     """Run a command as one of `programs`; see `LocalRuntime.execute`."""
     validate_seconds(command.timeout, "timeout")
     argv, text = _argv(command)
-    completions = current_completions()
-    future = completions.create_future()
+    queue = current_completions().core
+    future = asyncio.get_running_loop().create_future()
     with spawner.used():
-        process = await programs.start(lambda: _start(command, argv, text, output_limit, completions, future))
+        process = await programs.start(lambda: _start(command, argv, text, output_limit, queue, future))
         try:
             await finish(process, future)
         finally:
@@ -129,20 +130,20 @@ async def execute(command: Command, output_limit: int, programs: Processes) -> C
 
 
 def _start(
-    command: Command, argv: list[bytes], text: bytes, output_limit: int, completions: CompletionQueue, future: object
+    command: Command, argv: list[bytes], text: bytes, output_limit: int, queue: _core.Completions, future: object
 ) -> _core.Process:
     try:
         _check_directory(command.cwd)
         return _core.Process(
             find_program(argv[0], os.environ if command.env is None else command.env),
             argv,
-            None if command.env is None else encode_variables(command.env),
+            _environment(command.env),
             None if command.cwd is None else os.fsencode(command.cwd),
             text,
             command.merge_output_streams,
             command.timeout,
             output_limit,
-            completions.core,
+            queue,
             future,
         )
     except SwerexException:
@@ -199,6 +200,12 @@ def encode_variables(env: dict[str, str]) -> list[bytes]:
     if any(b"\0" in pair for pair in pairs):
         raise InvalidInputError("The command cannot be run: a variable cannot contain a NUL byte")
     return pairs
+
+
+def _environment(env: dict[str, str] | None) -> list[bytes]:
+    if env is not None:
+        return encode_variables(env)
+    return [name + b"=" + value for name, value in own_environment().items()]
 
 
 def _argv(command: Command) -> tuple[list[bytes], bytes]:

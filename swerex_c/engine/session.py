@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from swerex_c import _core
+from swerex_c.engine import spawner
 from swerex_c.engine.completions import current_completions, end_shell
 from swerex_c.engine.execute import find_program
 from swerex_c.engine.foreground import reader_of_terminal
@@ -37,7 +38,6 @@ from swerex_c.engine.output import OutputStream
 from swerex_c.engine.patterns import make_matcher
 from swerex_c.engine.prompt_hook import HookProbe, first_probe
 from swerex_c.engine.search import Search, finish_search, patterns_of
-from swerex_c.engine.spawner import spawner
 from swerex_c.engine.startup_files import (
     READ_BY_BASH,
     SET_BY_CORE,
@@ -348,9 +348,11 @@ class BashSession(Session):
 
         See `AbstractRuntime.run_in_session`.
         """
-        if type(action) is not BashAction and action.action_type == "bash_interrupt":
-            return self.interrupt(action)
-        values = action.__dict__ if type(action) is BashAction else _values(action)
+        if type(action) is not BashAction:
+            if action.action_type == "bash_interrupt":
+                return self.interrupt(action)
+            action = _plain(action)
+        values = action.__dict__
         if values["is_interactive_command"] or values["is_interactive_quit"]:
             return self._run_interactive(action, None)
         return self._run_normal(action, None)
@@ -358,6 +360,7 @@ class BashSession(Session):
     async def stream(self, action: BashAction) -> AsyncIterator[str | BashObservation]:
         """Run an action and yield its output as it arrives, then the observation."""
         stream = OutputStream()
+        action = _plain(action)
         run = self._run_interactive if action.is_interactive_command or action.is_interactive_quit else self._run_normal
         task = asyncio.ensure_future(run(action, stream))
         task.add_done_callback(lambda _: stream.news.set())
@@ -428,24 +431,30 @@ class BashSession(Session):
         return await self._complete(lambda core, *notify: core.interrupt(seconds, tries, patterns, *notify), matcher)
 
     async def _complete(
-        self, begin: Callable[..., _core.Operation], matcher: _core.Matcher | Search | None = None
+        self,
+        begin: Callable[..., _core.Operation],
+        matcher: _core.Matcher | Search | None = None,
+        stream: OutputStream | None = None,
     ) -> _core.Operation:
         """Begin an operation of the core, and return it when it has ended.
 
         Args:
             begin: called with the core's session, and the queue and the future for the notification of the end.
             matcher: what the operation's output is searched with.
+            stream: whom the output is handed to.
         """
-        completions = current_completions()
-        future = completions.create_future()
+        queue = current_completions().core
+        future = asyncio.get_running_loop().create_future()
         core = self.core
         with translated():
-            operation = begin(core, completions.core, future)
+            operation = begin(core, queue, future)
+        if stream is not None:
+            stream.source.set_result(operation)
         await finish_search(matcher, operation, finish(operation, future))
         return operation
 
     async def _run_normal(self, action: BashAction, stream: OutputStream | None) -> BashObservation:
-        values = action.__dict__ if type(action) is BashAction else _values(action)
+        values = action.__dict__
         timeout = values["timeout"]
         command = values["command"]
         operation = await self._submit(action, command, timeout, stream)
@@ -489,7 +498,7 @@ class BashSession(Session):
 
         If the loop has no other work, the calling thread first waits a moment for the command's end.
         """
-        values = action.__dict__ if type(action) is BashAction else _values(action)
+        values = action.__dict__
         quiet = values["no_output_timeout"]
         if timeout is not None or quiet is not None:
             validate_seconds(timeout, "timeout")
@@ -519,7 +528,7 @@ class BashSession(Session):
                 stream.source.set_result(operation)
             return operation
         # Created only now, as a short command needs no future. No wake-up is lost: this thread reads the queue, later.
-        operation.future = future = completions.create_future()
+        operation.future = future = asyncio.get_running_loop().create_future()
         if operation.held:
             await self._release(operation, command, timeout)
         if stream is not None:
@@ -604,15 +613,10 @@ class BashSession(Session):
         matcher = make_matcher(action.expect) if action.expect else None
         news = stream.news if stream is not None else None
         patterns = patterns_of(matcher, news)
-        completions = current_completions()
-        future = completions.create_future()
-        core = self.core
-        with translated():
-            limits = action.timeout, action.no_output_timeout
-            operation = core.line(line, *limits, patterns, completions.core, future, news)
-        if stream is not None:
-            stream.source.set_result(operation)
-        await finish_search(matcher, operation, finish(operation, future))
+        limits = action.timeout, action.no_output_timeout
+        operation = await self._complete(
+            lambda core, *notify: core.line(line, *limits, patterns, *notify, news), matcher, stream
+        )
         end = operation.end
         output = operation.output
         if not action.is_interactive_quit:
@@ -625,27 +629,29 @@ class BashSession(Session):
         if end == "died" and operation.typed and operation.code >= 0:
             reason = f"The command ended the session's shell. {death_reason(operation)}"
             return _observation(output, operation.code, "", reason, operation.dropped)
-        raise failure(operation, action.command, action.timeout, action.no_output_timeout)
+        raise failure(operation, action.command, *limits)
 
 
 async def _bash_n(command: str, argv: list[bytes], text: bytes) -> bool:
-    completions = current_completions()
-    future = completions.create_future()
+    queue = current_completions().core
+    future = asyncio.get_running_loop().create_future()
     try:
         env = [b"=".join(pair) for pair in english_environment().items()]
-        process = _core.Process(argv[0], argv, env, None, text, False, None, 1 << 20, completions.core, future)
+        process = _core.Process(argv[0], argv, env, None, text, False, None, 1 << 20, queue, future)
     except (OSError, MemoryError) as e:
         raise resource_error(e, "Cannot check the syntax of the command with bash") from e
     await finish(process, future)
     return check_result(command, process.returncode, process.stdout, process.stderr)
 
 
-def _values(action: BashAction) -> dict[str, Any]:
-    """Return the fields by name of an action that may not be a plain `BashAction`.
+def _plain(action: BashAction) -> BashAction:
+    """Return a `BashAction`, even of another model's fields.
 
-    A plain `BashAction` has them in `__dict__`, where access costs a tenth of a model's attribute access.
+    It has them in `__dict__`, where access costs a tenth of a model's attribute access.
     """
-    return {name: getattr(action, name) for name in BashAction.model_fields}
+    if type(action) is BashAction:
+        return action
+    return BashAction.model_construct(**{name: getattr(action, name) for name in BashAction.model_fields})
 
 
 _OBSERVED = frozenset({"output", "exit_code", "failure_reason", "expect_string", "output_dropped"})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from swerex_c import _core
 from swerex_c.engine.outcomes import validate_seconds
-from swerex_c.engine.syntax import encode
+from swerex_c.engine.syntax import encode, own_environment
 from swerex_c.exceptions import InvalidInputError
 from swerex_c.models import startup_seconds
 
@@ -76,8 +76,7 @@ def environment(request: CreateBashSessionRequest) -> list[bytes]:
     Raises:
         InvalidInputError: if a variable cannot be encoded.
     """
-    encoded = getattr(os.environ, "_data", None)  # copied in one step, since another thread may change it
-    variables = dict(encoded) if isinstance(encoded, dict) else dict(os.environb)
+    variables = own_environment()
     try:
         variables.update((os.fsencode(name), os.fsencode(value)) for name, value in (request.env or {}).items())
         return [name + b"=" + value for name, value in variables.items() if os.fsdecode(name) not in SET_BY_CORE]

@@ -23,6 +23,7 @@ __all__ = [
     "english_environment",
     "find_bash",
     "is_accepted",
+    "own_environment",
     "parse",
     "split_bash_command",
 ]
@@ -68,9 +69,15 @@ def encode(command: str) -> bytes:
         raise InvalidInputError(f"The command cannot be encoded as UTF-8: {e}") from None
 
 
+def own_environment() -> dict[bytes, bytes]:
+    """Return this process's environment, copied in one step, since another thread may change it."""
+    encoded = getattr(os.environ, "_data", None)
+    return dict(encoded) if isinstance(encoded, dict) else dict(os.environb)
+
+
 def english_environment() -> dict[bytes, bytes]:
     """Return this process's environment, but with English messages."""
-    return {**os.environb, b"LANGUAGE": b"C"}
+    return {**own_environment(), b"LANGUAGE": b"C"}
 
 
 def parse(text: bytes, *options: str) -> subprocess.CompletedProcess[bytes]:

@@ -295,7 +295,7 @@ class SandboxSession(BashSession):
     async def _interrupt(self, action: BashInterruptAction, matcher: _core.Matcher | Search | None) -> _core.Operation:
         """Send SIGINT to the foreground processes from inside the sandbox; if that is impossible, type ^C."""
         completions = current_completions()
-        future = completions.create_future()
+        future = asyncio.get_running_loop().create_future()
         step, tries = min(action.timeout, 3600.0), action.n_retry
         core = self.core
         with translated():
@@ -324,7 +324,7 @@ class SandboxSession(BashSession):
     async def _type_interrupt(self, step: float) -> _core.Operation:
         """Type one ^C and wait `step` seconds; with 0 type nothing and return the result of a failed interrupt."""
         completions = current_completions()
-        future = completions.create_future()
+        future = asyncio.get_running_loop().create_future()
         core = self.core
         with translated():
             operation = core.interrupt(step, 1 if step else 0, None, completions.core, future)

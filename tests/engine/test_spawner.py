@@ -10,8 +10,8 @@ from functools import partial
 import pytest
 
 from swerex_c import _core
+from swerex_c.engine import spawner
 from swerex_c.engine.completions import current_completions
-from swerex_c.engine.spawner import Spawner, spawner
 from swerex_c.exceptions import RuntimeClosedError
 from swerex_c.runtime.abstract import BashAction, CloseBashSessionRequest, Command, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
@@ -92,7 +92,7 @@ async def test_a_caller_that_gives_up_leaves_nothing(monkeypatch: pytest.MonkeyP
         assert all(isinstance(e, asyncio.CancelledError) for e in await asyncio.gather(*calls, return_exceptions=True))
     assert len(slow.threads) == 1, "those that waited were not started"
     assert len(runtime._processes) == 0
-    assert not spawner._users
+    assert not current_completions().programs
     await runtime.close()
 
 
@@ -132,15 +132,14 @@ async def test_a_runtime_that_is_closed_meanwhile_ends_what_starts(monkeypatch: 
 
 async def test_errors_of_a_start_and_its_thread() -> None:
     """They come as they are; the thread is gone when there is nothing to start."""
-    many = Spawner()
     before = threading.active_count()
 
     def fail() -> None:
         raise FileNotFoundError(2, "No such file or directory", "nothing")
 
-    with many.used(), many.used():
+    with spawner.used(), spawner.used():
         with pytest.raises(FileNotFoundError, match="nothing"):
-            await many.start(fail)
-        assert await many.start(threading.get_ident) != threading.get_ident()
-        assert await asyncio.gather(*(many.start(partial(int, i)) for i in range(100))) == list(range(100))
+            await spawner.start(fail)
+        assert await spawner.start(threading.get_ident) != threading.get_ident()
+        assert await asyncio.gather(*(spawner.start(partial(int, i)) for i in range(100))) == list(range(100))
     await until_async(lambda: threading.active_count() <= before)

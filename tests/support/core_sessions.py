@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from swerex_c import _core
@@ -20,9 +21,8 @@ async def opened(**more: Any) -> tuple[LocalRuntime, _core.Session]:
 
 
 async def ended(core: _core.Session, command: str) -> _core.Operation:
-    waker = current_completions()
-    future = waker.create_future()
-    operation = core.run(command, 1, 20.0, None, None, waker.core, future, None, 0)
+    future = asyncio.get_running_loop().create_future()
+    operation = core.run(command, 1, 20.0, None, None, current_completions().core, future, None, 0)
     if not operation.done:
         await future
     return operation
