@@ -177,8 +177,12 @@ static int child_begin(void *argument)
 
 pid_t swx_child_clone(int (*function)(void *), void *argument, char *stack, size_t size, int flags, int *pidfd)
 {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     pid_t pid = clone(function, stack + size, CLONE_VM | CLONE_VFORK | SIGCHLD | flags, argument, pidfd);
     int failed = errno;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     ASAN_UNPOISON_MEMORY_REGION(stack, size); /* the child did not return from its functions */
     errno = failed;
     return pid;
@@ -192,17 +196,11 @@ static pid_t clone_program(preparation *p, int flags)
 /* The pidfd comes with the child: one that is opened later may be that of another process, if someone else reaps. */
 static pid_t begin_program(preparation *p)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* no handler of ours may run in the child */
     pid_t pid = clone_program(p, CLONE_PIDFD);
     if (pid < 0) { /* no descriptor is left, or the system does not know the flag: the program can be had without */
         p->pidfd = -1;
         pid = clone_program(p, 0);
     }
-    int failed = errno;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    errno = failed;
     return pid;
 }
 

@@ -68,7 +68,8 @@ typedef struct {
 } swx_spawn;
 
 /* clone(2) of a child that runs `function` on `stack` in our memory, while we wait until it ends or becomes a program.
- * Only system calls may be made in it.  `pidfd` is for CLONE_PIDFD in `flags`.  -1: errno says why. */
+ * It begins with all signals blocked, so that no handler of ours runs in it; it must not allocate.  `pidfd` is for
+ * CLONE_PIDFD in `flags`.  -1: errno says why. */
 pid_t swx_child_clone(int (*function)(void *), void *argument, char *stack, size_t size, int flags, int *pidfd);
 
 /* Starts the program.  SWX_ESYS names the call that failed in the child (execve, chdir, open(terminal), ...) or in the

@@ -297,7 +297,6 @@ static bool intern(swx_dfa *dfa, const uint32_t *items, size_t count, size_t gro
     return add_state(dfa, slot, items, count, groups, context, hash);
 }
 
-/* Empties the cache but for the states in which nothing is alive, which come first. */
 bool swx_dfa_start_cache(swx_dfa *dfa)
 {
     uint32_t row;
@@ -348,7 +347,6 @@ static bool keep_move(swx_dfa *dfa, uint32_t *entry)
     return true;
 }
 
-/* Makes the entry for a letter in the row at hand.  *entry is valid until the next call. */
 bool swx_dfa_make_entry(swx_dfa *dfa, uint32_t row, uint32_t letter, uint32_t *entry)
 {
     bool forget = cache_is_full(dfa);

@@ -1,12 +1,12 @@
 #include "swx_pty.h"
+#include "swx_child.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <pty.h>
 #include <signal.h>
-#include <stdlib.h>
+#include <stdalign.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -20,36 +20,44 @@ typedef union {
     struct cmsghdr aligned;
 } control;
 
-static void hand_over(int socket, const int ends[ENDS], int failed)
+/* openpty has no flag for close-on-exec, and what another thread starts in between would get both ends: so it runs in a
+ * child that has all in common with this process but the descriptors, and sends them. */
+typedef struct {
+    int socket;
+    const struct termios *modes;
+    const struct winsize *size;
+    int failed; /* out: an errno, or 0 */
+    alignas(16) char stack[32 * 1024];
+} opening;
+
+static int open_in_child(void *argument)
 {
+    opening *o = argument;
+    int ends[ENDS];
+    char byte = 0;
     control c = { { 0 } };
-    struct iovec text = { &failed, sizeof(failed) };
-    struct msghdr message = { .msg_iov = &text, .msg_iovlen = 1 };
-    if (!failed) {
-        message.msg_control = &c;
-        message.msg_controllen = sizeof(c);
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        *header = (struct cmsghdr){ .cmsg_level = SOL_SOCKET,
-                                    .cmsg_type = SCM_RIGHTS,
-                                    .cmsg_len = CMSG_LEN(ENDS * sizeof(int)) };
-        memcpy(CMSG_DATA(header), ends, ENDS * sizeof(int));
+    struct iovec text = { &byte, 1 };
+    struct msghdr message = { .msg_iov = &text, .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof(c) };
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    *header = (struct cmsghdr){ .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(ends)) };
+    if (openpty(&ends[MASTER], &ends[SLAVE], NULL, o->modes, o->size) == 0) {
+        memcpy(CMSG_DATA(header), ends, sizeof(ends));
+        o->failed = sendmsg(o->socket, &message, MSG_NOSIGNAL) < 0 ? errno : 0;
+    } else {
+        o->failed = errno;
     }
-    sendmsg(socket, &message, MSG_NOSIGNAL);
+    return 0;
 }
 
 /* Returns what failed, as an errno, or 0. */
 static int take_over(int socket, int ends[ENDS])
 {
     control c;
-    int failed = 0;
-    struct iovec text = { &failed, sizeof(failed) };
+    char byte;
+    struct iovec text = { &byte, 1 };
     struct msghdr message = { .msg_iov = &text, .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof(c) };
-    ssize_t size;
-    do {
-        size = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-    } while (size < 0 && errno == EINTR);
-    if (size != (ssize_t)sizeof(failed) || failed) {
-        return size < 0 ? errno : failed ? failed : EIO;
+    if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) < 0) {
+        return errno;
     }
     const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     size_t taken = header ? header->cmsg_len - CMSG_LEN(0) : 0; /* fewer than were sent, when no more are to be had */
@@ -62,44 +70,24 @@ static int take_over(int socket, int ends[ENDS])
     return taken == ENDS * sizeof(int) ? 0 : EMFILE;
 }
 
-/* What the child does to this frame the parent finds when it goes on. */
-__attribute__((noinline)) static pid_t open_in_child(int socket, const struct termios *modes,
-                                                     const struct winsize *size)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* no handler of ours may run in the child */
-    pid_t pid = vfork();
-    if (pid == 0) {
-        int ends[ENDS];
-        int failed = openpty(&ends[MASTER], &ends[SLAVE], NULL, modes, size) == 0 ? 0 : errno;
-        hand_over(socket, ends, failed);
-        _exit(0);
-    }
-    int failed = errno;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    errno = failed;
-    return pid;
-}
-
-/* Both ends are close-on-exec from the start.  openpty has no flag for that, and what another thread starts in between
- * would get them: so it runs in a child that has all in common with this process but the descriptors.  Returns an
- * errno, or 0. */
+/* Both ends are close-on-exec from the start.  Returns an errno, or 0. */
 static int open_pair(int ends[ENDS], const struct termios *modes, const struct winsize *size)
 {
     int sockets[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0) {
         return errno;
     }
-    pid_t pid = open_in_child(sockets[1], modes, size);
-    int failed = pid < 0 ? errno : 0;
-    close(sockets[1]);
-    if (!failed) {
-        failed = take_over(sockets[0], ends);
-        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
-        }
+    opening o; /* member by member: the stack needs no zeros */
+    o.socket = sockets[1];
+    o.modes = modes;
+    o.size = size;
+    pid_t pid = swx_child_clone(open_in_child, &o, o.stack, sizeof(o.stack), 0, NULL);
+    int failed = pid < 0 ? errno : o.failed;
+    while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
     }
+    failed = failed ? failed : take_over(sockets[0], ends);
     close(sockets[0]);
+    close(sockets[1]);
     return failed;
 }
 

@@ -38,7 +38,6 @@ struct swx_node {
 };
 
 struct swx_reactor {
-    pid_t owner;
     unsigned forks; /* as many as there were when it was made */
     int epoll, wake;
     pthread_mutex_t lock;
@@ -518,7 +517,7 @@ static swx_status start_thread(swx_reactor *r, swx_error *err)
     return SWX_OK;
 }
 
-/* ---- forks: how many lie between the first process with a reactor and this one ---- */
+/* ---- forks: how many lie between the first process with a reactor and this one, without a system call ---- */
 
 static pthread_once_t forks_once = PTHREAD_ONCE_INIT;
 static atomic_uint forks;
@@ -533,12 +532,11 @@ swx_status swx_reactor_new(swx_reactor **out, swx_error *err)
 {
     swx_status status = SWX_OK;
     *out = NULL;
-    swx_reactor *r = swx_calloc(1, sizeof(*r));
+    pthread_once(&forks_once, watch_forks);
+    swx_reactor *r = forks_seen ? swx_calloc(1, sizeof(*r)) : NULL;
     if (!r) {
         return swx_fail(err, SWX_ENOMEM, "out of memory");
     }
-    pthread_once(&forks_once, watch_forks);
-    r->owner = getpid();
     r->forks = atomic_load(&forks);
     r->wakes_at = AWAKE;
     r->wake = -1;
@@ -608,11 +606,7 @@ void swx_reactor_abandon(swx_reactor *r)
     }
 }
 
-/* Asked for each command, and getpid is a system call. */
-bool swx_reactor_is_forked(const swx_reactor *r)
-{
-    return forks_seen ? r->forks != atomic_load(&forks) : r->owner != getpid();
-}
+bool swx_reactor_is_forked(const swx_reactor *r) { return r->forks != atomic_load(&forks); }
 
 swx_status swx_reactor_add(swx_reactor *r, swx_node **out, const swx_node_type *type, void *object, swx_error *err)
 {

@@ -5,8 +5,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdalign.h>
 #include <stdio.h>
 #include <sys/syscall.h>
@@ -86,10 +84,9 @@ swx_status swx_supervisor_start(const char *executable, uint64_t *mark, swx_erro
     char number[24];
     char *argv[] = { (char[]){ "swerex-c-supervisor" }, number, NULL };
     preparation p = { .executable = executable, .argv = argv };
-    sigset_t all, before;
     *mark = 0;
-    if (getpid() ==
-        1) { /* the kernel ends all of a pid namespace with its first process, whose child the supervisor would be */
+    /* The kernel ends all of a pid namespace with its first process, whose child the supervisor would be. */
+    if (getpid() == 1) {
         return SWX_OK;
     }
     p.program = swx_child_open_pidfd(getpid());
@@ -98,10 +95,7 @@ swx_status swx_supervisor_start(const char *executable, uint64_t *mark, swx_erro
     }
     uint64_t drawn = swx_child_draw_program_mark();
     snprintf(number, sizeof(number), "%" PRIu64, drawn);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     pid_t pid = start(start_grandchild, &p, p.stacks[0]);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
     }
     close(p.program);

@@ -299,6 +299,25 @@ void swx_tree_kill_orphans(const swx_child *child)
     kill_once((hunt){ .marks = &child->mark, .count = 1, .sessions = &session });
 }
 
+/* How many are to be reaped. */
+static size_t reap(swx_child *const *children, size_t count)
+{
+    size_t left = 0;
+    for (size_t i = 0; i < count; i++) {
+        left += !swx_child_ended(children[i]);
+    }
+    return left;
+}
+
+/* Where trees cannot be seen, for want of descriptors or of /proc: the children themselves can be ended. */
+static size_t kill_alone(swx_child *const *children, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        swx_child_signal(children[i], SIGKILL);
+    }
+    return reap(children, count);
+}
+
 /* How much still lives, or is to be reaped. */
 static size_t kill_trees(swx_child *const *children, size_t count)
 {
@@ -309,28 +328,13 @@ static size_t kill_trees(swx_child *const *children, size_t count)
         sessions[i] = session_of(children[i]);
     }
     long found = kill_twice((hunt){ .marks = marks, .count = count, .sessions = sessions, .all = true });
-    size_t left = found > 0 ? (size_t)found : 0;
-    for (size_t i = 0; i < count && found <= 0; i++) { /* a child is reaped when nothing else lives any more */
-        if (found < 0) {
-            swx_child_signal(children[i], SIGKILL);
-        }
-        left += !swx_child_ended(children[i]);
+    if (found < 0) {
+        return kill_alone(children, count);
     }
-    return left;
+    return found ? (size_t)found : reap(children, count); /* a child is reaped when nothing else lives any more */
 }
 
 bool swx_tree_kill(swx_child *child) { return kill_trees(&child, 1) == 0; }
-
-/* For want of descriptors trees cannot be seen: the children themselves can be ended. */
-static size_t kill_alone(swx_child *const *children, size_t count)
-{
-    size_t left = 0;
-    for (size_t i = 0; i < count; i++) {
-        swx_child_signal(children[i], SIGKILL);
-        left += !swx_child_ended(children[i]);
-    }
-    return left;
-}
 
 /* Repeats a step until it says 0, or for a second has not said less than before. */
 static bool repeat(size_t (*step)(swx_child *const *, size_t), swx_child *const *children, size_t count)
