@@ -13,7 +13,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "py_object.h"
 #include "swx_alloc.h"
 #include "swx_supervisor.h"
 

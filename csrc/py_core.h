@@ -1,4 +1,4 @@
-/* py_core.h: what the files of the binding share: module state, errors, and how a buffer becomes a str.
+/* py_core.h: what the files of the binding share: module state, objects, errors, and how a buffer becomes a str.
  *
  * Ownership of a running operation:
  *
@@ -15,6 +15,7 @@
 #include <Python.h>
 
 #include "swx_buf.h"
+#include "swx_match.h"
 #include "swx_reactor.h"
 #include "swx_queue.h"
 
@@ -109,5 +110,41 @@ void swx_request_completed(swx_request *request);
 
 /* Blocks (GIL released, signals handled) until it is done or the deadline.  1 done, 0 not, -1 exception. */
 int swx_request_wait(swx_request *request, int64_t deadline);
+
+/* Takes the swx_match out of a Matcher, for use without the GIL by one stream.  It is not reset.  NULL with TypeError
+ * when object is no Matcher, or RuntimeError when it is in use.  The caller keeps a reference to the object until it
+ * calls swx_py_match_give_back; in between Python calls on the object raise RuntimeError. */
+swx_match *swx_py_match_take(PyObject *object);
+
+/* Ends the use.  Needs no GIL, only a reference. */
+void swx_py_match_give_back(PyObject *object);
+
+/* ---- objects ---- */
+
+/* An instance of a type, all zeros but for its header.  NULL with MemoryError set. */
+static inline PyObject *swx_py_allocate(PyTypeObject *type)
+{
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    return allocate(type, 0);
+}
+
+/* What a tp_dealloc ends with: frees the instance and drops its reference to its type. */
+static inline void swx_py_deallocate(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+/* Makes a type and adds it to the module.  A new reference, or NULL with an exception set. */
+static inline PyTypeObject *swx_py_add_type(PyObject *module, PyType_Spec *spec)
+{
+    PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    if (type && PyModule_AddType(module, type) < 0) {
+        Py_CLEAR(type);
+    }
+    return type;
+}
 
 #endif

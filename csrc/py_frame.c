@@ -4,7 +4,6 @@
 #include <stdbool.h>
 
 #include "py_core.h"
-#include "py_object.h"
 
 enum { MAX_DEPTH = 128 /* the most that max_depth can be */ };
 

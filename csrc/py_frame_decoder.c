@@ -2,8 +2,8 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "py_core.h"
 #include "py_frame.h"
-#include "py_object.h"
 #include "swx_frame.h"
 
 /* Frames have the same few words again and again, above all as keys: the last ones are kept, each in the place that its

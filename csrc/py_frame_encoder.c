@@ -4,8 +4,8 @@
 
 #include <msgpack.h>
 
+#include "py_core.h"
 #include "py_frame.h"
-#include "py_object.h"
 #include "swx_alloc.h"
 #include "swx_frame.h"
 

@@ -1,8 +1,7 @@
-#include "py_match.h"
+/* Matcher: patterns in a stream. */
+#include "py_core.h"
 
 #include <stdatomic.h>
-
-#include "py_object.h"
 
 enum { LONG_FEED = 64 * 1024 }; /* bytes from which on letting other threads run is worth its cost */
 

@@ -5,7 +5,6 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "py_object.h"
 #include "swx_alloc.h"
 #include "swx_command.h"
 

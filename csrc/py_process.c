@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "py_core.h"
-#include "py_object.h"
 #include "swx_tree.h"
 #include "swx_alloc.h"
 #include "swx_exec.h"
@@ -169,29 +168,6 @@ static swx_status start(request *f, const swx_exec_config *config, swx_error *er
     return status;
 }
 
-/* A copy of this process's environment in one block, for swx_free.  Made with the GIL: assignments to os.environ, which
- * move and replace the strings, have it too.  NULL: out of memory. */
-static char **copy_environ(void)
-{
-    size_t count = 0, bytes = 0;
-    for (; environ && environ[count]; count++) {
-        bytes += strlen(environ[count]) + 1;
-    }
-    char **copy = swx_malloc((count + 1) * sizeof(*copy) + bytes);
-    if (!copy) {
-        PyErr_NoMemory();
-        return NULL;
-    }
-    char *to = (char *)(copy + count + 1);
-    for (size_t i = 0; i < count; i++) {
-        size_t size = strlen(environ[i]) + 1;
-        copy[i] = memcpy(to, environ[i], size);
-        to += size;
-    }
-    copy[count] = NULL;
-    return copy;
-}
-
 /* A request for a program, or NULL with MemoryError.  future: borrowed. */
 static request *request_new(swx_py_home *home, swx_queue *queue, PyObject *future)
 {
@@ -258,7 +234,7 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     }
     swx_py_home_ref(home); /* sequences are Python code, which may end it */
     argv = swx_py_strings(argv_list);
-    strings = !argv ? NULL : environment == Py_None ? copy_environ() : swx_py_strings(environment);
+    strings = argv ? swx_py_strings(environment) : NULL;
     if (!strings) {
         goto failed;
     }

@@ -1,8 +1,6 @@
 /* Completions: what an event loop watches to learn of ended operations. */
 #include "py_core.h"
 
-#include "py_object.h"
-
 typedef struct {
     PyObject_HEAD
     swx_queue *queue;
@@ -10,10 +8,8 @@ typedef struct {
 
 static PyObject *queue_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    if (!PyArg_ParseTuple(args, ":Completions") || (kwargs && PyDict_Size(kwargs))) {
-        if (!PyErr_Occurred()) {
-            PyErr_SetString(PyExc_TypeError, "Completions() takes no arguments");
-        }
+    static char *names[] = { NULL };
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, ":Completions", names)) {
         return NULL;
     }
     queue_object *self = (queue_object *)swx_py_allocate(type);

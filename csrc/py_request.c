@@ -102,12 +102,13 @@ void swx_py_request_tell_news(swx_op *op)
     }
 }
 
-request *swx_py_request_new(place *at, swx_op_kind kind, swx_queue *queue)
+request *swx_py_request_new(session_object *session, swx_op_kind kind, PyObject *queue_arg)
 {
-    request *f = swx_calloc(1, sizeof(*f));
+    place *at = session->at;
+    swx_queue *queue = swx_py_queue_get(swx_py_state_of(Py_TYPE((PyObject *)session)), queue_arg);
+    request *f = PyErr_Occurred() ? NULL : swx_calloc(1, sizeof(*f));
     if (!f) {
-        PyErr_NoMemory();
-        return NULL;
+        return PyErr_Occurred() ? NULL : (request *)PyErr_NoMemory();
     }
     swx_request_init(&f->base, request_destroy, 1, queue);
     f->news.destroy = news_destroy;

@@ -4,7 +4,6 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "py_object.h"
 #include "swx_alloc.h"
 #include "swx_command.h"
 
@@ -79,7 +78,6 @@ static int set_limits(request *f, PyObject *timeout, PyObject *quiet)
 static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t count)
 {
     session_object *self = (session_object *)object;
-    swx_py_state *state = swx_py_state_of(Py_TYPE(object));
     PyObject *keep;
     Py_ssize_t size;
     if (count < 9 || count > 12) {
@@ -92,7 +90,6 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
     long wake_fd = count > 9 && !PyErr_Occurred() ? PyLong_AsLong(args[9]) : -1;
     long grace = count > 10 && !PyErr_Occurred() ? PyLong_AsLong(args[10]) : 0;
     int ahead = count > 11 && !PyErr_Occurred() ? PyObject_IsTrue(args[11]) : 0;
-    swx_queue *queue = swx_py_queue_get(state, args[5]);
     if (PyErr_Occurred()) {
         return NULL;
     }
@@ -100,7 +97,7 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
     if (!text) {
         return NULL;
     }
-    request *f = swx_py_request_new(self->at, SWX_OP_RUN, queue);
+    request *f = swx_py_request_new(self, SWX_OP_RUN, args[5]);
     int delivered = -1;
     if (f && set_limits(f, args[2], args[3]) == 0) {
         delivered = swx_py_request_encode(&f->typed, &f->op, &f->empty, text, (size_t)size, (int)checked, self->at);
@@ -125,20 +122,18 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
 
 /* start(), line() and interrupt() differ in kind and limits only. */
 static PyObject *launch_text(session_object *self, swx_op_kind kind, PyObject *text, PyObject *timeout, PyObject *quiet,
-                             PyObject *patience, PyObject *matcher, PyObject *queue_arg, PyObject *future,
-                             PyObject *news)
+                             PyObject *patience, PyObject *matcher, PyObject *queue, PyObject *future, PyObject *news)
 {
-    swx_queue *queue = swx_py_queue_get(swx_py_state_of(Py_TYPE((PyObject *)self)), queue_arg);
     char *bytes;
     Py_ssize_t size;
-    if (PyErr_Occurred() || PyBytes_AsStringAndSize(text, &bytes, &size) < 0) {
+    if (PyBytes_AsStringAndSize(text, &bytes, &size) < 0) {
         return NULL;
     }
     if (memchr(bytes, 0, (size_t)size)) {
         PyErr_SetString(PyExc_ValueError, "a terminal cannot be sent a NUL byte here");
         return NULL;
     }
-    request *f = swx_py_request_new(self->at, kind, queue);
+    request *f = swx_py_request_new(self, kind, queue);
     if (!f) {
         return NULL;
     }
@@ -182,22 +177,18 @@ static PyObject *session_line(PyObject *object, PyObject *args)
 static PyObject *session_interrupt(PyObject *object, PyObject *args)
 {
     session_object *self = (session_object *)object;
-    PyObject *matcher, *queue_arg, *future;
+    PyObject *matcher, *queue, *future;
     double step;
     unsigned tries;
     int silent = 0;
-    if (!PyArg_ParseTuple(args, "dIOOO|p:interrupt", &step, &tries, &matcher, &queue_arg, &future, &silent)) {
-        return NULL;
-    }
-    swx_queue *queue = swx_py_queue_get(swx_py_state_of(Py_TYPE(object)), queue_arg);
-    if (PyErr_Occurred()) {
+    if (!PyArg_ParseTuple(args, "dIOOO|p:interrupt", &step, &tries, &matcher, &queue, &future, &silent)) {
         return NULL;
     }
     if (!(step >= 0 && step < 1e6)) {
         PyErr_SetString(PyExc_ValueError, "the timeout of an interrupt is a number of seconds that is not negative");
         return NULL;
     }
-    request *f = swx_py_request_new(self->at, SWX_OP_INTERRUPT, queue);
+    request *f = swx_py_request_new(self, SWX_OP_INTERRUPT, queue);
     if (!f) {
         return NULL;
     }
@@ -210,15 +201,11 @@ static PyObject *session_interrupt(PyObject *object, PyObject *args)
 static PyObject *session_close(PyObject *object, PyObject *args)
 {
     session_object *self = (session_object *)object;
-    PyObject *queue_arg, *future;
-    if (!PyArg_ParseTuple(args, "OO:close", &queue_arg, &future)) {
+    PyObject *queue, *future;
+    if (!PyArg_ParseTuple(args, "OO:close", &queue, &future)) {
         return NULL;
     }
-    swx_queue *queue = swx_py_queue_get(swx_py_state_of(Py_TYPE(object)), queue_arg);
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
-    request *f = swx_py_request_new(self->at, SWX_OP_CLOSE, queue);
+    request *f = swx_py_request_new(self, SWX_OP_CLOSE, queue);
     return f ? launch(self, f, Py_None, future, Py_None, 0) : NULL;
 }
 

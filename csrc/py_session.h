@@ -5,7 +5,6 @@
 #include <stdatomic.h>
 
 #include "py_core.h"
-#include "py_match.h"
 #include "swx_session.h"
 
 /* A session in the reactor.  Shared by the Session object and by every operation under way. */
@@ -50,7 +49,8 @@ void swx_py_place_unwatch(void *owner, int fd);
 
 void swx_py_request_tell_news(swx_op *op);
 
-request *swx_py_request_new(place *at, swx_op_kind kind, swx_queue *queue);
+/* queue: a Completions, or None.  NULL with an exception set. */
+request *swx_py_request_new(session_object *session, swx_op_kind kind, PyObject *queue);
 
 /* For up to `direct` nanoseconds the calling thread waits itself.  False: the session is gone, and the core has
  * never had the request. */

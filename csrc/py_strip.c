@@ -1,7 +1,6 @@
 /* Strip: plain text out of terminal output. */
 #include "py_core.h"
 
-#include "py_object.h"
 #include "swx_alloc.h"
 #include "swx_strip.h"
 

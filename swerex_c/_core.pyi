@@ -170,7 +170,7 @@ class Process:
         cls,
         file: bytes,  # path of the program
         argv: Sequence[bytes],
-        environment: Sequence[bytes] | None,  # None: this process's own
+        environment: Sequence[bytes],  # b"NAME=value", all of it
         directory: bytes | None,
         input: bytes,
         merge: bool,  # stderr goes where stdout goes

@@ -28,7 +28,7 @@ def session():
 ends = _core.Completions()
 
 def process(script):
-    return _core.Process(b"/bin/sh", [b"sh", b"-c", script], None, None, b"", False, None, 1 << 20, ends, "end")
+    return _core.Process(b"/bin/sh", [b"sh", b"-c", script], ENVIRONMENT, None, b"", False, None, 1 << 20, ends, "end")
 
 def wait_for_end():
     select.select([ends.fileno()], [], [])
@@ -127,7 +127,7 @@ class Words:
         if i >= 3:
             raise IndexError(i)
         return b"".join([b"word-", b"x" * 100, b"%d" % i])
-program = _core.Process(b"/bin/echo", Words(), None, None, b"", False, None, 1 << 20, ends, "end")
+program = _core.Process(b"/bin/echo", Words(), ENVIRONMENT, None, b"", False, None, 1 << 20, ends, "end")
 wait_for_end()
 print(program.stdout == b" ".join(Words()[i] for i in (1, 2)) + b"\\n")
 """,
@@ -298,7 +298,7 @@ def begin_session():
     _core.Session(b"/bin/bash", Ends(ENVIRONMENT), None, 24, 80, 1 << 20)
 
 def begin_process():
-    _core.Process(b"/bin/true", Ends([b"true"]), None, None, b"", False, None, 1 << 20, None, None)
+    _core.Process(b"/bin/true", Ends([b"true"]), ENVIRONMENT, None, b"", False, None, 1 << 20, None, None)
 
 for begin in (begin_session, begin_process):
     try:
