@@ -1,37 +1,19 @@
 #include "swx_command.h"
 #include "harness.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "swx_alloc.h"
 
-/* Text right before and right after pages that must not be touched. */
-typedef struct {
-    uint8_t *pages;
-    size_t page;
-} guarded;
-
-static guarded guard(void)
+/* In a block of its exact size, so that the sanitizer sees a read beyond it. */
+static swx_scan scan_exactly(const char *text, size_t size)
 {
-    guarded g = { .page = (size_t)sysconf(_SC_PAGESIZE) };
-    g.pages = mmap(NULL, 4 * g.page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(g.pages != MAP_FAILED);
-    CHECK(mprotect(g.pages, g.page, PROT_NONE) == 0 && mprotect(g.pages + 3 * g.page, g.page, PROT_NONE) == 0);
-    return g;
-}
-
-static swx_scan scan_guarded(const guarded *g, const char *text, size_t size)
-{
-    swx_scan at_end, at_start;
-    uint8_t *place = g->pages + 3 * g->page - size;
-    memcpy(place, text, size);
-    swx_command_scan(place, size, &at_end);
-    memmove(g->pages + g->page, place, size);
-    swx_command_scan(g->pages + g->page, size, &at_start);
-    CHECK(at_end.verdict == at_start.verdict && at_end.flags == at_start.flags);
-    CHECK(at_end.body_start + at_end.body_size <= size);
-    return at_end;
+    swx_scan scan;
+    uint8_t *copy = malloc(size ? size : 1);
+    CHECK(copy);
+    memcpy(copy, text, size);
+    swx_command_scan(copy, size, &scan);
+    CHECK(scan.body_start + scan.body_size <= size);
+    free(copy);
+    return scan;
 }
 
 static const char *const COMPLETE[] = {
@@ -108,21 +90,19 @@ static const char *const UNSURE[] = {
     "@(a)",
 };
 
-static void test_verdicts_of_every_prefix_between_guard_pages(void)
+static void test_verdicts_of_every_prefix(void)
 {
-    guarded g = guard();
     for (size_t i = 0; i < SWX_COUNT(COMPLETE); i++) {
         size_t size = strlen(COMPLETE[i]);
-        CHECK(scan_guarded(&g, COMPLETE[i], size).verdict == SWX_COMPLETE);
+        CHECK(scan_exactly(COMPLETE[i], size).verdict == SWX_COMPLETE);
         for (size_t cut = 0; cut < size; cut++) {
-            scan_guarded(&g, COMPLETE[i], cut);
-            scan_guarded(&g, COMPLETE[i] + cut, size - cut);
+            scan_exactly(COMPLETE[i], cut);
+            scan_exactly(COMPLETE[i] + cut, size - cut);
         }
     }
     for (size_t i = 0; i < SWX_COUNT(UNSURE); i++) {
-        CHECK(scan_guarded(&g, UNSURE[i], strlen(UNSURE[i])).verdict == SWX_UNSURE);
+        CHECK(scan_exactly(UNSURE[i], strlen(UNSURE[i])).verdict == SWX_UNSURE);
     }
-    CHECK(munmap(g.pages, 4 * g.page) == 0);
 }
 
 static void test_empty(void)
@@ -154,27 +134,12 @@ static void test_flags(void)
         { "a\rb", SWX_SCAN_CONTROL },
         { "a\177", SWX_SCAN_CONTROL },
         { "a\tb", 0 },
-        { "\\alias a=b", SWX_SCAN_PARSE_STATE },
-        { "shopt -s extglob", SWX_SCAN_PARSE_STATE },
-        { "'unalias'", SWX_SCAN_PARSE_STATE },
-        { "set -o posix", SWX_SCAN_PARSE_STATE },
-        { "BASH_ALIASES[a]=b", SWX_SCAN_PARSE_STATE },
-        { "eval x", SWX_SCAN_PARSE_STATE },
-        { "source x", SWX_SCAN_PARSE_STATE },
         { ". x", SWX_SCAN_PARSE_STATE },
         { "a=1 . x", SWX_SCAN_PARSE_STATE },
         { "ls . x", 0 },
         { "'; . x", SWX_SCAN_PARSE_STATE },
         { "'; find . -name x; ls . | y", 0 },
         { "aliases; my_alias; shopts", 0 },
-        { "exec 3>&1", SWX_SCAN_EXEC },
-        { "docker-exec", SWX_SCAN_EXEC },
-        { "stty raw; tput cols", SWX_SCAN_STTY },
-        { "reset", SWX_SCAN_STTY },
-        { "echo $PS1", SWX_SCAN_PROMPT },
-        { "PROMPT_COMMAND=x", SWX_SCAN_PROMPT },
-        { "x/bin/activate", SWX_SCAN_PROMPT },
-        { "deactivate || conda", SWX_SCAN_PROMPT },
         { "a & b", SWX_SCAN_BACKGROUND },
         { "(a &)", SWX_SCAN_BACKGROUND },
         { "a && b 2>&1 &> c '&'", 0 },
@@ -374,6 +339,5 @@ static void test_failing_allocations(void)
 static void test_failing_allocations(void) {}
 #endif
 
-TEST_MAIN(test_verdicts_of_every_prefix_between_guard_pages, test_empty, test_flags, test_mentions, test_delivery,
-          test_depth_is_bounded, test_typed_bytes, test_typed_lines_at_every_size, test_refusals,
-          test_failing_allocations)
+TEST_MAIN(test_verdicts_of_every_prefix, test_empty, test_flags, test_mentions, test_delivery, test_depth_is_bounded,
+          test_typed_bytes, test_typed_lines_at_every_size, test_refusals, test_failing_allocations)
