@@ -202,66 +202,47 @@ static inline bool typed_all(const swx_session *s) { return s->written == s->pen
 
 /* ---- swx_session.c ---- */
 
-/* The shell is at its prompt, and nothing runs: the state is IDLE now. */
 void swx_session_become_idle(swx_session *s, int64_t now);
-
+void swx_session_take_first(swx_session *s);
 /* A read found the terminal hung up: nobody has it open, and it is at rest. */
 void swx_session_end_hangup(swx_session *s);
-
 /* The output begins anew, and so do the offsets that refer to it. */
 void swx_session_restart_output(swx_session *s);
-
-/* Ends an operation, which has left its list, without output. */
-void swx_session_finish(swx_session *s, swx_op *op, swx_end end, int code);
+/* Gets back what a session at rest has let go of. */
+swx_status swx_session_unpark(swx_session *s, int64_t now, swx_error *err);
 
 /* Whose output it is that comes now: of the running command's operation, else of the first interrupt that waits for its
  * end.  Ends that, if there is one, with the output. */
 swx_op *swx_session_claimant(const swx_session *s);
 void swx_session_finish_claimant(swx_session *s, swx_end end, int code);
-
-/* Ends all of a list, without output. */
+/* Ends an operation that has left its list, or all of a list, without output. */
+void swx_session_finish(swx_session *s, swx_op *op, swx_end end, int code);
 void swx_session_finish_list(swx_session *s, swx_op **list, swx_end end, int code);
-
 /* Ends everything: the current operation with its output, the others without. */
 void swx_session_finish_all(swx_session *s, swx_end end, int code);
-
 /* Synchronisation cannot be proved: everything ends as LOST, and the session is of no more use. */
 void swx_session_lose(swx_session *s);
-
 /* A carrier that ends or keeps silent before the first prompt: what it said goes to whoever waits for the start. */
 void swx_session_claim_start(swx_session *s);
 
-/* Takes the first of the waiting operations off their list. */
-void swx_session_take_first(swx_session *s);
-
-/* Gets back what a session at rest has let go of. */
-swx_status swx_session_unpark(swx_session *s, int64_t now, swx_error *err);
-
 /* ---- swx_typing.c ---- */
 
-/* Writes what the terminal takes now. */
+/* False of all that types: out of memory, nothing of it is typed. */
 void swx_session_flush_pending(swx_session *s);
-
-/* Types behind what is pending.  False: out of memory, nothing of it is typed. */
 bool swx_session_type_bytes(swx_session *s, const void *bytes, size_t size);
-
-/* Types the end of a command, and gives the terminal the modes in which it runs.  False: out of memory. */
+/* Types the end of a command, and gives the terminal the modes in which it runs. */
 bool swx_session_type_end(swx_session *s);
-
 /* Drops half a line that the shell at its prompt would take for the beginning of what is typed next: it was typed to a
  * program that is gone, or a process has put it into the terminal's input.  Of a carrier: what was typed to a program.
- * False: out of memory. */
+ */
 bool swx_session_drop_input(swx_session *s);
+/* Notes what was typed to a program. */
+void swx_typing_note(swx_session *s, const uint8_t *bytes, size_t size);
 
 /* Begins waiting operations as far as the state allows: called whenever something went away that others may wait for,
  * and at the end of each call that may have ended something. */
 void swx_session_begin(swx_session *s, int64_t now);
-
-/* Whether a waiting operation may begin now. */
 bool swx_typing_can_begin(const swx_session *s);
-
-/* Notes what was typed to a program. */
-void swx_typing_note(swx_session *s, const uint8_t *bytes, size_t size);
 
 /* ---- swx_evidence.c ---- */
 
@@ -275,70 +256,55 @@ bool swx_shell_is_replaced(const swx_session *s);
 
 /* Where the shell is, by up to so many looks. */
 where swx_evidence_look(swx_session *s, unsigned looks);
-
 /* Whether the shell, which was seen in its read, waits there for input: nothing that was typed is on its way. */
 bool swx_evidence_waits_for_input(const swx_session *s);
-
 /* Reads until the terminal has nothing more: then all that was written before is here.  False: something else happened.
  */
 bool swx_evidence_drained(swx_session *s, int64_t now);
-
 /* Nothing came for a while. */
 bool swx_evidence_is_silent(const swx_session *s, int64_t now);
-
 /* A shell whose prompts do not show is silent, has its terminal for itself, and has read all that was typed.  alone:
  * and does not wait for another process of its group, see swx_kernel_may_await_input. */
 bool swx_evidence_is_still(swx_session *s, int64_t now, bool alone);
-
 /* Another process may read the terminal ahead of the shell; it is killed. */
 bool swx_evidence_is_reader_ahead(swx_session *s, where at, int64_t now);
 
 /* ---- swx_completion.c ---- */
 
+/* Looks whether what runs has come to its end.  fresh: right after output, when the shell may be on its way to its
+ * prompt. */
+void swx_completion_check(swx_session *s, int64_t now, bool fresh);
+/* Looks at the shell again, later each time. */
+void swx_completion_look_again(swx_session *s, int64_t now);
+/* Whether the prompt shows, or may still do so. */
+bool swx_completion_shows_prompt(const swx_session *s, int64_t now);
+/* The command has ended.  jobs: as the shell counts them; unread: why its text was not read, or NULL. */
+void swx_completion_conclude(swx_session *s, int code, uint32_t jobs, const char *unread, int64_t now);
+/* Gives the terminal the modes in which commands are typed. */
+void swx_completion_apply_modes(swx_session *s);
+
 /* What the recogniser holds back and can be no mark any more is output. */
 void swx_completion_take_held(swx_session *s);
-
 /* Takes out what a PS2 and a PS0 that cannot be replaced have printed at the output's beginning, one PS2 for each
  * further line, and returns how much that was.  holds: they may still be coming. */
 size_t swx_completion_drop_start(swx_session *s);
 bool swx_completion_holds_start(const swx_session *s);
-
 /* The output may hold job notices that are to be taken out of it when the command has ended; takes them out. */
 bool swx_completion_asks_about_notices(const swx_session *s);
 void swx_completion_remove_notices(swx_session *s);
 
-/* The command has ended.  jobs: as the shell counts them; unread: why its text was not read, or NULL. */
-void swx_completion_conclude(swx_session *s, int code, uint32_t jobs, const char *unread, int64_t now);
-
-/* Gives the terminal the modes in which commands are typed. */
-void swx_completion_apply_modes(swx_session *s);
-
-/* Looks at the shell again, later each time. */
-void swx_completion_look_again(swx_session *s, int64_t now);
-
-/* Whether the prompt shows, or may still do so. */
-bool swx_completion_shows_prompt(const swx_session *s, int64_t now);
-
-/* Looks whether what runs has come to its end.  fresh: right after output, when the shell may be on its way to its
- * prompt. */
-void swx_completion_check(swx_session *s, int64_t now, bool fresh);
-
 /* ---- swx_resync.c ---- */
 
-/* Asks the shell how its last command ended.  prompt_missing: because its prompt carried no mark. */
+/* Asks the shell how its last command ended.  prompt_missing: because its prompt carried no mark.  ask: the same, of a
+ * shell that may be asked meanwhile. */
 void swx_resync_begin(swx_session *s, int64_t now, bool prompt_missing);
-/* the same, of a shell that may be asked meanwhile */
 void swx_resync_ask(swx_session *s, int64_t now, bool prompt_missing);
-
 /* Looks whether the question is answered, and goes on to what follows. */
 void swx_resync_check(swx_session *s, int64_t now);
-
 /* The shell behind a carrier has read what runs, and its end was not heard. */
 bool swx_resync_is_needed(const swx_session *s);
-
 /* The answer to a doubt is here: what came before it was the running command's, up to its prompt. */
 void swx_resync_end_doubt(swx_session *s);
-
 /* Takes out of the output what our own elements of PROMPT_COMMAND show. */
 void swx_resync_drop_own(swx_session *s);
 
@@ -346,22 +312,10 @@ void swx_resync_drop_own(swx_session *s);
 
 /* The operation whose patterns the output is searched for, or NULL. */
 swx_op *swx_output_matching(const swx_session *s);
-
 /* The search for an operation's patterns begins at that offset of the output. */
 void swx_output_begin_search(const swx_session *s, swx_op *op, uint64_t base);
-
-/* Whether the terminal is not read because of who reads the output. */
-bool swx_output_is_held(const swx_session *s);
-
-/* Tells the reader of a stream, if there is something to take. */
-void swx_output_tell_news(swx_session *s);
-
-/* The reader has taken some. */
-void swx_output_make_room(swx_session *s, int64_t now);
-
 /* Output of the running command: searched for patterns, and kept. */
 void swx_output_take_output(swx_session *s, const uint8_t *bytes, size_t size);
-
 /* Bytes that are no mark: output, part of an answer, or noise, as the state has it. */
 void swx_output_take_plain(swx_session *s, const uint8_t *bytes, size_t size);
 
@@ -369,8 +323,15 @@ void swx_output_take_plain(swx_session *s, const uint8_t *bytes, size_t size);
  * queues; else a short read is taken for the end, because a further one would only do that.  True: there may be more.
  * Where a reader is behind it reads as far as there is room, of which there is more for `whole`. */
 bool swx_output_read(swx_session *s, bool whole, int64_t now);
+/* Whether the terminal is not read because of who reads the output; and when that has taken some. */
+bool swx_output_is_held(const swx_session *s);
+void swx_output_make_room(swx_session *s, int64_t now);
+/* Tells the reader of a stream, if there is something to take. */
+void swx_output_tell_news(swx_session *s);
 
 /* ---- swx_interrupt.c ---- */
+
+void swx_interrupt_step(swx_session *s, int64_t now);
 
 /* Bash 5.2 may go to its prompt on a SIGINT around the birth of a child, which forgets that signal, runs all the same
  * and may take the terminal.  The shell then waits for it behind the next command, whose exit code would be that
@@ -379,14 +340,10 @@ bool swx_output_read(swx_session *s, bool whole, int64_t now);
 bool swx_interrupt_left_newborn(swx_session *s);
 void swx_interrupt_end_newborn(swx_session *s, int64_t now);
 
-/* Attempts that are due. */
-void swx_interrupt_step(swx_session *s, int64_t now);
-
 /* ---- swx_close.c ---- */
 
 /* Ends everything as CLOSED and sends the shell away. */
 void swx_close_begin(swx_session *s, int64_t now);
-
 /* One step of closing: waits for the shell, kills, looks for what is left. */
 void swx_close_step(swx_session *s, int64_t now);
 
