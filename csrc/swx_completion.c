@@ -213,17 +213,6 @@ void swx_completion_conclude(swx_session *s, int code, uint32_t jobs, const char
     swx_session_begin(s, now);
 }
 
-/* Empty, but for job notices. */
-static bool says_nothing(const swx_buf *output)
-{
-    uint32_t lines = 0;
-    for (size_t i = 0; i < output->size && output->size < NOTICE_LIMIT; i++) {
-        lines += output->data[i] == '\n';
-    }
-    return !output->size || (output->size < NOTICE_LIMIT && output->data[output->size - 1] == '\n' &&
-                             lines == swx_job_notice_count(output->data, output->size));
-}
-
 /* Behind a carrier the shell is asked for more than the command's end. */
 static bool asks_carrier(const swx_session *s, const candidate *found)
 {
@@ -276,7 +265,8 @@ static void conclude_from_mark(swx_session *s, int64_t now)
     bool own = ((s->hints & SWX_HINT_PROMPT) && !s->numbers_may_skip) || (s->guard && (s->hints & SWX_SCAN_EXEC)) ||
                (!s->start_marks && (s->hints & SWX_HINT_SOURCE));
     /* A prompt, and nothing has run; and it is not that the shell said why (history expansion may fail). */
-    bool idle = found.rank == 1 && s->current && s->current->runs && !s->begun && says_nothing(&s->output);
+    bool idle = found.rank == 1 && s->current && s->current->runs && !s->begun &&
+                swx_job_notice_lead(s->output.data, s->output.size) == s->output.size;
     if (found.conflict || found.altered || found.code < 0 || s->number_too_high || own || idle || s->replied ||
         asks_carrier(s, &found)) {
         swx_buf_chop(&s->output, (size_t)(s->output.total - found.at));
@@ -515,8 +505,7 @@ static void check_starting(swx_session *s, int64_t now)
     }
     s->learn_until = s->learn_until ? s->learn_until : now + LEARN_LIMIT;
     for (unsigned i = 0; i < LOOKS_AT_ONCE; i++) {
-        swx_status status = swx_kernel_learn(&s->kernel);
-        if (status != SWX_MORE || now > s->learn_until) {
+        if (swx_kernel_learn(&s->kernel) != SWX_MORE || now > s->learn_until) {
             s->number = s->found.number;
             become_ready(s, now);
             return;

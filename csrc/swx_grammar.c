@@ -347,24 +347,19 @@ static uint8_t byte_after_name(const word *w)
     return c == '=' || c == '[' || appends ? c : 0;
 }
 
-static bool whole_keyword(reader *r, const char *text)
+/* The given keyword, whole and unquoted. */
+static bool keyword(reader *r, const char *text)
 {
     const uint8_t *start = r->at;
-    size_t size = strlen(text);
-    if ((size_t)(r->end - r->at) >= size && memcmp(r->at, text, size) == 0) {
-        r->at += size;
-        if (at_boundary(r)) {
-            return true;
-        }
+    while (*text && peek(r, 0) == (uint8_t)*text) {
+        r->at++;
+        text++;
+    }
+    if (!*text && at_boundary(r)) {
+        return true;
     }
     r->at = start;
     return false;
-}
-
-/* The given keyword, whole and unquoted.  The first byte decides nearly always. */
-static inline bool keyword(reader *r, const char *text)
-{
-    return peek(r, 0) == (uint8_t)*text && whole_keyword(r, text);
 }
 
 /* ---- redirections ---- */

@@ -113,14 +113,10 @@ static void run_out_of_memory(swx_session *s)
 
 static swx_status keep_for_owner(swx_op *op, const uint8_t *bytes, size_t size)
 {
-    swx_status status = swx_buf_append(&op->unsearched, bytes, size);
-    if (status == SWX_OK) {
-        status = swx_buf_append(&op->heard, bytes, size);
+    if (swx_buf_append(&op->unsearched, bytes, size) != SWX_OK || swx_buf_append(&op->heard, bytes, size) != SWX_OK) {
+        return SWX_ENOMEM;
     }
-    if (status == SWX_OK) {
-        status = swx_buf_dropped(&op->unsearched) ? SWX_ELIMIT : SWX_MORE;
-    }
-    return status;
+    return swx_buf_dropped(&op->unsearched) ? SWX_ELIMIT : SWX_MORE;
 }
 
 void swx_output_take_output(swx_session *s, const uint8_t *bytes, size_t size)

@@ -100,13 +100,11 @@ static void finish(swx_session *s, swx_op *op, swx_end end, int code, bool with_
     bool told = s->expects_start || s->guard || has_evidence(s) || op->kind != SWX_OP_RUN;
     op->begun = with_output && s->begun && op->typed_out && told;
     op->signal = end == SWX_END_DIED && WIFSIGNALED(s->child.wait_status) ? WTERMSIG(s->child.wait_status) : 0;
-    if (with_output && !op->matched) {
-        swx_completion_drop_start(s);
-    }
     if (with_output) {
         if (op->matched) {
             swx_buf_free(&s->output);
         } else {
+            swx_completion_drop_start(s);
             op->output = s->output;
         }
         s->reader_is_behind = false;
