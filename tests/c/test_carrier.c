@@ -1,79 +1,7 @@
-/* Sessions behind a carrier. */
+/* Sessions behind a carrier: how they start and end, what is refused, and interrupts.  How they behave else is shown by
+ * tests/behaviour in a place of that kind: see tests/sandbox/test_behaviour.py. */
 #include "carried.h"
 #include "swx_alloc.h"
-
-static swx_op run_hinted(swx_session *s, const char *line, unsigned hints)
-{
-    swx_op op = operation(SWX_OP_RUN, line);
-    op.hints = hints;
-    op.runs = true;
-    complete(s, &op);
-    return op;
-}
-
-static void expect_hinted(swx_session *s, const char *line, unsigned hints, int code, const char *output)
-{
-    swx_op op = run_hinted(s, line, hints);
-    EXPECT(&op, SWX_END_DONE, code, output);
-}
-
-/* Some of the modes inside, sorted by stty. */
-#define MODES                                                                                                          \
-    "stty -a | grep -o -w -e '-*echo' -e '-*icanon' -e '-*opost' -e '-*isig' -e '-*noflsh' -e '-*ixany' | tr '\\n' ' " \
-    "'\n"
-static const char usual[] = "isig icanon -echo noflsh -opost -ixany ";
-
-static void expect_modes(swx_session *s, const char *wanted)
-{
-    static const char *const names[] = { "isig", "icanon", "echo", "noflsh", "opost", "ixany" };
-    swx_op op = operation(SWX_OP_RUN, MODES);
-    char got[256] = { 0 }, word[16];
-    complete(s, &op);
-    CHECK(op.end == SWX_END_DONE && op.output.size < sizeof(got) - 1);
-    got[0] = ' ';
-    swx_buf_copy(&op.output, (uint8_t *)got + 1);
-    swx_buf_free(&op.output);
-    for (size_t i = 0; i < SWX_COUNT(names); i++) {
-        const char *found = strstr(wanted, names[i]);
-        snprintf(word, sizeof(word), " %s%s ", found && found > wanted && found[-1] == '-' ? "-" : "", names[i]);
-        if (found && !strstr(got, word)) {
-            fprintf(stderr, "modes <%s>, wanted <%s>\n", got, wanted);
-            exit(1);
-        }
-    }
-}
-
-static void test_commands(void)
-{
-    swx_session *s = open_carried();
-    expect_run(s, "true\n", 0, "");
-    expect_run(s, "echo hi; (exit 3)\n", 3, "hi\n");
-    expect_run(s, "echo $?\n", 0, "3\n");
-    expect_run(s, "\n", 0, "");
-    expect_run(s, "cd /tmp\n", 0, "");
-    expect_run(s, "pwd; stty size\n", 0, "/tmp\n24 80\n");
-    expect_run(s, "{\necho 'a\tb' !x\ncat <<'E'\nin $x\nE\nfalse | true\n}\n", 0, NULL);
-    expect_run(s, "echo ${PIPESTATUS[@]} $_\n", 0, "1 0 cat\n");
-    expect_run(s, "printf 'a\\r\\nb\\r'\n", 0, "a\r\nb\r");
-    expect_run(s, "env | grep -c '^PS[012]='\n", 1, "0\n");
-    expect_run(s, "seq 20000 | tail -1; /bin/echo out; sleep 0.01\n", 0, "20000\nout\n");
-    expect_modes(s, usual);
-    CHECK(swx_session_look(s).questions == 1);
-    swx_op op = operation(SWX_OP_RUN, "head -c 3000000 /dev/zero | tr '\\0' x\n");
-    complete(s, &op);
-    CHECK(op.end == SWX_END_DONE && op.output.total == 3000000);
-    swx_buf_free(&op.output);
-    swx_error err;
-    CHECK(swx_session_resize(s, 33, 99, &err) == SWX_OK);
-    rest(s, 100 * MS);
-    expect_run(s, "stty size\n", 0, "33 99\n");
-    op = operation(SWX_OP_RUN, "{\ntrue\n}\n");
-    op.raw = true;
-    submit(s, &op);
-    EXPECT(&op, SWX_END_SYSTEM, 0, "");
-    CHECK(op.error.status == SWX_ELIMIT);
-    close_session(s);
-}
 
 /* The nonce that stands in the carrier's environment, and in the shell's, is not the one that decides. */
 static void test_fresh_nonce(void)
@@ -138,60 +66,6 @@ static void test_startup(void)
     CHECK(swx_session_new(&s, &config, now(), &err) == SWX_ESYS && s == NULL);
 }
 
-static pid_t number_from(swx_session *s, swx_op *op)
-{
-    char text[64] = { 0 };
-    int64_t limit = now() + PATIENCE;
-    size_t size = 0;
-    while (!strchr(text, '\n')) {
-        CHECK(now() < limit && op->end == SWX_END_NONE);
-        turn(s, limit);
-        size += swx_session_take(s, op, (uint8_t *)text + size, sizeof(text) - 1 - size, now());
-    }
-    return (pid_t)atoi(text);
-}
-
-static void test_interrupts(void)
-{
-    swx_session *s = open_carried();
-    for (int i = 0; i < 5; i++) {
-        swx_op op = operation(SWX_OP_RUN, "echo begin; sleep 100\n"), stop = operation(SWX_OP_INTERRUPT, "");
-        submit(s, &op);
-        if (i) {
-            rest(s, 30 * MS);
-        }
-        submit(s, &stop);
-        wait_for(s, &op);
-        wait_for(s, &stop);
-        EXPECT(&op, SWX_END_DONE, 130, NULL);
-        EXPECT(&stop, SWX_END_DONE, 130, "");
-        expect_run(s, "echo $?\n", 0, "130\n");
-    }
-    /* What ignores it is its owner's to kill; then one waits. */
-    swx_op op = operation(SWX_OP_RUN, "sh -c 'trap \"\" INT; echo $$; exec sleep 100'\n"),
-           stop = operation(SWX_OP_INTERRUPT, "");
-    submit(s, &op);
-    pid_t pid = number_from(s, &op);
-    stop.step = 20 * MS;
-    complete(s, &stop);
-    EXPECT(&stop, SWX_END_TIMEOUT, 0, "");
-    CHECK(op.end == SWX_END_NONE && kill(pid, SIGKILL) == 0);
-    swx_op end = operation(SWX_OP_LINE, "");
-    complete(s, &end);
-    swx_buf_free(&op.output);
-    CHECK(op.end == SWX_END_DONE && op.code == 137);
-    EXPECT(&end, SWX_END_DONE, 137, "");
-    expect_modes(s, usual);
-    /* After a timeout, with nobody who waits. */
-    op = operation(SWX_OP_RUN, "echo part; sleep 100\n");
-    submit(s, &op);
-    expire(s, &op, 5);
-    EXPECT(&op, SWX_END_TIMEOUT, 0, "part\n");
-    CHECK(interrupt(s) == 130);
-    expect_run(s, "echo $?\n", 0, "130\n");
-    close_session(s);
-}
-
 /* A program that outlives the interrupt has begun to read before: it must not get what is typed next. */
 static void test_readers_that_stay(void)
 {
@@ -210,6 +84,25 @@ static void test_readers_that_stay(void)
         EXPECT(&op, SWX_END_DONE, 130, "up\n\n");
         expect_run(s, "echo after $?\n", 0, "after 130\n");
     }
+    close_session(s);
+}
+
+/* What ignores an interrupt is its owner's to end; then one waits. */
+static void test_an_interrupt_that_fails(void)
+{
+    swx_session *s = open_carried();
+    swx_op op = operation(SWX_OP_RUN, "sh -c 'trap \"\" INT; echo up; read x; exit 7'\n"),
+           stop = operation(SWX_OP_INTERRUPT, ""), line = operation(SWX_OP_LINE, "end\n");
+    submit(s, &op);
+    wait_for_output(s, &op, 3);
+    stop.step = 20 * MS;
+    complete(s, &stop);
+    EXPECT(&stop, SWX_END_TIMEOUT, 0, "");
+    CHECK(op.end == SWX_END_NONE);
+    op.deadline = now();
+    complete(s, &line);
+    EXPECT(&op, SWX_END_TIMEOUT, 0, "up\n");
+    EXPECT(&line, SWX_END_DONE, 7, "");
     close_session(s);
 }
 
@@ -236,81 +129,15 @@ static void test_interrupts_at_the_end(void)
     close_session(s);
 }
 
-static void test_prompts(void)
+/* What is refused changes nothing: neither the program's line nor its output. */
+static void test_refusals(void)
 {
     swx_session *s = open_carried();
-    expect_run(s, "echo \"${PROMPT_COMMAND-none}\"\n", 0, "none\n");
-    expect_run(s, "false | true | (exit 4) # x\n", 4, "");
-    uint64_t questions = swx_session_look(s).questions, commands = swx_session_look(s).commands;
-    /* Armed before the first command that may touch them, with nothing changed by it. */
-    expect_hinted(s, "echo $? ${PIPESTATUS[@]}; x=y; PS1=\"$x \"\n", SWX_HINT_PROMPT | SWX_HINT_SOURCE, 0, "4 1 0 4\n");
-    CHECK(swx_session_look(s).questions == questions + 2 && swx_session_look(s).commands == commands + 1);
-    const char *prompts[] = { "PS1='$ '\n", "unset PS1 PS0\n", "PS1='(venv) '$PS1\n",
-                              "PROMPT_COMMAND='PS1=x PS0=y PS2=z'\n", "PS1=; PS0=\n" };
-    for (size_t i = 0; i < SWX_COUNT(prompts); i++) {
-        expect_hinted(s, prompts[i], SWX_HINT_SOURCE, 0, "");
-        expect_run(s, "echo one; (exit 5)\n", 5, "one\n");
-        expect_run(s, "{\necho two $?\n}\n", 0, "two 5\n");
-    }
-    close_session(s);
-    static const char *const startup[] = { "PROMPT_COMMAND='PS1=user\\>'", "activate() { PS1='(venv) '; }",
-                                           "alias activate='PS1=x'",
-                                           "trap 'PS1=x' USR1; activate() { kill -USR1 $$; }" };
-    for (size_t i = 0; i < SWX_COUNT(startup); i++) {
-        s = open_with(startup[i]);
-        expect_run(s, "echo one; (exit 5)\n", 5, "one\n");
-        expect_hinted(s, i ? "activate\n" : "echo \"${PROMPT_COMMAND[0]}\"\n", 0, 0, i ? "" : "PS1=user\\>\n");
-        expect_run(s, "echo two; (exit 6)\n", 6, "two\n");
-        close_session(s);
-    }
-    s = open_carried();
-    expect_hinted(s, "set -o emacs\n", SWX_SCAN_EDITING, 0, NULL);
-    expect_run(s, "printf '%s.' a b; [[ -o emacs ]]\n", 1, "a.b.");
-    expect_hinted(s, "set -ex\n", 0, 0, "");
-    expect_run(s, "echo x; true\n", 0, "+ echo x\nx\n+ true\n");
-    expect_hinted(s, "stty ixany\n", SWX_SCAN_STTY, 0, "+ stty ixany\n");
-    expect_run(s, "{ set +ex; } 2>/dev/null\n", 0, NULL);
-    close_session(s);
-}
-
-static void test_modes(void)
-{
-    swx_session *s = open_carried();
-    expect_hinted(s, "stty raw; (exit 4)\n", SWX_SCAN_STTY, 4, "");
-    expect_run(s, "echo $? $_\n", 0, "4 raw\n");
-    expect_modes(s, usual);
-    swx_op op = run_hinted(s, "stty sane; echo a; echo b\n", SWX_SCAN_STTY);
-    CHECK(op.processed); /* its output is cooked, and the next one's is not */
-    EXPECT(&op, SWX_END_DONE, 0, "a\r\nb\r\n");
-    expect_run(s, "echo a; echo b\n", 0, "a\nb\n");
-    /* What the user sets stays, but for what a session counts on; programs change nothing for good. */
-    expect_hinted(s, "stty ixany echo -icanon opost intr x\n", SWX_SCAN_STTY, 0, NULL);
-    expect_modes(s, "isig icanon -echo noflsh -opost ixany");
-    expect_run(s, "sh -c \"printf '\\033[?1049h'; stty raw -ixany -echo\"\n", 0, "\033[?1049h");
-    expect_modes(s, "isig icanon -echo noflsh -opost ixany");
-    expect_run(s, "sh -c \"stty raw -echo; kill -9 \\$\\$\"\n", 137, NULL);
-    expect_modes(s, "isig icanon -echo noflsh -opost ixany");
-    expect_hinted(s, "stty -ixany -echo\n", SWX_SCAN_STTY, 0, "");
-    expect_modes(s, usual);
-    uint64_t questions = swx_session_look(s).questions;
-    expect_run(s, "(exit 128)\n", 128, "");
-    CHECK(swx_session_look(s).questions == questions);
-    expect_run(s, "(exit 130)\n", 130, "");
-    CHECK(swx_session_look(s).questions == questions + 1);
-    close_session(s);
-}
-
-static void test_lines(void)
-{
-    swx_session *s = open_carried();
-    swx_op op = operation(SWX_OP_RUN, "read -r x; echo got $x\n");
-    op.deadline = now() + 100 * MS;
-    complete(s, &op);
-    EXPECT(&op, SWX_END_TIMEOUT, 0, "");
-    op = operation(SWX_OP_LINE, "a line\n");
-    complete(s, &op);
-    EXPECT(&op, SWX_END_DONE, 0, "got a line\n");
-    /* What is refused changes nothing: neither the program's line nor its output. */
+    swx_op op = operation(SWX_OP_RUN, "{\ntrue\n}\n");
+    op.raw = true;
+    submit(s, &op);
+    EXPECT(&op, SWX_END_SYSTEM, 0, "");
+    CHECK(op.error.status == SWX_ELIMIT);
     op = operation(SWX_OP_RUN, "read -r x; echo got $x\n");
     op.deadline = now() + 100 * MS;
     complete(s, &op);
@@ -325,18 +152,20 @@ static void test_lines(void)
     op = operation(SWX_OP_LINE, "a line\n");
     complete(s, &op);
     EXPECT(&op, SWX_END_DONE, 0, "got a line\n");
-    /* Half a line for a program that ends without reading it is no beginning of the next command. */
-    op = operation(SWX_OP_RUN, "sleep 1\n");
+    close_session(s);
+}
+
+/* Half a line for a program that ends without reading it is no beginning of the next command. */
+static void test_half_a_line(void)
+{
+    swx_session *s = open_carried();
+    swx_op op = operation(SWX_OP_RUN, "sleep 1\n"), line = operation(SWX_OP_LINE, "half a line");
     op.deadline = now() + 50 * MS;
     complete(s, &op);
     EXPECT(&op, SWX_END_TIMEOUT, 0, "");
-    op = operation(SWX_OP_LINE, "half a line");
-    op.deadline = now() + 50 * MS;
-    complete(s, &op);
-    EXPECT(&op, SWX_END_TIMEOUT, 0, "");
-    expect_run(s, "echo fine\n", 0, "fine\n");
-    /* What programs ask the terminal stays unanswered: in canonical mode an answer would be typed. */
-    expect_run(s, "printf '\\033[6n\\033[c'\n", 0, NULL);
+    line.deadline = now() + 50 * MS;
+    complete(s, &line);
+    EXPECT(&line, SWX_END_TIMEOUT, 0, "");
     expect_run(s, "echo fine\n", 0, "fine\n");
     close_session(s);
 }
@@ -427,9 +256,14 @@ static void test_no_memory(void)
 #endif
 }
 
-static const swx_test tests[] = {
-    test_commands, test_fresh_nonce, test_startup, test_interrupts, test_readers_that_stay, test_interrupts_at_the_end,
-    test_prompts,  test_modes,       test_lines,   test_ends,       test_no_memory
-};
+static const swx_test tests[] = { test_fresh_nonce,
+                                  test_startup,
+                                  test_readers_that_stay,
+                                  test_an_interrupt_that_fails,
+                                  test_interrupts_at_the_end,
+                                  test_refusals,
+                                  test_half_a_line,
+                                  test_ends,
+                                  test_no_memory };
 
 int main(int argc, char **argv) { return run_or_carry(tests, SWX_COUNT(tests), argc, argv); }
