@@ -123,84 +123,6 @@ static void test_when(void)
     close_session(s);
 }
 
-static void run_raw(swx_session *s)
-{
-    static char text[20000];
-    size_t size = (size_t)snprintf(text, sizeof(text), "{\necho ");
-    memset(text + size, 'x', 12000);
-    snprintf(text + size + 12000, sizeof(text) - size - 12000, " | wc -c; printf 'a\tb'\n}\n");
-    swx_op op = operation(SWX_OP_RUN, text);
-    op.raw = op.runs = true;
-    complete(s, &op);
-    EXPECT(&op, SWX_END_DONE, 0, "12001\na\tb");
-}
-
-static void run_interrupted(swx_session *s)
-{
-    swx_op op = operation(SWX_OP_RUN, "echo begin; sleep 1000\n"), stop = operation(SWX_OP_INTERRUPT, "");
-    submit(s, &stop); /* nothing runs */
-    EXPECT(&stop, SWX_END_DONE, 0, "");
-    submit(s, &op);
-    wait_for_output(s, &op, 6);
-    CHECK(interrupt(s) == 130);
-    EXPECT(&op, SWX_END_DONE, 130, "begin\n\n");
-}
-
-static void run_with_input(swx_session *s)
-{
-    swx_op op = operation(SWX_OP_LINE, "read x; echo got $x\n");
-    swx_session_attach(s, true);
-    CHECK(swx_session_resize(s, 30, 100, NULL) == SWX_OK);
-    CHECK(swx_session_type(s, (const uint8_t *)"no\n", 3, now()) == SWX_EBUSY);
-    submit(s, &op);
-    rest(s, 20 * MS);
-    CHECK(swx_session_type(s, (const uint8_t *)"typed\n", 6, now()) == SWX_OK);
-    wait_for(s, &op);
-    EXPECT(&op, SWX_END_DONE, 0, "got typed\n");
-    swx_session_attach(s, false);
-    expect_run(s, "stty size; stty size < /dev/tty\n", 0, "30 100\n30 100\n");
-}
-
-/* The first command behind a rest, of each kind. */
-static void test_first_commands(void)
-{
-    size_t before = open_descriptors();
-    swx_session *s = open_session(1 << 20);
-    check_rest(s, before, 2);
-    expect_run(s, "{\necho one\ncat <<E\ntwo\nE\n}\n", 0, "one\ntwo\n");
-    check_rest(s, before, 2);
-    run_raw(s);
-    check_rest(s, before, 2);
-    run_interrupted(s);
-    check_rest(s, before, 2);
-    run_with_input(s);
-    check_rest(s, before, 2);
-    expect_run(s, "seq 20000 | tail -1; printf '\\e[6n'; (exit 2)\n", 2, "20000\n\033[6n");
-    check_rest(s, before, 2);
-    expect_run(s, "printf out; PS1='$ '; (exit 7)\n", 7, "out");
-    CHECK(swx_session_look(s).questions == 1);
-    check_rest(s, before, 2);
-    expect_run(s, "echo $?\n", 0, "7\n");
-    check_rest(s, before, 2);
-    expect_run(s, "stty -icanon; false\n", 1, "");
-    check_rest(s, before, 2);
-    expect_run(s, "stty | grep -c icanon; true\n", 0, "0\n"); /* it was put back */
-    check_rest(s, before, 2);
-    expect_run(s, "set -o emacs; false\n", 1, "\033[?2004h");
-    check_rest(s, before, 2);
-    expect_run(s, "echo 'a\tb'; set +o emacs\n", 0, "a\tb\n");
-    check_rest(s, before, 2);
-    expect_run(s, "exec 2>/dev/null\n", 0, "");
-    check_rest(s, before, 2);
-    expect_run(s, "echo quiet; (exit 2)\n", 2, "quiet\n");
-    check_rest(s, before, 2);
-    expect_run(s, "exec >/dev/null; echo none\n", 0, "");
-    check_rest(s, before, 2);
-    expect_run(s, "(exit 3)\n", 3, "");
-    close_session(s);
-    CHECK(open_descriptors() == before);
-}
-
 /* What goes on in the background is heard during a rest, and is nobody's output; the jobs that end are reported to
  * nobody. */
 static void test_jobs(void)
@@ -350,23 +272,6 @@ static void test_closing_without_descriptors(void)
     }
 }
 
-/* A shell that saves its history when it is told to end gets the time for that, as one that was not at rest. */
-static void test_closing(void)
-{
-    int said[2];
-    char line[96], text[16] = { 0 };
-    CHECK(pipe2(said, O_CLOEXEC) == 0);
-    swx_session *s = open_session(1 << 20);
-    snprintf(line, sizeof(line), "exec 9>/proc/%d/fd/%d; trap 'sleep 0.1; echo saved >&9' EXIT\n", (int)getpid(),
-             said[1]);
-    expect_run(s, line, 0, "");
-    close(said[1]);
-    send_to_rest(s);
-    close_session(s);
-    CHECK(read(said[0], text, sizeof(text)) == 6 && strcmp(text, "saved\n") == 0);
-    close(said[0]);
-}
-
 /* Nobody else may open it: it stays open. */
 static void test_exclusive(void)
 {
@@ -479,13 +384,11 @@ static void test_hangup(void)
 
 static const swx_test tests[] = { test_descriptors,
                                   test_when,
-                                  test_first_commands,
                                   test_jobs,
                                   test_death,
                                   test_death_that_nobody_saw,
                                   test_without_descriptors,
                                   test_closing_without_descriptors,
-                                  test_closing,
                                   test_exclusive,
                                   test_carried,
                                   test_hangup };

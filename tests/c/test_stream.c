@@ -1,6 +1,5 @@
-/* Streams whose reader is slow, stops, or goes away: nothing of the output is lost, and nobody else waits for that
- * reader. */
-#include "programs.h"
+/* Streams whose reader is slow: the ends of commands that are heard all the same.  All else of such readers is in
+ * tests/runtime/test_slow_reader.py. */
 #include "carried.h"
 
 #include <stdlib.h>
@@ -80,37 +79,6 @@ static void wait_until_back(swx_session *s)
 
 static void expect_works(swx_session *s) { expect_run(s, "echo works; (exit 3)\n", 3, "works\n"); }
 
-static void read_slowly(size_t limit, bool unproven)
-{
-    swx_session *s = open_configured(limit, unproven);
-    swx_op op = streamed("seq 400000; (exit 4)\n");
-    counted c = { 0 };
-    unsigned held = 0;
-    submit(s, &op);
-    for (int64_t until = now() + PATIENCE; op.end == SWX_END_NONE;) {
-        CHECK(now() < until);
-        turn(s, now() + MS);
-        held += !swx_session_wants_read(s);
-        if (op.end == SWX_END_NONE && !swx_session_wants_read(s)) {
-            take(s, &op, &c, 100000);
-        }
-    }
-    CHECK(op.end == SWX_END_DONE && op.code == 4 && held > 5);
-    CHECK(op.output.size <= (limit < LIMIT ? LIMIT : limit) && op.output.total == 2688895 && op.limit == limit);
-    take_all(s, &op, &c);
-    CHECK(c.next == 400000 && c.total == 2688895);
-    swx_buf_free(&op.output);
-    expect_run(s, "echo works; (exit 3)\n", 3, limit == 2 ? "w\n" : "works\n");
-    close_session(s);
-}
-
-static void test_a_slow_reader_gets_every_byte(void)
-{
-    read_slowly(LIMIT, false);
-    read_slowly(2, false); /* a limit that leaves no room at all is for the answer, not for the stream */
-    read_slowly(LIMIT, true);
-}
-
 /* The command is over, and what the terminal holds fits: nobody has to wait for the reader to learn that. */
 static void test_the_end_is_heard_while_held(void)
 {
@@ -128,122 +96,30 @@ static void test_the_end_is_heard_while_held(void)
     close_session(s);
 }
 
-static void test_deadline_while_held(void)
+/* It is over, but only the terminal knows: the deadline hears of it. */
+static void test_a_deadline_hears_the_end(void)
 {
-    for (int unproven = 0; unproven < 2; unproven++) {
-        swx_session *s = open_configured(LIMIT, unproven);
-        swx_op op = streamed("seq 100000000\n");
-        counted c = { 0 };
-        submit(s, &op);
-        wait_until_held(s);
-        op.deadline = now();
-        wait_for(s, &op);
-        CHECK(op.end == SWX_END_TIMEOUT);
-        take_all(s, &op, &c);
-        CHECK(c.next > 30000);
-        swx_buf_free(&op.output);
-        CHECK(swx_session_wants_read(s)); /* it runs for nobody now */
-        swx_op next = operation(SWX_OP_RUN, "echo never\n");
-        next.deadline = now() + 100 * MS;
-        complete(s, &next);
-        CHECK(!next.typed_out);
-        EXPECT(&next, SWX_END_TIMEOUT, 0, "");
-        for (int64_t limit = now() + PATIENCE; !swx_session_look(s).late; turn(s, limit)) {
-            CHECK(now() < limit);
-        }
-        interrupt(s);
-        expect_works(s);
-        /* It is over, but only the terminal knows: the deadline hears of it. */
-        op = streamed("seq 46500; (exit 4)\n");
-        c = (counted){ 0 };
-        submit(s, &op);
-        if (unproven) {
-            wait_until_held(s);
-            wait_until_back(s);
-            CHECK(op.end == SWX_END_NONE);
-            op.deadline = now();
-        }
-        wait_for(s, &op);
-        CHECK(op.end == SWX_END_DONE && op.code == 4);
-        take_all(s, &op, &c);
-        CHECK(c.next == 46500);
-        swx_buf_free(&op.output);
-        expect_works(s);
-        close_session(s);
-    }
-}
-
-static void test_interrupt_while_held(void)
-{
-    static const char *const lines[] = { "seq 100000000\n",
-                                         "trap 'echo; exit 5' INT; i=0; while :; do echo $((++i)); done\n",
-                                         "(trap '' INT; seq 100000000)\n" };
-    for (size_t i = 0; i < SWX_COUNT(lines); i++) {
-        bool dies = i == 1, ignores = i == 2;
-        swx_session *s = open_session(LIMIT);
-        swx_op op = streamed(lines[i]);
-        counted c = { 0 };
-        submit(s, &op);
-        wait_until_held(s);
-        swx_op stop = operation(SWX_OP_INTERRUPT, "");
-        stop.step = ignores ? 20 * MS : stop.step;
-        complete(s, &stop);
-        CHECK(op.end == (dies ? SWX_END_DIED : SWX_END_DONE));
-        CHECK(op.code == (dies ? 5 : ignores ? 137 : 130));
-        swx_buf_free(&stop.output);
-        if (!dies && !ignores) { /* what was on its way when the signal came is all there */
-            uint8_t *bytes = malloc(2 * LIMIT);
-            size_t size = 0, part;
-            CHECK(bytes);
-            while ((part = swx_session_take(s, &op, bytes + size, LIMIT, now()))) {
-                size += part;
-            }
-            while (size && (bytes[size - 1] < '0' || bytes[size - 1] > '9')) {
-                size--;
-            }
-            count_on(&c, bytes, size);
-            CHECK(c.total > LIMIT / 4);
-            free(bytes);
-        }
-        swx_buf_free(&op.output);
-        if (!dies) {
-            expect_works(s);
-        }
-        close_session(s);
-    }
-}
-
-static void test_given_up_while_held(void)
-{
-    swx_session *s = open_session(LIMIT);
-    swx_op op = streamed("seq 400000\n"), next = operation(SWX_OP_RUN, "echo next\n");
+    swx_session *s = open_configured(LIMIT, true);
+    swx_op op = streamed("seq 46500; (exit 4)\n");
     counted c = { 0 };
     submit(s, &op);
-    submit(s, &next);
     wait_until_held(s);
-    CHECK(next.end == SWX_END_NONE);
-    swx_session_cancel(s, &op); /* what it has left behind does not wait for a reader any more */
-    CHECK(op.end == SWX_END_CANCELLED && swx_session_wants_read(s));
+    wait_until_back(s);
+    CHECK(op.end == SWX_END_NONE);
+    op.deadline = now();
+    wait_for(s, &op);
+    CHECK(op.end == SWX_END_DONE && op.code == 4);
     take_all(s, &op, &c);
+    CHECK(c.next == 46500);
     swx_buf_free(&op.output);
-    wait_for(s, &next);
-    EXPECT(&next, SWX_END_DONE, 0, "next\n");
-    CHECK(swx_session_look(s).late + c.total == 2688895);
+    expect_works(s);
     close_session(s);
 }
 
-static void test_ends_while_held(void)
+static void test_the_shell_is_killed_while_held(void)
 {
     swx_session *s = open_session(LIMIT);
-    swx_op op = streamed("seq 100000000\n");
-    submit(s, &op);
-    wait_until_held(s);
-    close_session(s);
-    CHECK(op.end == SWX_END_CLOSED);
-    swx_buf_free(&op.output);
-
-    s = open_session(LIMIT);
-    op = streamed("trap '' HUP; seq 100000000\n");
+    swx_op op = streamed("trap '' HUP; seq 100000000\n");
     counted c = { 0 };
     submit(s, &op);
     wait_until_held(s);
@@ -254,60 +130,29 @@ static void test_ends_while_held(void)
     CHECK(c.total > LIMIT / 4); /* without a gap, though it goes on printing */
     swx_buf_free(&op.output);
     close_session(s);
-
-    s = open_session(LIMIT);
-    op = streamed("seq 100000000\n");
-    submit(s, &op);
-    wait_until_held(s);
-    swx_session_free(s);
 }
 
-/* A program that nobody hears is not silent. */
-static void test_silence_is_not_what_is_not_heard(void)
+static void test_interrupt_while_held(void)
 {
-    swx_session *s = open_session(LIMIT);
-    swx_op op = streamed("seq 400000; sleep 100\n");
-    counted c = { 0 };
-    submit(s, &op);
-    wait_until_held(s);
-    op.quiet = 1000 * MS;
-    rest(s, 1500 * MS);
-    CHECK(op.end == SWX_END_NONE);
-    for (int64_t until = now() + PATIENCE; c.next < 400000 && op.end == SWX_END_NONE;) {
-        CHECK(now() < until);
-        take_all(s, &op, &c);
-        turn(s, now() + MS);
+    static const struct {
+        const char *line;
+        swx_end end;
+        int code;
+    } cases[] = { { "seq 100000000\n", SWX_END_DONE, 130 },
+                  { "trap 'echo; exit 5' INT; i=0; while :; do echo $((++i)); done\n", SWX_END_DIED, 5 },
+                  { "(trap '' INT; seq 100000000)\n", SWX_END_DONE, 137 } };
+    for (size_t i = 0; i < SWX_COUNT(cases); i++) {
+        swx_session *s = open_session(LIMIT);
+        swx_op op = streamed(cases[i].line), stop = operation(SWX_OP_INTERRUPT, "");
+        submit(s, &op);
+        wait_until_held(s);
+        stop.step = cases[i].code == 137 ? 20 * MS : stop.step;
+        complete(s, &stop);
+        swx_buf_free(&stop.output);
+        CHECK(op.end == cases[i].end && op.code == cases[i].code);
+        swx_buf_free(&op.output);
+        close_session(s);
     }
-    CHECK(op.end == SWX_END_NONE);
-    wait_for(s, &op);
-    CHECK(op.end == SWX_END_QUIET && c.next == 400000);
-    swx_buf_free(&op.output);
-    interrupt(s);
-    expect_works(s);
-    close_session(s);
-}
-
-static void test_a_pattern_behind_what_is_held(void)
-{
-    swx_match *match = pattern("399999\n");
-    swx_session *s = open_session(LIMIT);
-    swx_op op = streamed("seq 400000; sleep 100\n");
-    counted c = { 0 };
-    op.match = match;
-    submit(s, &op);
-    wait_until_held(s);
-    for (int64_t until = now() + PATIENCE; op.end == SWX_END_NONE;) {
-        CHECK(now() < until);
-        take(s, &op, &c, 200000);
-        turn(s, now() + MS);
-    }
-    take_all(s, &op, &c);
-    CHECK(op.end == SWX_END_MATCHED && c.next == 399998);
-    swx_buf_free(&op.output);
-    interrupt(s);
-    expect_works(s);
-    close_session(s);
-    swx_match_free(match);
 }
 
 /* Who waits for the end of what runs does not wait for its reader. */
@@ -322,16 +167,14 @@ static void test_a_wait_for_the_end(void)
     wait_for(s, &wait);
     CHECK(op.end == SWX_END_DONE && op.code == 4);
     EXPECT(&wait, SWX_END_DONE, 4, "");
-    uint8_t *bytes = malloc(2 * LIMIT);
+    static uint8_t bytes[2 * LIMIT];
     size_t size = 0, part;
-    CHECK(bytes);
     while ((part = swx_session_take(s, &op, bytes + size, 100000, now()))) {
         size += part;
     }
     /* it is told what it misses */
     CHECK(size < 2 * LIMIT && memmem(bytes, size, "bytes of output were dropped here", 33));
     CHECK(size > 8 && memcmp(bytes + size - 8, "\n400000\n", 8) == 0);
-    free(bytes);
     swx_buf_free(&op.output);
     expect_works(s);
     close_session(s);
@@ -389,25 +232,14 @@ static void test_behind_a_carrier(void)
     take_all(s, &op, &c);
     CHECK(op.end == SWX_END_DONE && op.code == 4 && c.next == 400000);
     swx_buf_free(&op.output);
-    op = streamed("seq 100000000\n");
-    c = (counted){ 0 };
-    submit(s, &op);
-    wait_until_held(s);
-    interrupt(s);
-    CHECK(op.end == SWX_END_DONE && op.code == 130);
-    swx_buf_free(&op.output);
     expect_works(s);
     close_session(s);
 }
 
-static const swx_test tests[] = { test_a_slow_reader_gets_every_byte,
-                                  test_the_end_is_heard_while_held,
-                                  test_deadline_while_held,
+static const swx_test tests[] = { test_the_end_is_heard_while_held,
+                                  test_a_deadline_hears_the_end,
+                                  test_the_shell_is_killed_while_held,
                                   test_interrupt_while_held,
-                                  test_given_up_while_held,
-                                  test_ends_while_held,
-                                  test_silence_is_not_what_is_not_heard,
-                                  test_a_pattern_behind_what_is_held,
                                   test_a_wait_for_the_end,
                                   test_a_notice_that_was_taken,
                                   test_behind_a_carrier };
