@@ -70,6 +70,10 @@ def test_the_session_lends_its_state_and_is_as_it_was_afterwards(person: Person,
 
 
 def test_interrupts_and_jobs(person: Person) -> None:
+    person.keys(b"yes\r")
+    person.until(rb"y\r\ny\r\n")
+    person.keys(b"\x03")
+    person.until(PROMPT)
     person.begin("sleep 1000")
     person.keys(b"\x03")
     person.until(PROMPT)
@@ -81,14 +85,6 @@ def test_interrupts_and_jobs(person: Person) -> None:
     person.until(rb"cat")
     person.keys(b"heard\r")
     person.until(rb"heard\r\nheard\r\n")  # the second time by cat: it has the terminal
-    person.keys(b"\x03")
-    person.until(PROMPT)
-    leave(person)
-
-
-def test_an_interrupt_ends_a_flood(person: Person) -> None:
-    person.keys(b"yes\r")
-    person.until(rb"y\r\ny\r\n")
     person.keys(b"\x03")
     person.until(PROMPT)
     leave(person)

@@ -91,12 +91,6 @@ def cpu_in(seconds: float) -> float:
     return time.process_time() - start
 
 
-@pytest.mark.idle
-def test_a_rest_takes_no_processor_time(shells: SimpleNamespace) -> None:
-    shells.used.await_rest()
-    assert cpu_in(0.2) < 0.05
-
-
 def test_a_command_behind_a_rest(shells: SimpleNamespace, gate: Gate) -> None:
     """It is right, the next one too, and then the session rests again."""
     shell = shells.used

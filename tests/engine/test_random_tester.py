@@ -1,4 +1,4 @@
-"""The random tester: its model alone, what it takes for wrong, and its minimiser."""
+"""The random tester: what it takes for wrong, and its minimiser."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from swerex_c.runtime.local import LocalRuntime
 from tests.engine import random_model
-from tests.engine.random_model import MAKERS, Model, Operation, Step, operations, plan
+from tests.engine.random_model import MAKERS, Model, Operation, Step, plan
 from tests.engine.random_tester import Finding, Run, Search
 
 WANTED = argparse.Namespace(seed=1, seconds=60.0, sessions=1, closed=False, place="")
@@ -18,19 +18,6 @@ WANTED = argparse.Namespace(seed=1, seconds=60.0, sessions=1, closed=False, plac
 
 def steps(history: list[Operation]) -> list[Step]:
     return plan(Model(), history, lambda _steps: False)
-
-
-def test_a_seed_makes_one_history() -> None:
-    first, second = (operations(random.Random("1 2"), 200) for _ in range(2))
-    assert first == second
-    assert steps(first) == steps(second)
-    assert len(steps(first)) > 20
-    assert first != operations(random.Random("1 3"), 200)
-
-
-def test_every_operation_is_done_in_some_state() -> None:
-    done = {each.name for number in range(60) for each in operations(random.Random(number), 40)}
-    assert done == set(MAKERS)
 
 
 @pytest.fixture

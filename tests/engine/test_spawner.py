@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 import pytest
@@ -13,118 +14,115 @@ from swerex_c import _core
 from swerex_c.engine import spawner
 from swerex_c.engine.completions import current_completions
 from swerex_c.exceptions import RuntimeClosedError
-from swerex_c.runtime.abstract import BashAction, CloseBashSessionRequest, Command, CreateBashSessionRequest
+from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
 from tests.support.slow_start import Slow
 from tests.support.wait import DEADLINE, settle, until_async
 
+Replace = Callable[..., Slow]
 
-async def test_programs_that_start_at_once_leave_the_loop_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = LocalRuntime()
-    slow = Slow(_core.Process)
-    monkeypatch.setattr(_core, "Process", slow)
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Replace:
+    """Replace a class of the core by one whose start is slow: `slow("Process")`."""
+
+    def replace(name: str, waits: bool = True) -> Slow:
+        stand_in = Slow(getattr(_core, name), waits)
+        monkeypatch.setattr(_core, name, stand_in)
+        return stand_in
+
+    return replace
+
+
+@pytest.fixture
+async def runtime() -> AsyncIterator[LocalRuntime]:
+    async with LocalRuntime() as runtime:
+        yield runtime
+
+
+async def test_programs_that_start_at_once_leave_the_loop_alone(runtime: LocalRuntime, slow: Replace) -> None:
+    starts = slow("Process")
     with spawner.used():
         done = asyncio.gather(*(runtime.execute(Command(command=["echo", str(i)])) for i in range(4)))
-        await slow.begun()
-        slow.go_on.set()
-        await done
-    assert [answer.stdout for answer in await done] == [f"{i}\n" for i in range(4)]
-    assert threading.get_ident() not in slow.threads
-    await runtime.close()
+        await starts.begun()
+        starts.go_on.set()
+        assert [answer.stdout for answer in await done] == [f"{i}\n" for i in range(4)]
+    assert threading.get_ident() not in starts.threads
 
 
-async def test_who_is_alone_starts_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = LocalRuntime()
-    slow = Slow(_core.Process, waits=False)
-    monkeypatch.setattr(_core, "Process", slow)
+async def test_a_program_that_starts_alone_starts_here(runtime: LocalRuntime, slow: Replace) -> None:
+    starts = slow("Process", waits=False)
     for _ in range(2):
         assert (await runtime.execute(Command(command=["true"]))).exit_code == 0
-    assert slow.threads == [threading.get_ident()] * 2
-    await runtime.close()
+    assert starts.threads == [threading.get_ident()] * 2
 
 
-async def test_a_program_beside_a_session_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = LocalRuntime()
+async def test_a_program_beside_a_session_that_waits(runtime: LocalRuntime, slow: Replace) -> None:
     await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
     waits = asyncio.ensure_future(runtime.run_in_session(BashAction(command="read line; echo end", timeout=DEADLINE)))
     await until_async(lambda: current_completions().pending)
-    slow = Slow(_core.Process)
-    monkeypatch.setattr(_core, "Process", slow)
+    starts = slow("Process")
     done = asyncio.ensure_future(runtime.execute(Command(command=["true"])))
-    await slow.begun()
-    slow.go_on.set()
+    await starts.begun()
+    starts.go_on.set()
     assert (await done).exit_code == 0
     waits.cancel()
-    assert threading.get_ident() not in slow.threads
-    await runtime.close()
+    assert threading.get_ident() not in starts.threads
 
 
-async def test_shells_that_start_at_once_leave_the_loop_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = LocalRuntime()
-    slow = Slow(_core.Session)
-    monkeypatch.setattr(_core, "Session", slow)
+async def test_shells_that_start_at_once_leave_the_loop_alone(runtime: LocalRuntime, slow: Replace) -> None:
+    starts = slow("Session")
+    requests = [CreateBashSessionRequest(session=f"s{i}", startup_timeout=DEADLINE) for i in range(4)]
     with spawner.used():
-        done = asyncio.gather(
-            *(runtime.create_session(CreateBashSessionRequest(session=f"s{i}", startup_timeout=60)) for i in range(4))
-        )
-        await slow.begun()
-        slow.go_on.set()
+        done = asyncio.gather(*map(runtime.create_session, requests))
+        await starts.begun()
+        starts.go_on.set()
         await done
-    assert threading.get_ident() not in slow.threads
+    assert threading.get_ident() not in starts.threads
     for i in range(4):
         assert (await runtime.run_in_session(BashAction(command=f"echo {i}", session=f"s{i}"))).output == f"{i}\n"
-        await runtime.close_session(CloseBashSessionRequest(session=f"s{i}"))
-    await runtime.close()
 
 
-async def test_a_caller_that_gives_up_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_caller_that_gives_up_leaves_nothing(runtime: LocalRuntime, slow: Replace) -> None:
     """Whether its start was under way or still waited for its turn."""
-    runtime = LocalRuntime()
-    slow = Slow(_core.Process)
-    monkeypatch.setattr(_core, "Process", slow)
+    starts = slow("Process")
     with spawner.used():
         calls = [asyncio.ensure_future(runtime.execute(Command(command=["sleep", "1000"]))) for _ in range(3)]
-        await slow.begun()
+        await starts.begun()
         for call in calls:
             call.cancel()
         await settle()
-        slow.go_on.set()
+        starts.go_on.set()
         assert all(isinstance(e, asyncio.CancelledError) for e in await asyncio.gather(*calls, return_exceptions=True))
-    assert len(slow.threads) == 1, "those that waited were not started"
+    assert len(starts.threads) == 1, "those that waited were not started"
     assert len(runtime._processes) == 0
     assert not current_completions().programs
-    await runtime.close()
 
 
-async def test_a_shell_whose_caller_gives_up_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime, first = LocalRuntime(), LocalRuntime()
-    await first.create_session(CreateBashSessionRequest(startup_timeout=60))  # opens what the loop and the core keep
-    slow = Slow(_core.Session)
-    monkeypatch.setattr(_core, "Session", slow)
+async def test_a_shell_whose_caller_gives_up_is_ended(runtime: LocalRuntime, slow: Replace) -> None:
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))  # opens what the loop and the core keep
+    starts = slow("Session")
     before = len(os.listdir("/proc/self/fd"))
+    request = CreateBashSessionRequest(session="given up", startup_timeout=DEADLINE)
     with spawner.used():
-        made = asyncio.ensure_future(runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE)))
-        await slow.begun()
+        made = asyncio.ensure_future(runtime.create_session(request))
+        await starts.begun()
         made.cancel()
-        slow.go_on.set()
+        starts.go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await made
-    assert not runtime.sessions
-    await runtime.close()
+    assert list(runtime.sessions) == ["default"]
     await until_async(lambda: len(os.listdir("/proc/self/fd")) <= before)
-    await first.close()
 
 
-async def test_a_runtime_that_is_closed_meanwhile_ends_what_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = LocalRuntime()
-    slow = Slow(_core.Process)
-    monkeypatch.setattr(_core, "Process", slow)
+async def test_a_runtime_that_is_closed_meanwhile_ends_what_starts(runtime: LocalRuntime, slow: Replace) -> None:
+    starts = slow("Process")
     with spawner.used():
         call = asyncio.ensure_future(runtime.execute(Command(command=["sleep", "1000"])))
-        await slow.begun()
+        await starts.begun()
         closing = asyncio.ensure_future(runtime.close())
         await settle()
-        slow.go_on.set()
+        starts.go_on.set()
         await asyncio.wait_for(closing, DEADLINE)
         with pytest.raises(RuntimeClosedError):
             await asyncio.wait_for(call, DEADLINE)

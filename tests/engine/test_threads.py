@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import statistics
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -20,7 +18,7 @@ from swerex_c.runtime.local import LocalRuntime
 from tests.support.harness import few_descriptors
 from tests.support.original import our_environment
 from tests.support.session import Gate
-from tests.support.wait import DEADLINE, until
+from tests.support.wait import until
 
 SMALL_STACK = """if True:
     import asyncio, threading

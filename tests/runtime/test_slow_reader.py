@@ -82,14 +82,18 @@ async def begin(runtime: LocalRuntime, command: str = ENDLESS, **more: Any) -> A
     return stream
 
 
-async def test_every_byte_comes(runtime: LocalRuntime) -> None:
-    action = BashAction(command=COUNT, check="silent", timeout=DEADLINE)
-    text, last = await read(runtime.stream_in_session(action), slow=True)
-    assert text == expected(NUMBERS)
-    assert last.exit_code == 4
-    assert last.output_dropped == len(text) - LIMIT  # that is what the answer keeps
-    assert last.output.startswith("1\n2\n") and last.output.endswith(f"\n{NUMBERS}\n")
-    await works(runtime)
+@pytest.mark.parametrize("limit", [LIMIT, pytest.param(1024, marks=pytest.mark.slow)])
+async def test_every_byte_comes(limit: int) -> None:
+    """The limit is for the answer."""
+    async with LocalRuntime(output_limit=limit) as runtime:
+        await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
+        action = BashAction(command=COUNT, check="silent", timeout=DEADLINE)
+        text, last = await read(runtime.stream_in_session(action), slow=True)
+        assert text == expected(NUMBERS)
+        assert last.exit_code == 4
+        assert last.output_dropped == len(text) - limit and len(last.output) < limit + 100
+        assert last.output.startswith("1\n2\n") and last.output.endswith(f"\n{NUMBERS}\n")
+        await works(runtime)
 
 
 @pytest.mark.slow
@@ -101,17 +105,6 @@ async def test_a_loop_that_stands_still(runtime: LocalRuntime) -> None:
                 until(writer_waits)  # the core goes on without this thread
             text += piece
     assert text == expected(NUMBERS)
-
-
-@pytest.mark.slow
-async def test_limits_are_for_the_answer(runtime: LocalRuntime) -> None:
-    small = LocalRuntime(output_limit=1024)
-    await small.create_session(CreateBashSessionRequest(startup_timeout=60))
-    stream = small.stream_in_session(BashAction(command=COUNT, check="silent", timeout=DEADLINE))
-    text, last = await read(stream, slow=True)
-    assert text == expected(NUMBERS)
-    assert len(last.output) < 1100 and last.output_dropped == len(text) - 1024
-    await small.close()
 
 
 def grown() -> int:
@@ -154,20 +147,21 @@ async def test_its_timeout_holds(runtime: LocalRuntime) -> None:
     await works(runtime)
 
 
-async def test_an_interrupt_comes_through(runtime: LocalRuntime) -> None:
-    stream = await begin(runtime)
-    await runtime.run_in_session(BashInterruptAction(timeout=DEADLINE))
+@pytest.mark.parametrize(
+    ("command", "limits", "code"),
+    [
+        (ENDLESS, {"timeout": DEADLINE}, 130),
+        pytest.param("(trap '' INT; yes)", {"timeout": 0.05, "n_retry": 2}, 137, marks=pytest.mark.slow),
+    ],
+    ids=["", "what ignores it is killed"],
+)
+async def test_an_interrupt_comes_through(
+    runtime: LocalRuntime, command: str, limits: dict[str, Any], code: int
+) -> None:
+    stream = await begin(runtime, command)
+    await runtime.run_in_session(BashInterruptAction(**limits))
     _, last = await read(stream)
-    assert last.exit_code == 130
-    await works(runtime)
-
-
-@pytest.mark.slow
-async def test_what_ignores_interrupts_is_killed(runtime: LocalRuntime) -> None:
-    stream = await begin(runtime, "(trap '' INT; yes)")
-    await runtime.run_in_session(BashInterruptAction(timeout=0.05, n_retry=2))
-    _, last = await read(stream)
-    assert last.exit_code == 137
+    assert last.exit_code == code
     await works(runtime)
 
 
@@ -188,19 +182,16 @@ async def never_goes_on(stream: AsyncIterator[Any]) -> None:
 @pytest.mark.parametrize("how", ["closed", "cancelled", "forgotten"])
 async def test_a_reader_that_goes_away(runtime: LocalRuntime, how: str) -> None:
     """What it has left behind runs to its end, and the next command comes after that."""
-    stream: Any = None
-    if how in ("closed", "forgotten"):
-        stream = await begin(runtime, COUNT)
-        if how == "closed":
-            await stream.aclose()
-        stream = None
-        gc.collect()
-    else:
-        reader = asyncio.ensure_future(never_goes_on(await begin(runtime, COUNT)))
+    stream: Any = await begin(runtime, COUNT)
+    if how == "closed":
+        await stream.aclose()
+    elif how == "cancelled":
+        reader = asyncio.ensure_future(never_goes_on(stream))
         await settle()
         reader.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await reader
+        await asyncio.wait([reader])
+    del stream
+    gc.collect()
     await works(runtime)
 
 
