@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -137,13 +136,9 @@ def test_a_job_is_reported_before_a_start_that_cannot_be_hidden(
     job = sh.out("echo $!").strip()
     (tmp_path / "end").touch()
     until(lambda: not Path("/proc", job).exists(), "the shell has not collected the job")
-
-    async def stream() -> list[Any]:
-        return [piece async for piece in sh.aio.stream_in_session(sh.action(command))]
-
     if streams:
-        *pieces, seen = sh.wait(stream())
-        assert ("".join(pieces), seen.output) == ("a\nb\n", "a\nb\n")
+        text, seen = sh.stream(command)
+        assert (text, seen.output) == ("a\nb\n", "a\nb\n")
     else:
         sh.gives(command, "a\nb\n")
 

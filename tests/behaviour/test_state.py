@@ -11,17 +11,15 @@ import pytest
 
 from swerex_c.exceptions import SwerexException
 from tests.support.harness import no_signals
-from tests.support.session import Shell
+from tests.support.session import Shell, Steps
 from tests.support.wait import quicker_than, until
-
-Steps = list[tuple[str, str | None, int | None]]
-"""Commands, each with its output and its exit code (None: any). TMP is a directory of the test's own."""
 
 _LONG, _CONTROL = "x" * 6000, "'\x03\x1b'"  # which a terminal cannot carry
 _NO_DIRECTORY = "bash: cd: /nonexistent-x: No such file or directory\n"
 _SHADOWED = "echo printf eval source builtin command export set trap stty : true"
-_GOES_ON: Steps = [("echo a\necho b", "a\nb\n", 0), ("echo hi; (exit 3)", "hi\n", 3)]
+_GOES_ON = [("echo a\necho b", "a\nb\n", 0), ("echo hi; (exit 3)", "hi\n", 3)]
 
+# TMP is a directory of the test's own.
 STEPS: dict[str, Steps] = {
     # At a terminal an empty line or a comment leaves `$?` alone; the observation of it is 0 all the same.
     "nothing keeps the status": [
@@ -267,10 +265,7 @@ STEPS: dict[str, Steps] = {
 
 @pytest.mark.parametrize("name", STEPS)
 def test_steps(sh: Shell, tmp_path: Path, name: str) -> None:
-    for command, output, code in STEPS[name]:
-        seen = sh.run(command.replace("TMP", str(tmp_path)))
-        assert output is None or seen.output == output, (command[:200], seen)
-        assert code is None or seen.exit_code == code, (command[:200], seen)
+    sh.take([(command.replace("TMP", str(tmp_path)), output, code) for command, output, code in STEPS[name]])
 
 
 def test_trace_of_a_command_that_cannot_be_typed(sh: Shell) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from swerex_c.exceptions import BashIncorrectSyntaxError, SessionLostSyncError, SwerexException
-from tests.support.session import Gate, Shell
+from tests.support.session import Gate, Shell, Steps
 from tests.support.wait import until
 
 TYPED = [
@@ -99,7 +99,7 @@ def test_typed(sh: Shell, command: str, output: str | None) -> None:
         assert seen.output == output
 
 
-STEPS: dict[str, list[tuple[str, str, int]]] = {
+STEPS: dict[str, Steps] = {
     "extglob from the line before": [
         ("shopt -s extglob", "", 0),
         ("[[ aab == +(a)b ]] && x=foobar; echo ${x/+(o)/0}", "f0bar\n", 0),
@@ -116,14 +116,20 @@ STEPS: dict[str, list[tuple[str, str, int]]] = {
     ],
     # Aliases may carry half of a construct; no check in advance may refuse what bash takes.
     "alias that opens a group": [("alias begin='{' end='}'", "", 0), ("begin echo a; end", "a\n", 0)],
+    # A last backslash is an argument, as in `bash -c`: also where what is before it looks like a here-document, or is.
+    **{
+        f"a last backslash behind {text!r}": [(f"{text}\necho end \\", f"{output}end \\\n", 0), ("echo $?", "0\n", 0)]
+        for text, output in {
+            "cat <<< a\\\nb": "ab\n", "# <<E": "", "echo '<<E'": "<<E\n", "cat <<E\na\nE": "a\n", "((1<<2))": ""
+        }.items()
+    },
     "a line that history would expand": [(" echo a", "a\n", 0), ("^a^b", "bash: ^a^b: command not found\n", 127)],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_typed_one_after_the_other(sh: Shell, name: str) -> None:
-    for command, output, code in STEPS[name]:
-        sh.gives(command, output, code)
+    sh.take(STEPS[name])
 
 
 def test_second_line_is_not_stdin_of_the_first(sh: Shell) -> None:
@@ -205,22 +211,6 @@ def test_syntax_error_is_told_and_nothing_ran(sh: Shell, tmp_path: Path, command
     assert "while checking bash command \n" in told
     assert "\n---- Stderr ----\n" in told and "\n---- Stdout ----\n" in told
     sh.gives("echo ${PIPESTATUS[@]}", "1 0 3\n")
-
-
-@pytest.mark.parametrize(
-    "text, output",
-    [
-        ("cat <<< a\\\nb\necho end \\", "ab\nend \\\n"),
-        ("# <<E\necho end \\", "end \\\n"),
-        ("echo '<<E'\necho end \\", "<<E\nend \\\n"),
-        ("cat <<E\na\nE\necho end \\", "a\nend \\\n"),
-        ("((1<<2)); echo end \\", "end \\\n"),
-    ],
-)
-def test_a_last_backslash_behind_what_looks_like_a_here_document(sh: Shell, text: str, output: str) -> None:
-    """As in `bash -c`."""
-    sh.gives(text, output)
-    sh.gives("echo $?", "0\n")
 
 
 @pytest.mark.parametrize("before", ["", "true\n", "cat <<E\na\nE\n"])

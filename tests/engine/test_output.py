@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.core_sessions import ended, opened
+from swerex_c.runtime.local import LocalRuntime
+from tests.support.session import Shell
 
 LONG = 300_000
 
@@ -23,22 +24,18 @@ PIECES = {
 
 
 @pytest.mark.parametrize("kind", PIECES)
-async def test_a_long_text_is_that_of_its_pieces(tmp_path: Path, kind: str) -> None:
-    runtime, core = await opened()
+def test_a_long_text_is_that_of_its_pieces(sh: Shell, tmp_path: Path, kind: str) -> None:
     number = LONG // len(PIECES[kind])
     (tmp_path / "long").write_bytes(PIECES[kind] * number)
     (tmp_path / "short").write_bytes(PIECES[kind])
-    piece = (await ended(core, f"cat {tmp_path}/short")).output
+    piece = sh.out(f"cat {tmp_path}/short")
     assert piece or kind == "escapes alone"
-    assert (await ended(core, f"cat {tmp_path}/long")).output == piece * number
-    assert (await ended(core, f"cat {tmp_path}/long; printf 'ä'")).output == piece * number + "ä"
-    await runtime.close()
+    sh.gives(f"cat {tmp_path}/long", piece * number)
+    sh.gives(f"cat {tmp_path}/long; printf 'ä'", piece * number + "ä")
 
 
-async def test_a_dropped_middle() -> None:
-    runtime, core = await opened(output_limit=LONG)
-    operation = await ended(core, "seq 100000")
-    text = operation.output
-    assert f"\n[... {operation.dropped} bytes of output were dropped here ...]\n" in text
+def test_a_dropped_middle(shells: type[Shell]) -> None:
+    seen = shells(aio=LocalRuntime(output_limit=LONG)).run("seq 100000")
+    text = seen.output
+    assert f"\n[... {seen.output_dropped} bytes of output were dropped here ...]\n" in text
     assert len(text) - text.count("[") * (text.index("]") - text.index("[") + 3) == LONG
-    await runtime.close()

@@ -6,7 +6,6 @@ import asyncio
 import random
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,14 +16,6 @@ from tests.support.session import Shell
 from tests.support.wait import DEADLINE, quicker_than
 
 # ---- refused
-
-
-def collect(sh: Shell, command: str, **more: Any) -> None:
-    async def read() -> None:
-        async for _ in sh.aio.stream_in_session(sh.action(command, **more)):
-            pass
-
-    sh.wait(read())
 
 
 REFUSED = ["(", "(?P<x", "*", "", "x*", "(|a){60}b|", "a|", "(x{1000}){1000}", "[", "a" * 300_000, r"a(?!b)"]
@@ -38,7 +29,7 @@ def test_others_are_refused_before_anything_is_sent(sh: Shell, bad: str, kind: s
         if kind == "interrupt":
             sh.interrupt(expect=expect)
         elif kind == "stream":
-            collect(sh, "sent=yes", expect=expect)
+            sh.stream("sent=yes", expect=expect)
         else:
             sh.run("sent=yes", expect=expect, is_interactive_command=kind == "interactive")
     assert len(str(caught.value)) < 2000

@@ -186,12 +186,7 @@ def test_a_program_and_its_prompts(sh: Shell) -> None:
 
 
 def test_a_stream(sh: Shell) -> None:
-    async def read() -> tuple[str, Any]:
-        *pieces, last = [item async for item in sh.aio.stream_in_session(action)]
-        return "".join(pieces), last
-
-    action = sh.action("seq 100000; printf 'xx'; sleep 1000", expect=[r"(x)\1"])
-    text, last = sh.wait(read())
+    text, last = sh.stream("seq 100000; printf 'xx'; sleep 1000", expect=[r"(x)\1"])
     assert last.output == "".join(f"{number}\n" for number in range(1, 100_001))
     assert text.startswith(last.output[:-20])
     sh.interrupt()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -13,62 +11,34 @@ from tests.support.session import Gate, Shell
 from tests.support.wait import DEADLINE
 
 
-def collect(
-    sh: Shell, command: str, timeout: float | None = DEADLINE, *, hear: Callable[[str], None] | None = None, **more: Any
-) -> tuple[list[str], Any]:
-    """The chunks and the observation; `hear` is called with all that has come when there is more."""
-
-    async def read() -> tuple[list[str], Any]:
-        chunks: list[str] = []
-        last: Any = None
-        async for item in sh.aio.stream_in_session(sh.action(command, timeout, **more)):
-            assert last is None, "something came after the observation"
-            if isinstance(item, str):
-                assert item
-                chunks.append(item)
-                if hear:
-                    hear("".join(chunks))
-            else:
-                last = item
-        return chunks, last
-
-    return sh.wait(read())
-
-
 def test_characters_and_sequences_are_whole(sh: Shell) -> None:
     """Nothing is cut: no half character, no half escape sequence, no piece of a mark."""
     text = "ä漢🦊\\x1b[31mred\\x1b]0;title\\x07.\\n"
     program = f"import os, time\nfor b in '{text}'.encode():\n  os.write(1, bytes([b])); time.sleep(0.003)\n"
-    chunks, last = collect(sh, f'python3 -c "{program}"')
-    assert "".join(chunks) == "ä漢🦊red.\n"
-    assert not any("\x1b" in chunk or "\\x" in chunk for chunk in chunks)
+    pieces: list[str] = []
+    text, last = sh.stream(f'python3 -c "{program}"', hear=pieces.append)
+    assert text == "ä漢🦊red.\n"
+    assert not any("\x1b" in piece or "\\x" in piece for piece in pieces)
     assert last.exit_code == 0
 
 
-def test_timeout_comes_after_the_chunks(sh: Shell) -> None:
-    timeout, chunks = 0.3, [""]
-    while "".join(chunks) != "one\n":
-        assert chunks == [""] and timeout < DEADLINE
+def test_timeout_comes_after_the_pieces(sh: Shell) -> None:
+    timeout, pieces = 0.3, [""]
+    while "".join(pieces) != "one\n":
+        assert pieces == [""] and timeout < DEADLINE
         with pytest.raises(CommandTimeoutError) as caught:
-            collect(sh, "echo one; sleep 1000", timeout, hear=lambda text: chunks.append(text[len("".join(chunks)) :]))
-        assert caught.value.output == "".join(chunks)
+            sh.stream("echo one; sleep 1000", timeout, hear=pieces.append)
+        assert caught.value.output == "".join(pieces)
         sh.interrupt()
         timeout *= 2
 
 
 def test_the_end_of_the_shell(sh: Shell) -> None:
     sh.ended = True
-    chunks, last = collect(sh, "echo bye; exit 6")
-    assert "".join(chunks).startswith("bye\n")
+    text, last = sh.stream("echo bye; exit 6")
+    assert text.startswith("bye\n")
     assert last.exit_code == 6
     assert last.failure_reason
-
-
-def test_expect_ends_the_stream(sh: Shell) -> None:
-    chunks, last = collect(sh, "echo one; echo ready; sleep 1000", expect=["ready"])
-    assert "".join(chunks).startswith("one\n")
-    assert last.expect_string == "ready"
-    sh.interrupt()
 
 
 def test_the_pieces_are_the_output(sh: Shell) -> None:
@@ -84,18 +54,17 @@ def test_the_pieces_are_the_output(sh: Shell) -> None:
         "yes '[1]+  Done                    x' | head -n 200000",
     ):
         sh.run("sleep 0.05 &")
-        chunks, last = collect(sh, command)
-        assert "".join(chunks) == last.output, command
+        text, last = sh.stream(command)
+        assert text == last.output, command
         assert "sleep 0.05" not in last.output or "yes" in command, command
         sh.run("wait")
 
 
 def test_only_what_may_be_a_notice_waits(sh: Shell, gate: Gate) -> None:
     sh.run("sleep 1000 &")
-    first = "[ 10%] one\n"
     command = f"echo '[ 10%] one'; {gate.pass_}; echo two"
-    chunks, last = collect(sh, command, hear=lambda text: gate.open() if text == first else None)
-    assert "".join(chunks) == last.output == "[ 10%] one\ntwo\n"
+    text, last = sh.stream(command, hear=lambda piece: gate.open() if piece.endswith("one\n") else None)
+    assert text == last.output == "[ 10%] one\ntwo\n"
     sh.run("kill %1")
 
 

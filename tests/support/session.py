@@ -10,7 +10,7 @@ import asyncio
 import os
 import re
 import uuid
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +34,10 @@ def make_runtime() -> Any:
 
         return runtime_in(PLACE)
     return LocalRuntime()
+
+
+Steps = Sequence[tuple[str, str | None, int | None]]
+"""Commands, each with its output and its exit code (None: any)."""
 
 
 class Shell:
@@ -83,12 +87,35 @@ class Shell:
         assert seen.exit_code == 0, f"{command!r} gave {seen!r}"
         return seen.output
 
-    def gives(self, command: str, output: str, exit_code: int = 0, timeout: float | None = DEADLINE) -> None:
-        """Assert exactly this output and exit code."""
+    def gives(
+        self, command: str, output: str | None, exit_code: int | None = 0, timeout: float | None = DEADLINE
+    ) -> None:
+        """Assert exactly this output and exit code; None: any."""
         seen = self.run(command, timeout)
-        if (seen.output, seen.exit_code) != (output, exit_code):
-            gave, wanted = (seen.output[-2000:], seen.exit_code), (output[-2000:], exit_code)
+        if output not in (None, seen.output) or exit_code not in (None, seen.exit_code):
+            gave, wanted = (seen.output[-2000:], seen.exit_code), (output and output[-2000:], exit_code)
             raise WrongAnswer(f"{command[:200]!r} gave {gave!r}, not {wanted!r}")
+
+    def take(self, steps: Steps) -> None:
+        """Run commands one after the other, and assert what they give."""
+        for step in steps:
+            self.gives(*step)
+
+    def stream(
+        self, command: str, timeout: float | None = DEADLINE, *, hear: Callable[[str], None] | None = None, **more: Any
+    ) -> tuple[str, Any]:
+        """The pieces of a command's output, joined, and the observation; `hear` is called with each piece."""
+
+        async def read() -> tuple[str, Any]:
+            pieces: list[Any] = []
+            async for item in self.aio.stream_in_session(self.action(command, timeout, **more)):
+                assert item and (not pieces or isinstance(pieces[-1], str)), "something came after the observation"
+                pieces.append(item)
+                if hear and isinstance(item, str):
+                    hear(item)
+            return "".join(pieces[:-1]), pieces[-1]
+
+        return self.wait(read())
 
     def begin(self, command: str, ready: str) -> None:
         """Return when a command has printed a text; it runs on."""
