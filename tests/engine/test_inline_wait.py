@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -27,25 +26,6 @@ async def from_another_thread(release: Release, runtime: LocalRuntime, tmp_path:
     return lambda: loop.call_soon_threadsafe(release)
 
 
-async def by_a_socket(release: Release, runtime: LocalRuntime, tmp_path: Path) -> Trigger:
-    ours, theirs = socket.socketpair()
-    loop = asyncio.get_running_loop()
-
-    def read() -> None:
-        assert ours.recv(1) == b"x"
-        loop.remove_reader(ours)
-        ours.close()
-        release()
-
-    loop.add_reader(ours, read)
-
-    def write() -> None:
-        theirs.send(b"x")
-        theirs.close()
-
-    return write
-
-
 async def by_a_signal(release: Release, runtime: LocalRuntime, tmp_path: Path) -> Trigger:
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, release)
     return lambda: os.kill(os.getpid(), signal.SIGUSR1)
@@ -61,7 +41,7 @@ async def by_a_program(release: Release, runtime: LocalRuntime, tmp_path: Path) 
     return lambda: fifo.write_text("")
 
 
-@pytest.mark.parametrize("way", [from_another_thread, by_a_socket, by_a_signal, by_a_program])
+@pytest.mark.parametrize("way", [from_another_thread, by_a_signal, by_a_program])
 async def test_what_would_wake_the_loop_ends_the_wait(
     way: Callable[[Release, LocalRuntime, Path], Awaitable[Trigger]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,9 @@ import gc
 import os
 import tempfile
 import threading
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,10 +67,10 @@ def assert_same(before: Footprint, after: Footprint, kilobytes: int) -> None:
     assert after.rss - before.rss < kilobytes, f"{before.rss} kB became {after.rss} kB"
 
 
-async def lives(count: int, at_once: int) -> None:
+async def lives(count: int) -> None:
     """Sessions that are created, used in every way and closed."""
     runtime = make_runtime()
-    gate = asyncio.Semaphore(at_once)
+    gate = asyncio.Semaphore(20)
 
     async def one(i: int) -> None:
         async with gate:
@@ -97,31 +99,49 @@ async def lives(count: int, at_once: int) -> None:
     await runtime.close()
 
 
-def test_a_thousand_sessions(family: Family) -> None:
-    asyncio.run(lives(60, 20))
+async def crowd(count: int) -> None:
+    """Sessions that are all alive together, and all answer."""
+    runtime = make_runtime()
+    create = (CreateBashSessionRequest(session=f"s{i}", startup_timeout=120) for i in range(count))
+    await asyncio.gather(*(runtime.create_session(request) for request in create))
+    actions = (BashAction(command=f"echo {i}", session=f"s{i}", timeout=120) for i in range(count))
+    seen = await asyncio.gather(*(runtime.run_in_session(action) for action in actions))
+    assert [s.output for s in seen] == [f"{i}\n" for i in range(count)]
+    await runtime.close()
+
+
+async def programs(count: int) -> None:
+    runtime = make_runtime()
+    for start in range(0, count, 16):
+        batch = [runtime.execute(Command(command=["echo", str(i)])) for i in range(start, start + 16)]
+        assert [r.stdout for r in await asyncio.gather(*batch)] == [f"{i}\n" for i in range(start, start + 16)]
+    for _ in range(10):
+        with pytest.raises(CommandTimeoutError):
+            await runtime.execute(Command(command="setsid sleep 60 & sleep 60", shell=True, timeout=0.05))
+        with pytest.raises(FileNotFoundError):
+            await runtime.execute(Command(command=["no-such-program-xyz"]))
+    await runtime.close()
+
+
+async def forgotten(count: int) -> None:
+    """Runtimes that are dropped without a close take their shells along."""
+    for _ in range(count):
+        await make_runtime().create_session(CreateBashSessionRequest())
+    gc.collect()
+
+
+@pytest.mark.parametrize(
+    ("work", "few", "many", "kilobytes"),
+    [(lives, 60, 1000, 8_000), (crowd, 50, 1000, 40_000), (programs, 64, 1024, 6_000), (forgotten, 5, 50, 4_000)],
+)
+def test_nothing_is_left(
+    family: Family, work: Callable[[int], Coroutine[Any, Any, None]], few: int, many: int, kilobytes: int
+) -> None:
+    asyncio.run(work(few))
     before = Footprint()
-    asyncio.run(lives(1000, 20))
+    asyncio.run(work(many))
     assert not family.left()
-    assert_same(before, Footprint(), 8_000)
-
-
-def test_a_thousand_sessions_at_one_time(family: Family) -> None:
-    """All alive together, all answering, all gone afterwards."""
-
-    async def crowd(count: int) -> None:
-        runtime = make_runtime()
-        create = (CreateBashSessionRequest(session=f"s{i}", startup_timeout=120) for i in range(count))
-        await asyncio.gather(*(runtime.create_session(request) for request in create))
-        actions = (BashAction(command=f"echo {i}", session=f"s{i}", timeout=120) for i in range(count))
-        seen = await asyncio.gather(*(runtime.run_in_session(action) for action in actions))
-        assert [s.output for s in seen] == [f"{i}\n" for i in range(count)]
-        await runtime.close()
-
-    asyncio.run(crowd(50))
-    before = Footprint()
-    asyncio.run(crowd(1000))
-    assert not family.left()
-    assert_same(before, Footprint(), 40_000)
+    assert_same(before, Footprint(), kilobytes)
 
 
 def test_ten_thousand_commands(shells: type[Shell]) -> None:
@@ -160,39 +180,3 @@ def test_large_outputs_are_given_back(shells: type[Shell]) -> None:
     for _ in range(10):
         sh.run(command, 30)
     assert_same(before, Footprint(), 30_000)
-
-
-def test_executes() -> None:
-    async def many(count: int) -> None:
-        runtime = make_runtime()
-        for start in range(0, count, 16):
-            batch = [runtime.execute(Command(command=["echo", str(i)])) for i in range(start, start + 16)]
-            assert [r.stdout for r in await asyncio.gather(*batch)] == [f"{i}\n" for i in range(start, start + 16)]
-        for _ in range(10):
-            with pytest.raises(CommandTimeoutError):
-                await runtime.execute(Command(command="setsid sleep 60 & sleep 60", shell=True, timeout=0.05))
-            with pytest.raises(FileNotFoundError):
-                await runtime.execute(Command(command=["no-such-program-xyz"]))
-        await runtime.close()
-
-    asyncio.run(many(64))
-    before = Footprint()
-    asyncio.run(many(1024))
-    assert_same(before, Footprint(), 6_000)
-
-
-def test_sessions_that_are_forgotten(family: Family) -> None:
-    """A runtime that is dropped without a close takes its shells along."""
-
-    def forget(count: int) -> None:
-        for _ in range(count):
-            runtime = make_runtime()
-            asyncio.run(runtime.create_session(CreateBashSessionRequest()))
-            del runtime
-        gc.collect()
-
-    forget(5)
-    before = Footprint()
-    forget(50)
-    assert not family.left()
-    assert_same(before, Footprint(), 4_000)

@@ -277,22 +277,3 @@ async def test_every_byte_comes_from_afar(served: Served) -> None:
     assert "".join(text) == expected(numbers)
     assert last["exit_code"] == 4 and last["output_dropped"] == size - LIMIT
     await wire.close()
-
-
-@pytest.mark.slow
-async def test_interrupt_and_end_from_afar(served: Served) -> None:
-    wire = served.client()
-    await wire.call("create_session", CreateBashSessionRequest(startup_timeout=60), dict)
-    for how in ("interrupted", "left"):
-        stream = wire.stream(BashAction(command=ENDLESS, check="silent", timeout=60), lambda **fields: fields)
-        await anext(stream)
-        await until_async(writer_waits)
-        if how == "left":
-            await stream.aclose()  # type: ignore[attr-defined]
-        await wire.call("run_in_session", BashInterruptAction(), dict)
-        if how == "interrupted":
-            last = [item async for item in stream][-1]
-            assert isinstance(last, dict) and last["exit_code"] == 130
-        answer = await wire.call("run_in_session", BashAction(command="echo works", timeout=DEADLINE), dict)
-        assert answer["output"] == "works\n"
-    await wire.close()

@@ -60,6 +60,14 @@ def error(raised):
     return [type(raised).__name__, plain(str(raised))]
 
 
+def name_of_error(call):
+    """Return the name of what is raised, or what is returned."""
+    try:
+        return call()
+    except (FileNotFoundError, SwerexException) as raised:
+        return type(raised).__name__
+
+
 class Day:
     def __init__(self, deployment, runtime):
         self.deployment = deployment
@@ -67,11 +75,8 @@ class Day:
 
     def communicate(self, command, *, timeout=30, check="silent", **more):
         """What SWE-agent calls so: an action whose exit code is always wanted."""
-        answer = asyncio.run(
-            self.runtime.run_in_session(
-                BashAction(command=command, timeout=timeout, check=check, set_last_action=True, **more)
-            )
-        )
+        action = BashAction(command=command, timeout=timeout, check=check, set_last_action=True, **more)
+        answer = asyncio.run(self.runtime.run_in_session(action))
         return [answer.exit_code, plain(answer.output)]
 
     def read(self, path, **more):
@@ -86,11 +91,8 @@ class Day:
 
     def begin(self):
         self.write(f"{HOME}/.bashrc", "export FROM_STARTUP=read\nPS1='me> '\n")
-        asyncio.run(
-            self.runtime.create_session(
-                CreateBashSessionRequest(startup_source=[f"{HOME}/.bashrc"], startup_timeout=10)
-            )
-        )
+        request = CreateBashSessionRequest(startup_source=[f"{HOME}/.bashrc"], startup_timeout=10)
+        asyncio.run(self.runtime.create_session(request))
         exports = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PIP_PROGRESS_BAR": "off", "GIT_PAGER": "cat"}
         setters = " && ".join(f"export {name}={shlex.quote(value)}" for name, value in exports.items())
         ANSWERS["variables"] = self.communicate(setters)
@@ -109,12 +111,9 @@ class Day:
         there = [f"{HOME}/tools/{tool.name}" for tool in tools]
 
         async def upload():
-            await asyncio.gather(
-                *(
-                    self.runtime.upload(UploadRequest(source_path=str(tool), target_path=target))
-                    for tool, target in zip(tools, there, strict=True)
-                )
-            )
+            pairs = zip(tools, there, strict=True)
+            requests = [UploadRequest(source_path=str(tool), target_path=target) for tool, target in pairs]
+            await asyncio.gather(*map(self.runtime.upload, requests))
 
         asyncio.run(upload())
         for target in there:
@@ -173,14 +172,8 @@ class Day:
         asyncio.run(self.runtime.run_in_session(BashInterruptAction()))
         ANSWERS["file after the timeout"] = self.read(f"{HOME}/state.json")
         ANSWERS["next command"] = self.communicate("echo next")
-        try:
-            ANSWERS["no such file"] = self.read(f"{ROOT}/no-such-file")
-        except FileNotFoundError as raised:
-            ANSWERS["no such file"] = type(raised).__name__
-        try:
-            ANSWERS["no such session"] = self.communicate("true", session="another")
-        except SwerexException as raised:
-            ANSWERS["no such session"] = type(raised).__name__
+        ANSWERS["no such file"] = name_of_error(lambda: self.read(f"{ROOT}/no-such-file"))
+        ANSWERS["no such session"] = name_of_error(lambda: self.communicate("true", session="another"))
 
     def hard_commands(self):
         """Where the original is wrong."""
@@ -188,13 +181,8 @@ class Day:
         ANSWERS["exclamation mark"] = self.communicate('echo "hello!world"')
         ANSWERS["status"] = [self.communicate("(exit 5)"), self.communicate("echo $?")]
         ANSWERS["broken pipe"] = self.communicate('yes 2>&1 | head -1; echo "${PIPESTATUS[0]}"')
-        try:
-            ANSWERS["prompt"] = [
-                self.communicate("PS1='changed> '; echo changed", timeout=4),
-                self.communicate("echo on"),
-            ]
-        except CommandTimeoutError as raised:
-            ANSWERS["prompt"] = type(raised).__name__
+        changed = "PS1='changed> '; echo changed"
+        ANSWERS["prompt"] = name_of_error(lambda: [self.communicate(changed, timeout=4), self.communicate("echo on")])
 
     def interact(self):
         def talk(command, expect=(), **more):
@@ -224,10 +212,7 @@ class Day:
 
     def end(self):
         asyncio.run(self.runtime.close_session(CloseBashSessionRequest()))
-        try:
-            ANSWERS["closed"] = self.communicate("true")
-        except SwerexException as raised:
-            ANSWERS["closed"] = type(raised).__name__
+        ANSWERS["closed"] = name_of_error(lambda: self.communicate("true"))
 
 
 def main():

@@ -10,6 +10,7 @@ byte for byte those of the shell, with every likely number, and writes them to t
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import sys
@@ -61,17 +62,10 @@ def renumbered(sample: bytes, code: int, number: int) -> set[bytes]:
     """A mark that was already expanded, with its two decimal fields replaced in both orders."""
     fields = list(re.finditer(rb"(?<![0-9A-Za-z])\d{1,6}(?![0-9A-Za-z])", sample))
     out = {sample}
-    for a in range(len(fields)):
-        for b in range(a + 1, len(fields)):
-            for first, second in ((code, number), (number, code)):
-                x, y = fields[a], fields[b]
-                out.add(
-                    sample[: x.start()]
-                    + str(first).encode()
-                    + sample[x.end() : y.start()]
-                    + str(second).encode()
-                    + sample[y.end() :]
-                )
+    for x, y in itertools.combinations(fields, 2):
+        before, between, behind = sample[: x.start()], sample[x.end() : y.start()], sample[y.end() :]
+        for first, second in ((code, number), (number, code)):
+            out.add(b"%b%d%b%d%b" % (before, first, between, second, behind))
     return out
 
 

@@ -22,8 +22,3 @@ def test_a_script_is_whole_and_has_no_comment_lines(path: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     lines = [line.strip() for line in text.splitlines()]
     assert not [line for line in lines if line.startswith(("#", ". "))]
-
-
-def test_what_scripts_share_is_put_in_place() -> None:
-    shared = read_script("sandbox/scripts/tag_limits.bash")
-    assert "ulimit -x" in shared and shared in read_script("sandbox/scripts/loader.bash")
