@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import subprocess
@@ -17,7 +16,6 @@ from typing import Any
 import pytest
 
 from swerex_c.exceptions import SessionExistsError
-from swerex_c.runtime.abstract import CreateBashSessionRequest
 from tests.support.harness import python_environment
 from tests.support.session import Gate, Shell
 from tests.support.wait import DEADLINE, quicker_than
@@ -68,20 +66,12 @@ def test_a_loop_that_goes_away_in_the_middle(sh: Shell, gate: Gate) -> None:
     sh.gives("echo new", "new\n")
 
 
-def test_one_name_created_twice_at_once(shells: type[Shell], tmp_path: Path) -> None:
-    sh = shells()
+def test_one_name_created_twice_at_once(sh: Shell) -> None:
+    async def at_once() -> list[Any]:
+        creates = (sh.aio.create_session(sh.creation(session="same")) for _ in range(4))
+        return await asyncio.gather(*creates, return_exceptions=True)
 
-    async def both() -> list[Any]:
-        request = sh.creation(session="same")
-        missing = CreateBashSessionRequest(session="retry", startup_source=[str(tmp_path / "missing")])
-        results = await asyncio.gather(*(sh.aio.create_session(request) for _ in range(4)), return_exceptions=True)
-        with contextlib.suppress(Exception):
-            await sh.aio.create_session(missing)
-        await sh.aio.create_session(sh.creation(session="retry"))
-        return results
-
-    results = sh.wait(both())
-    assert sum(isinstance(r, SessionExistsError) for r in results) == 3
+    assert sum(isinstance(result, SessionExistsError) for result in sh.wait(at_once())) == 3
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -161,20 +151,23 @@ def test_sigchld_and_waitpid_of_the_parent_stay_the_parents(sh: Shell) -> None:
         signal.signal(signal.SIGCHLD, before)
 
 
+DAEMON = """\
+import os
+for number in (0, 1, 2):
+    os.close(number)
+import asyncio, sys
+from swerex_c.runtime.local import LocalRuntime
+async def main():
+    async with LocalRuntime() as runtime:
+        await runtime.create_session()
+        seen = await runtime.run("echo out; echo err >&2; cat </dev/null")
+        open(sys.argv[1], "w").write(seen.output)
+asyncio.run(main())
+"""
+
+
 def test_standard_fds_of_the_parent_may_be_closed(tmp_path: Path) -> None:
     """A daemon without stdin, stdout and stderr gets fds 0, 1 and 2 for its terminals."""
-    program = (
-        "import os\nfor i in (0, 1, 2): os.close(i)\n"
-        "import asyncio\n"
-        "from swerex_c.runtime.local import LocalRuntime\n"
-        "from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest\n"
-        "async def main():\n"
-        "    r = LocalRuntime()\n"
-        "    await r.create_session(CreateBashSessionRequest(startup_timeout=60))\n"
-        "    seen = await r.run_in_session(BashAction(command='echo out; echo err >&2; cat </dev/null'))\n"
-        f"    open({str(tmp_path / 'result')!r}, 'w').write(seen.output)\n"
-        "    await r.close()\n"
-        "asyncio.run(main())\n"
-    )
-    subprocess.run([sys.executable, "-c", program], timeout=DEADLINE, env=python_environment())
-    assert (tmp_path / "result").read_text() == "out\nerr\n"
+    result = tmp_path / "result"
+    subprocess.run([sys.executable, "-c", DAEMON, result], timeout=DEADLINE, env=python_environment())
+    assert result.read_text() == "out\nerr\n"

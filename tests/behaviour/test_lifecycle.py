@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from swerex_c.exceptions import SessionDiedError, SwerexException
-from tests.support.harness import needs
-from tests.support.needs import Lacking, skip
 from tests.support.session import Gate, Shell
 from tests.support.wait import until, until_async
 
@@ -101,28 +99,6 @@ def test_nested_shell(sh: Shell, nested: str) -> None:
     sh.gives("echo $level", "outer\n")
 
 
-@pytest.mark.parametrize(
-    "command", ["bash", "bash --norc", "sh", "bash -c 'read x'", "env -i bash --noprofile --norc -i"]
-)
-def test_nested_shell_as_a_plain_command(sh: Shell, command: str) -> None:
-    """Nobody said it was interactive: it does not finish, and an interrupt gets rid of it."""
-    sh.out("level=outer")
-    sh.times_out(f"echo begun; {command}", timeout=0.4)
-    sh.interrupt()
-    sh.gives("echo $level", "outer\n")
-
-
-def test_su_as_a_nested_shell(sh: Shell) -> None:
-    needs("su")
-    if os.getuid():
-        skip(Lacking("root, and su would ask for a password"))
-    sh.talk("su -s /bin/sh root", r"# ")
-    seen = sh.talk("echo uid=$(id -u)", r"# ")
-    assert "uid=0" in seen.output
-    sh.leave("exit")
-    sh.gives("echo back", "back\n")
-
-
 def test_close_in_an_exit_trap_that_hangs(shells: type[Shell]) -> None:
     """Closing asks nobody: a shell that refuses to go is ended."""
     sh = shells()
@@ -170,24 +146,6 @@ def test_a_background_job_that_writes_a_lot_is_not_blocked(sh: Shell, tmp_path: 
     until(lambda: (tmp_path / "done").exists())
     sh.run("wait")
     sh.out("true")
-
-
-def test_nohup_runs_on(sh: Shell, gate: Gate, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    sh.run(f"nohup sh -c '{gate.pass_}; echo done' >{out} 2>&1 &")
-    sh.out("echo meanwhile")
-    gate.open()
-    until(lambda: out.exists() and out.read_text().endswith("done\n"))
-    sh.out("sleep 0.05; true")
-
-
-def test_wait_for_jobs(sh: Shell, gate: Gate) -> None:
-    sh.run(f"{gate.pass_} & {gate.pass_} &")
-    gate.open()
-    gate.open()
-    sh.run("wait")
-    sh.run("true")
-    sh.gives("jobs", "")
 
 
 def test_orphans_on_the_terminal_do_not_hide_a_death(sh: Shell) -> None:

@@ -26,14 +26,6 @@ def test_python_session(sh: Shell) -> None:
     sh.gives("echo out", "out\n")
 
 
-def test_python_that_is_left_with_an_exit_code(sh: Shell) -> None:
-    """A quit that ends the program as a normal command would."""
-    sh.talk("python3 -q", ">>> ")
-    seen = sh.leave("import sys; print('bye'); sys.exit(0)")
-    assert "bye" in seen.output
-    sh.gives("echo out", "out\n")
-
-
 def test_ipython_with_its_full_screen_prompt(sh: Shell) -> None:
     """prompt_toolkit asks for the cursor position and draws; it starts, is interrupted, and the terminal is whole."""
     pytest.importorskip("IPython")
@@ -128,36 +120,26 @@ def test_git_asks_for_a_password_on_the_terminal(sh: Shell, tmp_path: Path) -> N
 PASSWORD = [
     ("read -s", "read -s -p 'Password: ' pw; echo; echo \"length ${#pw}\""),
     ("getpass", "python3 -c 'import getpass; print(\"length\", len(getpass.getpass()))'"),
-    (
-        "/dev/tty",
-        'sh -c \'printf "Password: " >/dev/tty; stty -echo </dev/tty; '
-        "read pw </dev/tty; stty echo </dev/tty; echo length ${#pw}' </dev/null",
-    ),
-]
+    ("/dev/tty", 'sh -c \'printf "Password: " >/dev/tty; stty -echo </dev/tty; read pw </dev/tty; '
+                 "stty echo </dev/tty; echo length ${#pw}' </dev/null"),
+]  # fmt: skip
+
+_TMUX = """export TERM=xterm; tmux -S s -f /dev/null new-session -d 'echo attached; sleep 1000'
+server=$(tmux -S s display -p '#{pid}')"""
 
 LEFT_OPEN: dict[str, tuple[str, str, str, str]] = {
     "bc": ("bc", "", "echo begun; bc -q", "begun"),
     "less": ("less", "export TERM=dumb", "less long", "not fully functional"),
     # `git diff` opens less, which waits for a key. That is a command that has not ended.
-    "git and its pager": (
-        "git less",
-        "unset GIT_PAGER PAGER; export LESS= TERM=dumb",
-        "git diff HEAD~1",
-        "not fully functional",
-    ),
+    "git and its pager": ("git less", "unset GIT_PAGER PAGER; export LESS= TERM=dumb", "git diff HEAD~1",
+                          "not fully functional"),
     "git and its editor": ("git vim", "export EDITOR=vim TERM=xterm", "git commit --allow-empty", "COMMIT_EDITMSG"),
     "vim": ("vim", "export TERM=xterm", "vim -u NONE new", '"new"'),
     "vim on a dumb terminal": ("vim", "export TERM=dumb", "vim -u NONE new", '"new"'),
     "top": ("top", "export TERM=xterm", "top", "PID"),
-    "tmux": (
-        "tmux",
-        "export TERM=xterm; tmux -S s -f /dev/null new-session -d 'echo attached; sleep 1000'; "
-        "server=$(tmux -S s display -p '#{pid}')",
-        "tmux -S s attach",
-        "attached",
-    ),
+    "tmux": ("tmux", _TMUX, "tmux -S s attach", "attached"),
     **{name: ("", "", command, "Password: ") for name, command in PASSWORD},
-}
+}  # fmt: skip
 """Programs, what comes before, the command, and what it has printed when it is open."""
 
 

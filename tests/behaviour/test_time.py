@@ -185,17 +185,6 @@ def test_interrupt_of_a_raw_terminal(sh: Shell) -> None:
         sh.gives(f"echo next{i}", f"next{i}\n")
 
 
-def test_wait_for_instead_of_a_timeout(sh: Shell) -> None:
-    async def impatient() -> None:
-        with pytest.raises(asyncio.TimeoutError) as caught:
-            await asyncio.wait_for(sh.go("sleep 1000"), 0.2)
-        assert type(caught.value) is asyncio.TimeoutError, "it is the command's own timeout"
-
-    sh.wait(impatient())
-    sh.interrupt()
-    sh.gives("echo next", "next\n")
-
-
 def test_cancelled_at_every_moment(sh: Shell) -> None:
     """Wherever the cancellation strikes, the next answers are right."""
 
@@ -231,14 +220,6 @@ def test_expect_ends_the_wait(sh: Shell, expect: list[str]) -> None:
     assert seen.output == "before\n"
     sh.interrupt()
     sh.gives("echo next", "next\n")
-
-
-def test_expect_cut_anywhere(sh: Shell) -> None:
-    program = "import os, time\nfor c in 'one ready> ':\n  os.write(1, c.encode()); time.sleep(0.004)\nos.read(0, 1)"
-    seen = sh.talk(f'python3 -c "{program}"', "ready> ")
-    assert seen.expect_string == "ready> "
-    assert seen.output.endswith("one")
-    sh.interrupt()
 
 
 def test_interrupt_with_expect(sh: Shell) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from swerex_c.exceptions import ResourceError, SwerexException
+from swerex_c.exceptions import ResourceError
 from swerex_c.runtime.abstract import BashAction, BashObservation, CloseBashSessionRequest, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
 from tests.support.harness import few_descriptors
@@ -23,7 +23,7 @@ from tests.support.wait import until, until_async
 
 pytestmark = pytest.mark.xdist_group("rest")  # they share the second that they wait
 
-NAMES = ("used", "short", "closed", "forked", "threads")
+NAMES = ("used", "short", "closed", "threads")
 
 AT_REST = ["master", "pidfd"]
 AT_WORK = ["master", "pidfd", "slave", "syscall"]
@@ -146,22 +146,6 @@ async def test_the_terminal_of_a_killed_shell_keeps_nobody_busy(gate: Gate) -> N
     await until_async(lambda: core.facts()["late"] >= len("late\n"))
     assert cpu_in(0.2) < 0.1
     await runtime.close()
-
-
-def test_a_forked_child(shells: SimpleNamespace) -> None:
-    """The session is the parent's, and stays at rest and whole whatever the child does."""
-    shell = shells.forked
-    child = os.fork()
-    if not child:
-        with contextlib.suppress(BaseException):
-            try:
-                shell.run("echo child")
-            except SwerexException as error:
-                os._exit(0 if "fork" in str(error) else 1)
-        os._exit(2)
-    assert os.waitpid(child, 0)[1] == 0
-    assert shell.held() == AT_REST
-    assert shell.run("echo $x").output == "5\n"
 
 
 def test_threads_that_wait_by_themselves(shells: SimpleNamespace) -> None:

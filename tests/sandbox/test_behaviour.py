@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 _ROOMS = [
     ("state", 90),
     ("prompts", 65),
-    ("lifecycle", 25),
+    ("lifecycle", 21),
     ("concurrency", 9),
     ("hidden_prompts", 20),
     ("text_out", 45),
