@@ -51,9 +51,7 @@ STEPS: dict[str, Steps] = {
         for name, extra in (("long", _LONG), ("control", _CONTROL))
     },
     "readonly variable": [
-        ("readonly R=5", "", 0),
-        ("R=6; echo not reached", "bash: R: readonly variable\n", 1),
-        ("echo $R", "5\n", 0),
+        ("readonly R=5", "", 0), ("R=6; echo not reached", "bash: R: readonly variable\n", 1), ("echo $R", "5\n", 0),
     ],
     "trace": [
         ("set -x", "", 0), ("echo hi", "+ echo hi\nhi\n", 0), ("x=1; false", "+ x=1\n+ false\n", 1),
@@ -72,10 +70,8 @@ STEPS: dict[str, Steps] = {
     "nounset": [
         ("set -u", "", 0),
         ("echo a; echo $no_such_variable; echo b", "a\nbash: no_such_variable: unbound variable\n", 1),
-        ("echo still ${x-here}", "still here\n", 0),
-        ("echo one\necho two", "one\ntwo\n", 0),
-        ("echo 'a\x01b' | wc -c; : " + "z" * 5000, "4\n", 0),
-        ("set +u", "", 0),
+        ("echo still ${x-here}", "still here\n", 0), ("echo one\necho two", "one\ntwo\n", 0),
+        ("echo 'a\x01b' | wc -c; : " + "z" * 5000, "4\n", 0), ("set +u", "", 0),
     ],
     "debug trap": [
         ("trap 'echo \"D:$BASH_COMMAND\"' DEBUG", "", 0), ("echo hi", "D:echo hi\nhi\n", 0),
@@ -85,8 +81,7 @@ STEPS: dict[str, Steps] = {
     ],
     "debug trap that counts": [
         ("n=0; trap '((++n))' DEBUG", "", 0),
-        *((command, "", 0) for command in ("true", "true; true", "true\ntrue\ntrue")),
-        ("echo $n", "7\n", 0),
+        *((command, "", 0) for command in ("true", "true; true", "true\ntrue\ntrue")), ("echo $n", "7\n", 0),
     ],
     "failing debug trap": [("trap false DEBUG", "", 0), ("true", "", 0), *_GOES_ON, ("trap - DEBUG", "", 0)],
     "err trap": [
@@ -97,8 +92,7 @@ STEPS: dict[str, Steps] = {
     # A script that saves PS1 and puts it back (activate does) finds what it saved.
     "prompt that is put back": [("old=$PS1; PS1='mine '", "", 0), *_GOES_ON, ("PS1=$old", "", 0), *_GOES_ON],
     "bytes that the terminal marks": [
-        ("stty parmrk", None, 0),
-        ("printf %s '\udcff' | od -An -tx1", " ff\n", 0),
+        ("stty parmrk", None, 0), ("printf %s '\udcff' | od -An -tx1", " ff\n", 0),
         ("cat <<'E' | od -An -tx1\n\udcff\nE", " ff 0a\n", 0),
     ],
     "stderr to stdout": [("exec 2>&1", "", 0), ("echo hi; echo err >&2", "hi\nerr\n", 0)],
@@ -116,9 +110,7 @@ STEPS: dict[str, Steps] = {
         for step in ((f"export TERM='{term}'", "", 0), ('echo "$TERM"', f"{term}\n", 0), *_GOES_ON)
     ],
     "extdebug": [
-        ("shopt -s extdebug; trap 'true' DEBUG", "", 0),
-        *_GOES_ON,
-        ("shopt -u extdebug; trap - DEBUG", "", 0),
+        ("shopt -s extdebug; trap 'true' DEBUG", "", 0), *_GOES_ON, ("shopt -u extdebug; trap - DEBUG", "", 0),
     ],
     "extdebug that skips commands": [
         ("shopt -s extdebug; trap '[[ $BASH_COMMAND != *skipme* ]]' DEBUG", "", 0),
@@ -137,23 +129,16 @@ STEPS: dict[str, Steps] = {
     ],
     "restricted mode": [("set -r", "", 0), *_GOES_ON, ("cd /", None, 1)],
     "field separators and locale": [
-        ("IFS=; LC_ALL=C; LANG=C; export LC_ALL LANG", "", 0),
-        ("echo a b 'ä'; (exit 2)", "a b ä\n", 2),
-        ("IFS=0123456789abcdef", "", 0),
-        ("echo hi; (exit 21)", "hi\n", 21),
-        *_GOES_ON,
-        ("IFS=$' \\t\\n'", "", 0),
+        ("IFS=; LC_ALL=C; LANG=C; export LC_ALL LANG", "", 0), ("echo a b 'ä'; (exit 2)", "a b ä\n", 2),
+        ("IFS=0123456789abcdef", "", 0), ("echo hi; (exit 21)", "hi\n", 21), *_GOES_ON, ("IFS=$' \\t\\n'", "", 0),
     ],
     "glob options": [
-        ("set -f -C -k -a -b -h; shopt -s nullglob failglob dotglob nocaseglob", "", 0),
-        *_GOES_ON,
+        ("set -f -C -k -a -b -h; shopt -s nullglob failglob dotglob nocaseglob", "", 0), *_GOES_ON,
         ("set +f +C +k +a +b", "", 0),
     ],
     "an interactive shell of the user's own": [
-        ("[[ $- == *i* ]] && echo interactive", "interactive\n", 0),
-        ("echo $0", "bash\n", 0),
-        ("echo $BASH_SUBSHELL $SHLVL | cut -d' ' -f1", "0\n", 0),
-        ("jobs; alias; declare -F", "", 0),
+        ("[[ $- == *i* ]] && echo interactive", "interactive\n", 0), ("echo $0", "bash\n", 0),
+        ("echo $BASH_SUBSHELL $SHLVL | cut -d' ' -f1", "0\n", 0), ("jobs; alias; declare -F", "", 0),
     ],
     # Bash 5.2 crashes on `set -o emacs` inside some forms of delivery.
     "line editing turned on inside a longer command": [
@@ -174,8 +159,7 @@ STEPS: dict[str, Steps] = {
         ("bash -c 'exec sh -c \"echo twice\"'", "twice\n", 0),
     ],
     "random numbers are the shell's": [
-        ("RANDOM=42; a=$RANDOM", "", 0),
-        ("RANDOM=42", "", 0),
+        ("RANDOM=42; a=$RANDOM", "", 0), ("RANDOM=42", "", 0),
         ("b=$RANDOM; [[ $a == $b ]] && echo same", "same\n", 0),
     ],
     "a command finds the status in every way in": [

@@ -108,10 +108,8 @@ STEPS: dict[str, Steps] = {
         ("d=$(mktemp -d); cd $d; touch a.c b.c c.h; echo !(*.h|home); rm -r $d", "a.c b.c\n", 0),
     ],
     "alias from the line before": [
-        ("alias greet='echo hello'", "", 0),
-        ("greet world", "hello world\n", 0),
-        ("if true; then\ngreet two\nfi", "hello two\n", 0),
-        ("unalias greet", "", 0),
+        ("alias greet='echo hello'", "", 0), ("greet world", "hello world\n", 0),
+        ("if true; then\ngreet two\nfi", "hello two\n", 0), ("unalias greet", "", 0),
         ("greet world", "bash: greet: command not found\n", 127),
     ],
     # Aliases may carry half of a construct; no check in advance may refuse what bash takes.

@@ -12,15 +12,9 @@ from tests.support.session import Shell
 LONG = 300_000
 
 PIECES = {
-    "lines": b"a b\n",
-    "letters": b"x",
-    "colours": b"\x1b[31mred\x1b[0m ",
-    "beyond ascii": "ä漢🦊".encode(),
-    "no utf-8": b"\xff\xfe-",
-    "cr": b"a\r\n",
-    "nul": b"\0",
-    "escapes alone": b"\x1b",
-}
+    "lines": b"a b\n", "letters": b"x", "colours": b"\x1b[31mred\x1b[0m ", "beyond ascii": "ä漢🦊".encode(),
+    "no utf-8": b"\xff\xfe-", "cr": b"a\r\n", "nul": b"\0", "escapes alone": b"\x1b",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", PIECES)

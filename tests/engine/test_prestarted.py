@@ -161,12 +161,8 @@ async def test_a_request_for_something_else_starts_a_shell(runtime: LocalRuntime
     (home / "more").write_text("y=1\n")
     waiting = pids(runtime)
     others: list[dict[str, Any]] = [
-        {"env": {"A": "1"}},
-        {"cwd": "/"},
-        {"rows": 30},
-        {"columns": 100},
-        {"startup_source": ["~/more"]},
-    ]
+        {"env": {"A": "1"}}, {"cwd": "/"}, {"rows": 30}, {"columns": 100}, {"startup_source": ["~/more"]},
+    ]  # fmt: skip
     for number, fields in enumerate(others):
         await create(runtime, str(number), **fields)
         assert await pid_of(runtime, str(number)) not in waiting

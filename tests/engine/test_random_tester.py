@@ -53,16 +53,13 @@ async def test_a_wrong_answer_is_found_and_its_history_shortened(lying: list[Ope
 @pytest.mark.parametrize(
     ("step", "right"),
     [
-        (Step("echo a", "a\n", 1), False),
-        (Step("echo a", "a\n", way="stream"), True),
-        (Step("if", error="BashIncorrectSyntaxError"), True),
-        (Step("if"), False),
-        (Step(":", error="BashIncorrectSyntaxError"), False),
-        (Step("echo a; exit 3", "a\n", 3, dies=True), True),
+        (Step("echo a", "a\n", 1), False), (Step("echo a", "a\n", way="stream"), True),
+        (Step("if", error="BashIncorrectSyntaxError"), True), (Step("if"), False),
+        (Step(":", error="BashIncorrectSyntaxError"), False), (Step("echo a; exit 3", "a\n", 3, dies=True), True),
         (Step("echo a", "a\n", dies=True), False),
     ],
     ids=repr,
-)
+)  # fmt: skip
 async def test_findings(step: Step, right: bool) -> None:
     async with LocalRuntime() as runtime:
         with contextlib.nullcontext() if right else pytest.raises(Finding):
