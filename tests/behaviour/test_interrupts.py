@@ -99,21 +99,14 @@ def test_another_shell_in_its_place(sh: Shell, tmp_path: Path, shell: str, optio
             sh.run(command)
 
 
-@pytest.mark.parametrize("program", ["sh -c 'read x; echo got $x'", "sh SCRIPT"])
+@pytest.mark.parametrize("program", ["sh -c 'read x; {}'", "sh SCRIPT", "bash -c 'read -e x; {}'", "bash SCRIPT"])
 def test_another_program_in_its_place(sh: Shell, tmp_path: Path, program: str) -> None:
-    """A script of another shell's is a program as any other, also where it waits for input."""
+    """Another shell's script is a program as any other, and one of bash's may wait as a bash does at its prompt."""
     sh.ended = True
-    (tmp_path / "script").write_text("read x; echo got $x")
-    sh.times_out(f"exec {program.replace('SCRIPT', str(tmp_path / 'script'))}", 1.5)
-    assert sh.leave("answer").output.endswith("got answer\n")
-
-
-@pytest.mark.parametrize("script", ["-c 'read -e x; echo got $x'", "SCRIPT"])
-def test_a_script_in_its_place_is_asked_nothing(sh: Shell, tmp_path: Path, script: str) -> None:
-    """It may wait as another bash does at its prompt."""
-    sh.ended = True
-    (tmp_path / "script").write_text("read -e x; echo got $x")
-    sh.times_out(f"exec bash {script.replace('SCRIPT', str(tmp_path / 'script'))}", 1.5)
+    answer = "echo got $x"
+    script = tmp_path / "script"
+    script.write_text(f"read {'-e' * program.startswith('bash')} x; {answer}")
+    sh.times_out(f"exec {program.format(answer).replace('SCRIPT', str(script))}", 1.5)
     assert sh.leave("answer").output.endswith("got answer\n")
 
 
@@ -144,35 +137,30 @@ def test_a_program_that_is_just_starting(sh: Shell, tmp_path: Path) -> None:
         assert set(sh.wait(rounds())) == {130}  # of SIGINT, not of SIGKILL
 
 
+async def interrupted(sh: Shell, command: str) -> Any:
+    """Interrupt a command that has just been given, and return what became of it."""
+    running = asyncio.ensure_future(sh.go(command))
+    await asyncio.sleep(0)
+    await sh.aio.run_in_session(sh.interruption(timeout=DEADLINE, n_retry=1))
+    return await running
+
+
 def test_a_command_whose_syntax_is_still_being_checked(sh: Shell) -> None:
     """It was given before the interrupt, so it is what the interrupt ends; one that bash refuses needs no end."""
-
-    async def interrupted(command: str) -> Any:
-        running = asyncio.ensure_future(sh.go(command))
-        await asyncio.sleep(0)
-        await sh.aio.run_in_session(sh.interruption(timeout=DEADLINE, n_retry=1))
-        return await running
-
     for _ in range(10):
-        assert sh.wait(interrupted("select x in a b; do :; done")).exit_code == 130
+        assert sh.wait(interrupted(sh, "select x in a b; do :; done")).exit_code == 130
         with pytest.raises(BashIncorrectSyntaxError):
-            sh.wait(interrupted("select x in a b; do :;"))
+            sh.wait(interrupted(sh, "select x in a b; do :;"))
         sh.gives("echo ok", "ok\n")
 
 
 def test_a_command_that_may_be_in_extended_patterns(sh: Shell) -> None:
     """Only the shell knows whether `extglob` is on, without which bash refuses it: that question is not interrupted."""
-
-    async def interrupted() -> Any:
-        running = asyncio.ensure_future(sh.go("case ab in +(a|b)) while :; do :; done ;; esac"))
-        await asyncio.sleep(0)
-        await sh.aio.run_in_session(sh.interruption(timeout=DEADLINE, n_retry=1))
-        return await running
-
+    command = "case ab in +(a|b)) while :; do :; done ;; esac"
     for _ in range(10):
         sh.gives("shopt -s extglob", "")
-        assert sh.wait(interrupted()).exit_code == 130
+        assert sh.wait(interrupted(sh, command)).exit_code == 130
         sh.gives("shopt -u extglob", "")
         with pytest.raises(BashIncorrectSyntaxError):
-            sh.wait(interrupted())
+            sh.wait(interrupted(sh, command))
         sh.gives("echo ok", "ok\n")

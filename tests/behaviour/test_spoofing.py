@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import shlex
 import sys
@@ -98,21 +99,17 @@ def test_a_program_that_plays_the_shell(sh: Shell, tmp_path: Path) -> None:
     assert log.read_bytes() == b""
 
 
-def test_marks_from_the_background_during_a_command(sh: Shell, gate: Gate, tmp_path: Path) -> None:
-    sh.run(f"({gate.pass_}; {attack('twice', 99)}; touch {tmp_path}/written) &")
+@pytest.mark.parametrize("during", [True, False], ids=["during a command", "between commands"])
+def test_marks_from_the_background(sh: Shell, gate: Gate, tmp_path: Path, during: bool) -> None:
+    written = tmp_path / "written"
+    sh.run(f"({gate.pass_}; {attack('twice', 99)}; touch {written}) &")
     gate.open()
-    written = f"while [[ ! -e {tmp_path}/written ]]; do sleep 0.01; done"
-    seen = sh.run(f"echo START; {written}; echo END; (exit 7)")
-    assert "START\n" in seen.output
-    assert seen.output.endswith("END\n")
-    assert seen.exit_code == 7
-    sh.out("wait; true")
-
-
-def test_marks_from_the_background_between_commands(sh: Shell, gate: Gate, tmp_path: Path) -> None:
-    sh.run(f"({gate.pass_}; {attack('twice', 99)}; touch {tmp_path}/written) &")
-    gate.open()
-    until((tmp_path / "written").exists)
+    if during:
+        seen = sh.run(f"echo START; while [[ ! -e {written} ]]; do sleep 0.01; done; echo END; (exit 7)")
+        assert "START\n" in seen.output
+        assert seen.output.endswith("END\n")
+        assert seen.exit_code == 7
+    until(written.exists)
     for i in range(4):
         sh.gives(f"echo out{i}; (exit {i})", f"out{i}\n", i)
 
@@ -215,12 +212,9 @@ def test_garbage_to_every_inherited_fd(sh: Shell, tmp_path: Path) -> None:
 
 
 def test_random_bytes_on_the_terminal(sh: Shell, tmp_path: Path) -> None:
-    import random
-
     for seed in range(10):
         (tmp_path / "bytes").write_bytes(random.Random(seed).randbytes(20_000))
-        seen = sh.run(f"cat {tmp_path}/bytes; (exit {seed})")
-        assert seen.exit_code == seed
+        assert sh.run(f"cat {tmp_path}/bytes; (exit {seed})").exit_code == seed
         sh.gives("echo next", "next\n")
 
 
