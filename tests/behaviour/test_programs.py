@@ -78,11 +78,6 @@ def test_sqlite3(sh: Shell, tmp_path: Path) -> None:
     sh.gives("echo out", "out\n")
 
 
-def test_less_into_a_pipe_is_a_cat(sh: Shell) -> None:
-    needs("less")
-    sh.gives("seq 100 | less | tail -1", "100\n")
-
-
 def repository(path: Path) -> None:
     """A repository with two commits, the second large."""
     script = """
@@ -173,14 +168,6 @@ def test_vim_in_batch(sh: Shell, tmp_path: Path) -> None:
     sh.run(f"vim -u NONE -c 's/one/1/' -c wq {tmp_path}/f")
     assert (tmp_path / "f").read_text() == "1\n2!\n"
     sh.gives("echo next", "next\n")
-
-
-def test_a_yes_or_no_question(sh: Shell) -> None:
-    seen = sh.talk("read -p 'Continue? [Y/n] ' answer && echo \"you said <$answer>\"", r"\[Y/n\] ")
-    assert seen.output == "Continue?"
-    seen = sh.leave("y")
-    assert "you said <y>" in seen.output
-    sh.gives("echo $answer", "y\n")
 
 
 @pytest.mark.parametrize("command", [pytest.param(c, id=name) for name, c in PASSWORD])

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.session import Shell
-from tests.support.wait import quicker_than
 
 WRITTEN = [
     ("only a newline", "echo", "\n"),
@@ -80,16 +79,6 @@ def test_hundred_megabytes_keep_their_ends(sh: Shell) -> None:
     assert seen.output.endswith("xxx\nLAST\n")
     assert seen.exit_code == 6
     assert len(seen.output) >= 1_000_000
-
-
-@pytest.mark.idle
-@pytest.mark.parametrize(
-    ("command", "seconds"),
-    [("head -c 10000000 /dev/zero | tr '\\0' x; echo", 8), ("seq 1400000", 8), ("yes | head -n 1000000", 6)],
-)
-def test_much_output_is_quick(sh: Shell, command: str, seconds: float) -> None:
-    with quicker_than(seconds):
-        sh.out(command)
 
 
 def test_a_program_that_asks_for_the_cursor(sh: Shell, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.engine.random_model import Model, Operation, Step, brief, operations, plan
 from tests.support.closed_syscall import build_preload
+from tests.support.harness import busy_machine
 from tests.support.local_backend import runtime_in
 from tests.support.server_process import FRONT, KEY, serving
 
@@ -171,10 +172,8 @@ class Run:
         raise Finding(f"a session that has ended answers {seen!r:.300}")
 
     def action(self, command: str, timeout: float | None = None, **more: Any) -> BashAction:
-        return BashAction(
-            command=command, session=self.name, timeout=self.patience if timeout is None else timeout,
-            check="silent", **more,
-        )  # fmt: skip
+        limit = self.patience if timeout is None else timeout
+        return BashAction(command=command, session=self.name, timeout=limit, check="silent", **more)
 
     async def ask(self, step: Step, **more: Any) -> None:
         seen = await self.runtime.run_in_session(self.action(step.command, **more))
@@ -385,21 +384,16 @@ def main() -> int:
     for name in ("PROMPT_COMMAND", "PS1", "ENV", "BASH_ENV"):
         os.environ.pop(name, None)
     preload = {"LD_PRELOAD": os.environ["SWX_CLOSED"]} if wanted.closed else {}
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(wanted.busy)]
     began = time.monotonic()
-    try:
-        with contextlib.ExitStack() as stack:
-            home = os.environ["HOME"] = stack.enter_context(tempfile.TemporaryDirectory())  # no startup files
-            server = serving(Path(home, "log"), command=FRONT, **preload)
-            port = stack.enter_context(server).port if wanted.server else 0
-            search = Search(wanted, itertools.count() if wanted.only is None else iter([wanted.only]), port)
-            with ThreadPoolExecutor(wanted.threads) as pool:
-                for done in [pool.submit(asyncio.run, search.work_on()) for _ in range(wanted.threads)]:
-                    done.result()
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(busy_machine(wanted.busy))
+        home = os.environ["HOME"] = stack.enter_context(tempfile.TemporaryDirectory())  # no startup files
+        server = serving(Path(home, "log"), command=FRONT, **preload)
+        port = stack.enter_context(server).port if wanted.server else 0
+        search = Search(wanted, itertools.count() if wanted.only is None else iter([wanted.only]), port)
+        with ThreadPoolExecutor(wanted.threads) as pool:
+            for done in [pool.submit(asyncio.run, search.work_on()) for _ in range(wanted.threads)]:
+                done.result()
     print(f"{search.count:,} commands in {time.monotonic() - began:.0f} s, {search.findings} wrong")
     return int(search.findings > 0 or not search.count)
 

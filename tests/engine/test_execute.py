@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,9 @@ from tests.support.wait import DEADLINE, quicker_than, until, until_async
 
 
 @pytest.fixture
-def box(shells: Any) -> Iterator[Shell]:
+def box(shells: Any) -> Any:
     """A runtime without a session."""
-    shell = Shell(create=False)
-    yield shell
-    shell.close()
+    return shells(create=False)
 
 
 @pytest.fixture
