@@ -39,6 +39,14 @@ from tests.support.wait import DEADLINE, until_async
 
 PROTOCOL = "v5.channel.k8s.io"
 
+VERBS = {"namespaced": True, "singularName": "pod", "verbs": ["get", "create"]}
+RESOURCES = [{"name": "pods", "kind": "Pod", **VERBS}, {"name": "pods/exec", "kind": "PodExecOptions", **VERBS}]
+DISCOVERY: dict[str, dict[str, Any]] = {
+    "/api": {"kind": "APIVersions", "versions": ["v1"]},
+    "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
+    "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": RESOURCES},
+}
+
 Pod = dict[str, Any]
 Kubelet = Callable[["ApiServer", Pod], Awaitable[None]]
 
@@ -227,9 +235,8 @@ class ApiServer:
     def _app(self) -> web.Application:
         app = web.Application(middlewares=[self._admit])
         pods = "/api/v1/namespaces/{namespace}/pods"
-        app.router.add_get("/api", self._versions)
-        app.router.add_get("/apis", self._groups)
-        app.router.add_get("/api/v1", self._resources)
+        for path, answer in DISCOVERY.items():
+            app.router.add_get(path, functools.partial(self._discovery, answer))
         app.router.add_get("/api/v1/namespaces/{namespace}", self._namespace)
         app.router.add_get("/api/v1/pods", self._list)
         app.router.add_get(pods, self._list)
@@ -263,16 +270,8 @@ class ApiServer:
         await self.passes.wait()
         return await handler(request)  # type: ignore[no-any-return]
 
-    async def _versions(self, _: web.Request) -> web.Response:
-        return web.json_response({"kind": "APIVersions", "versions": ["v1"]})
-
-    async def _groups(self, _: web.Request) -> web.Response:
-        return web.json_response({"kind": "APIGroupList", "apiVersion": "v1", "groups": []})
-
-    async def _resources(self, _: web.Request) -> web.Response:
-        verbs = {"namespaced": True, "kind": "Pod", "singularName": "pod", "verbs": ["get", "create"]}
-        resources = [{"name": "pods", **verbs}, {"name": "pods/exec", **verbs, "kind": "PodExecOptions"}]
-        return web.json_response({"kind": "APIResourceList", "groupVersion": "v1", "resources": resources})
+    async def _discovery(self, answer: dict[str, Any], _: web.Request) -> web.Response:
+        return web.json_response(answer)
 
     async def _namespace(self, request: web.Request) -> web.Response:
         return status(404, "NotFound", f'namespaces "{request.match_info["namespace"]}" not found')

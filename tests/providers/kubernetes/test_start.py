@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 import threading
-import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +35,13 @@ from tests.support.kubernetes_server import ApiServer, Pod, status
 from tests.support.wait import DEADLINE, until_async
 
 __all__ = ["server"]
+
+
+async def starts(server: ApiServer) -> None:
+    """Start a deployment, and stop it."""
+    async with deployment(server):
+        pass
+
 
 # What is asked for
 
@@ -302,9 +305,7 @@ async def test_what_may_pass_is_waited_for(server: ApiServer) -> None:
         await server.run(pod)
 
     server.kubelets["tests"] = kubelet
-    made = deployment(server)
-    await made.start()
-    await made.stop()
+    await starts(server)
 
 
 @pytest.mark.parametrize(
@@ -442,25 +443,6 @@ async def test_from_within_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert not server.pods
 
 
-def test_a_forked_process_reaches_the_cluster_itself(server: ApiServer) -> None:
-    made = deployment(server)
-    asyncio.run(made.start())
-    child = os.fork()
-    if child == 0:
-        try:
-            own = deployment(server)
-            asyncio.run(own.start())
-            fine = asyncio.run(own.runtime.execute(Command(command="echo 1", shell=True))).stdout == "1\n"
-            asyncio.run(own.stop())
-            os._exit(0 if fine else 1)
-        finally:
-            os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert asyncio.run(made.runtime.execute(Command(command="echo 2", shell=True))).stdout == "2\n"
-    asyncio.run(made.stop())
-    assert not server.pods
-
-
 async def test_credentials_that_are_no_good(server: ApiServer) -> None:
     server.tokens = {"good"}
     server.write_kubeconfig(token="old")
@@ -468,9 +450,7 @@ async def test_credentials_that_are_no_good(server: ApiServer) -> None:
         await deployment(server).start()
     assert caught.value.cause == "credentials"
     server.write_kubeconfig(token="good")
-    made = deployment(server)
-    await made.start()
-    await made.stop()
+    await starts(server)
 
 
 # The watch
@@ -488,37 +468,7 @@ async def test_what_happens_before_the_pod_is_waited_for_is_seen(server: ApiServ
         await until_async(lambda: any(pod["status"].get("phase") == "Running" for pod in server.pods.values()))
 
     server.after_create = late_answer
-    made = deployment(server)
-    await made.start()
-    await made.stop()
-
-
-def told(**status: Any) -> Pod:
-    metadata = {"name": "p", "uid": "1", "resourceVersion": "7"}
-    return {"metadata": metadata, "spec": {"containers": [{"name": "main"}]}, "status": status}
-
-
-@pytest.mark.parametrize(
-    ("status", "cause"),
-    [
-        ({"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory"}, "evicted"),
-        ({"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}, "deleted"),
-    ],
-)
-async def test_a_pod_that_has_ended_and_is_deleted_at_once(status: dict[str, Any], cause: str) -> None:
-    """Why it has ended says more than that it is gone; and what is gone does not run."""
-
-    class Cluster:
-        async def get(self, namespace: str, name: str) -> Pod:
-            return told(phase="Pending")
-
-        async def watch(self, *_: object) -> AsyncIterator[tuple[str, Pod]]:
-            yield "DELETED", told(**status)
-
-    wait = readiness.PodWait(Cluster(), "default", "p", "main")  # type: ignore[arg-type]
-    with pytest.raises(PodStartupError) as caught:
-        await wait.ready(time.monotonic() + DEADLINE)
-    assert caught.value.cause == cause
+    await starts(server)
 
 
 @pytest.mark.usefixtures("only_watched")
@@ -533,9 +483,7 @@ async def test_a_watch_whose_version_is_too_old_begins_anew(server: ApiServer) -
         await server.forget_history()
 
     server.kubelets["tests"] = kubelet
-    made = deployment(server)
-    await made.start()
-    await made.stop()
+    await starts(server)
 
 
 @pytest.mark.parametrize("how", ["silent", "forbidden"])
@@ -557,21 +505,36 @@ async def test_without_a_watch_the_pod_is_asked_for(
             return status(403, "Forbidden", words) if request.path.endswith("/pods") and not body else None
 
         server.refusals.append(refuse)
-    made = deployment(server)
-    await made.start()
-    await made.stop()
+    await starts(server)
 
 
-async def test_a_pod_that_is_deleted_while_it_starts(server: ApiServer) -> None:
+@pytest.mark.parametrize(
+    ("last", "cause", "words"),
+    [
+        ({}, "deleted", "somebody has deleted it"),
+        ({"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory"}, "evicted", "low on memory"),
+        (
+            {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]},
+            "deleted",
+            "somebody has deleted it",
+        ),
+    ],
+)
+async def test_a_pod_that_is_deleted_while_it_starts(
+    server: ApiServer, last: dict[str, Any], cause: str, words: str
+) -> None:
+    """Why it has ended says more than that it is gone; and what is gone does not run."""
+
     async def kubelet(server: ApiServer, pod: Pod) -> None:
         await server.schedule(pod)
         await until_async(lambda: server.watching)
+        pod["status"] |= last
         await server._remove("default", pod["metadata"]["name"])
 
     server.kubelets["tests"] = kubelet
-    with pytest.raises(PodStartupError, match="somebody has deleted it") as caught:
+    with pytest.raises(PodStartupError, match=words) as caught:
         await deployment(server).start()
-    assert caught.value.cause == "deleted"
+    assert caught.value.cause == cause
 
 
 async def test_a_server_that_restarts_while_a_pod_starts(server: ApiServer) -> None:
@@ -590,15 +553,3 @@ async def test_a_server_that_restarts_while_a_pod_starts(server: ApiServer) -> N
     go.set()
     await asyncio.wait_for(starting, DEADLINE)
     await made.stop()
-
-
-def test_without_the_library_it_is_said_what_is_missing() -> None:
-    code = (
-        "import sys; sys.modules['kubernetes_asyncio'] = None\n"
-        "import swerex_c.deployment.config as c\n"
-        "config = c.KubernetesDeploymentConfig()\n"
-        "try: config.get_deployment()\n"
-        "except ModuleNotFoundError as error: print(error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
-    assert b"pip install 'swerex-c[kubernetes]'" in done.stdout
