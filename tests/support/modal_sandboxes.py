@@ -103,7 +103,6 @@ class Sandbox:
         self.created = time.time()
         self.status = 0
         self.code = 0
-        self.words = ""
         self.ended = asyncio.Event()
         self.vanished = False
         self.execs: dict[str, Exec] = {}
@@ -123,14 +122,14 @@ class Sandbox:
         else:
             await self.end("SUCCESS" if code == 0 else "FAILURE", code if code >= 0 else 128 - code)
 
-    async def end(self, status: str, code: int, words: str = "") -> None:
+    async def end(self, status: str, code: int) -> None:
         """Kill all that runs in it."""
         from modal_proto import api_pb2
 
         if self.ended.is_set():
             return
         self.status = api_pb2.GenericResult.GenericStatus.Value(f"GENERIC_STATUS_{status}")
-        self.code, self.words = code, words
+        self.code = code
         self.ended.set()
         await asyncio.to_thread(kill_all, f"MODAL_SANDBOX_ID={self.id}")
         if self.watching is not asyncio.current_task():

@@ -89,13 +89,13 @@ class ModalWorld:
     def running(self) -> list[str]:
         return [name for name, sandbox in list(self.sandboxes.items()) if not sandbox.ended.is_set()]
 
-    def end(self, sandbox: str, status: str, code: int = 0, words: str = "") -> None:
-        self._thread.do(self.sandboxes[sandbox].end(status, code, words))
+    def end(self, sandbox: str, status: str, code: int = 0) -> None:
+        self._thread.do(self.sandboxes[sandbox].end(status, code))
 
     def vanish(self, sandbox: str) -> None:
         """The sandbox's machine is gone; only the sandbox's own state is told, as lost."""
         self.sandboxes[sandbox].vanished = True
-        self.end(sandbox, "INTERNAL_FAILURE", words="Worker was lost")
+        self.end(sandbox, "INTERNAL_FAILURE")
 
     def break_connections(self) -> None:
         """As of a network that breaks off."""
@@ -138,7 +138,7 @@ class ModalWorld:
         return found
 
     def result(self, sandbox: Sandbox) -> api_pb2.GenericResult:
-        return api_pb2.GenericResult(status=sandbox.status, exitcode=sandbox.code, exception=sandbox.words)
+        return api_pb2.GenericResult(status=sandbox.status, exitcode=sandbox.code)
 
     async def before(self, name: str, message: Any) -> dict[str, Any] | None:
         """Note a call, and do what was ordered for the next of its kind."""
@@ -182,6 +182,11 @@ def service(base: Any, world: ModalWorld, authorized: Callable[[Any, str], None]
     return type("Service", (base,), {name: method(name) for name in names})()
 
 
+def answers(it: Any) -> dict[str, Any]:
+    """Return the methods that answer a call, by its name."""
+    return {name[1:]: getattr(it, name) for name in dir(it) if name[0] == "_" and name[1].isupper()}
+
+
 class Plane:
     """Apps, images, secrets, sandboxes."""
 
@@ -189,17 +194,9 @@ class Plane:
         self.world = world
 
     def methods(self) -> dict[str, Any]:
-        own = {
-            name: getattr(self, f"_{name}")
-            for name in (
-                "AppGetOrCreate AuthTokenGet ClientHello EnvironmentGetOrCreate ImageGetOrCreate ImageJoinStreaming "
-                "MountBatchedCheckExistence MountGetOrCreate MountPutFile SandboxCreate SandboxCreateV2 SandboxGetLogs "
-                "SandboxGetCommandRouterAccess SecretGetOrCreate TaskGetCommandRouterAccess"
-            ).split()
-        }
-        for name in ("SandboxGetTaskId", "SandboxList", "SandboxTagsGet", "SandboxTerminate"):
-            own[name] = own[f"{name}V2"] = getattr(self, f"_{name}")
-        own["SandboxWait"] = own["SandboxWaitV2"] = self._SandboxWait
+        own = answers(self)
+        for name in ("SandboxGetTaskId", "SandboxList", "SandboxTagsGet", "SandboxTerminate", "SandboxWait"):
+            own[f"{name}V2"] = own[name]
         return own
 
     def authorized(self, metadata: Any, name: str) -> None:
@@ -353,8 +350,7 @@ class Router:
         self.world = world
 
     def methods(self) -> dict[str, Any]:
-        names = "SandboxStdioReadV2 TaskExecPoll TaskExecStart TaskExecStdinWrite TaskExecStdioRead TaskExecWait"
-        return {name: getattr(self, f"_{name}") for name in names.split()}
+        return answers(self)
 
     def authorized(self, metadata: Any, name: str) -> None:
         try:
@@ -427,13 +423,6 @@ class Router:
         if code < 0:
             return task_command_router_pb2.TaskExecWaitResponse(signal=-code)
         return task_command_router_pb2.TaskExecWaitResponse(code=code)
-
-    async def _TaskExecPoll(self, request: Any, stream: Any) -> Any:
-        _, one = await self._exec(request)
-        code = one.program.process.poll()
-        if code is None:
-            return task_command_router_pb2.TaskExecPollResponse()
-        return task_command_router_pb2.TaskExecPollResponse(**({"code": code} if code >= 0 else {"signal": -code}))
 
     async def _within(self, sandbox: Sandbox, work: Any) -> Any:
         """Nothing that is asked of a sandbox outlasts it."""

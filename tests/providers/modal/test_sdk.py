@@ -17,7 +17,7 @@ from swerex_c.deployment.modal import ModalDeployment, _get_modal_user, _ImageBu
 from swerex_c.exceptions import DeploymentStartupError, SwerexException  # noqa: E402
 from swerex_c.providers.modal import tags as modal_tags  # noqa: E402
 from tests.support.modal_fixtures import ModalWorld, modal_world, world  # noqa: E402
-from tests.support.wait import DEADLINE, until  # noqa: E402
+from tests.support.wait import until  # noqa: E402
 
 __all__ = ["modal_world", "world"]
 
@@ -178,22 +178,3 @@ def test_prune_says_why_it_cannot(world: ModalWorld) -> None:
 
 
 # Without the SDK
-
-
-def test_without_the_sdk_it_can_be_imported_and_says_what_is_missing() -> None:
-    program = (
-        "import sys; sys.modules['modal'] = None\n"
-        "import asyncio\n"
-        "from swerex_c.deployment.config import ModalDeploymentConfig, get_deployment\n"
-        "deployment = get_deployment(ModalDeploymentConfig())\n"
-        "try: asyncio.run(deployment.start())\n"
-        "except Exception as error: print(type(error).__name__, error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE)
-    assert "DeploymentStartupError ModalDeployment cannot import the package modal" in done.stdout, done.stderr
-    assert "pip install 'swerex-c[modal]'" in done.stdout
-
-
-def test_importing_does_not_import_the_sdk() -> None:
-    program = "import sys, swerex_c.deployment.modal; assert 'modal' not in sys.modules and 'boto3' not in sys.modules"
-    assert subprocess.run([sys.executable, "-c", program], timeout=DEADLINE).returncode == 0
