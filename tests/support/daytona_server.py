@@ -345,16 +345,6 @@ class DaytonaWorld:
         await terminal.attach(socket)
         return socket
 
-    async def list_terminals(self, request: web.Request) -> web.Response:
-        sandbox = self.running(request)
-        now = datetime.datetime.now(datetime.UTC).isoformat()
-        told = [
-            {"id": it, "cwd": "/", "envs": {}, "cols": 80, "rows": 24, "createdAt": now}
-            | {"active": True, "lazyStart": False}
-            for it in sandbox.terminals
-        ]
-        return web.json_response({"sessions": told})
-
     async def delete_terminal(self, request: web.Request) -> web.Response:
         terminal = self.running(request).terminals.pop(request.match_info["name"], None)
         if terminal is None:
@@ -371,7 +361,6 @@ class DaytonaWorld:
         route.add_delete("/api/sandbox/{id}", self.delete)
         route.add_get("/api/sandbox/{id}/toolbox-proxy-url", self.proxy_url)
         route.add_get("/toolbox/{id}/process/pty/create-connect", self.create_terminal)
-        route.add_get("/toolbox/{id}/process/pty", self.list_terminals)
         route.add_delete("/toolbox/{id}/process/pty/{name}", self.delete_terminal)
         return application
 

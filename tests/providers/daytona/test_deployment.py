@@ -175,12 +175,6 @@ async def test_an_image_without_bash_is_told(world: DaytonaWorld, make: Make) ->
     assert not world.all()
 
 
-async def test_a_missing_library_is_told(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "daytona", None)
-    with pytest.raises(DeploymentStartupError, match=r"pip install 'swerex-c\[daytona\]'"):
-        await make().start()
-
-
 async def test_a_build_takes_its_time(world: DaytonaWorld, make: Make) -> None:
     world.build = 1.0
     deployment = make()

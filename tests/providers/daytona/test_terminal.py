@@ -60,6 +60,9 @@ class Box:
         return list(self.place.terminals)
 
 
+OpenBox = Callable[..., Any]
+
+
 async def output(program: DaytonaProgram) -> dict[int, bytes]:
     parts = {1: bytearray(), 2: bytearray()}
     while (each := await asyncio.wait_for(program.receive(), DEADLINE)) is not None:
@@ -68,7 +71,7 @@ async def output(program: DaytonaProgram) -> dict[int, bytes]:
 
 
 @pytest.fixture
-async def open_box(world: DaytonaWorld) -> AsyncIterator[Callable[..., Any]]:
+async def open_box(world: DaytonaWorld) -> AsyncIterator[OpenBox]:
     from daytona import CreateSandboxFromImageParams
 
     daytona = await client()
@@ -93,7 +96,7 @@ async def open_box(world: DaytonaWorld) -> AsyncIterator[Callable[..., Any]]:
 
 
 @pytest.fixture
-async def box(open_box: Callable[..., Any]) -> Box:
+async def box(open_box: OpenBox) -> Box:
     return await open_box()
 
 
@@ -112,11 +115,6 @@ async def test_an_answer_is_the_programs_own(box: Box, script: str, answer: tupl
     assert await box.run("sh", "-c", script) == answer
 
 
-async def test_a_program_that_is_not_there_has_the_code_127(box: Box) -> None:
-    code, _, words = await box.run("no-such-program")
-    assert code == 127 and b"no-such-program" in words
-
-
 @pytest.mark.parametrize("size", [0, 1, 4095, 4096, 36863, 36864, 36865, 262144, 262145, 3_000_000])
 async def test_every_byte_passes_both_ways(box: Box, size: int) -> None:
     data = random.Random(size).randbytes(size)
@@ -124,19 +122,6 @@ async def test_every_byte_passes_both_ways(box: Box, size: int) -> None:
     assert code == 0
     assert out == data
     assert err == data
-
-
-async def test_variables_and_words_pass_whatever_is_in_them(box: Box) -> None:
-    value = "a\"b\\c\n\x01\x7f \udc80 \u20ac '$x `y` !"
-    words = ["", " ", "'", '"', "\\", "\n", "\udcff", "\u20ac", "*", "-n"]
-    script = 'printf "%s|" "$ODD" "$@"'
-    _, out, _ = await box.run("sh", "-c", script, "sh", *words, ODD=value)
-    assert out == os.fsencode("".join(f"{it}|" for it in [value, *words]))
-
-
-async def test_many_words_pass(box: Box) -> None:
-    word = "x" * 100_000
-    assert await box.run("sh", "-c", 'printf %s "$1$2"', "sh", word, word) == (0, (word * 2).encode(), b"")
 
 
 async def test_what_a_program_has_not_read_keeps_it_from_nothing(box: Box) -> None:
@@ -216,7 +201,7 @@ async def test_the_startup_files_of_the_first_shell_do_not_matter(box: Box) -> N
     assert path == f"{box.world.programs}:{os.environ['PATH']}" and (added, language) == ("", "C.UTF-8")
 
 
-async def test_odd_variables_of_the_place_do_not_matter(open_box: Callable[..., Any]) -> None:
+async def test_odd_variables_of_the_place_do_not_matter(open_box: OpenBox) -> None:
     odd = {"POSIXLY_CORRECT": "1", "name": "n\nn", "kind": "k", "data": "d", "IFS": "x", "BASH_ENV": "/no"}
     box = await open_box(**odd)
     _, out, _ = await box.run("env", "-0")
@@ -231,7 +216,7 @@ async def test_the_history_is_not_written(box: Box) -> None:
 
 
 @pytest.mark.parametrize("image", ["dash", "zsh", "greeting"])
-async def test_other_shells_and_greetings_do_not_matter(open_box: Callable[..., Any], image: str) -> None:
+async def test_other_shells_and_greetings_do_not_matter(open_box: OpenBox, image: str) -> None:
     if image != "greeting" and not shutil.which(image):
         pytest.skip(f"there is no {image} here")
     box = await open_box(image)
@@ -241,7 +226,7 @@ async def test_other_shells_and_greetings_do_not_matter(open_box: Callable[..., 
     assert (code, out.strip()) == (4, b"33 77")
 
 
-async def test_the_tools_may_be_those_of_busybox(open_box: Callable[..., Any]) -> None:
+async def test_the_tools_may_be_those_of_busybox(open_box: OpenBox) -> None:
     if not shutil.which("busybox"):
         pytest.skip("there is no busybox here")
     box = await open_box("bare+busybox+bash,busybox,sh,stty,dd,base64,cat,env,setsid")
@@ -249,27 +234,7 @@ async def test_the_tools_may_be_those_of_busybox(open_box: Callable[..., Any]) -
     assert await box.run("cat", input=data) == (0, data, b"")
 
 
-async def test_a_terminal_takes_input_and_interrupts(box: Box) -> None:
-    program = await box.start("bash", "-c", "echo ready; read x; echo got $x; sleep 1000", terminal=(24, 80))
-    seen = b""
-
-    async def see(what: bytes) -> None:
-        nonlocal seen
-        while what not in seen:
-            piece = await asyncio.wait_for(program.receive(), DEADLINE)
-            assert piece is not None, seen
-            seen += piece[1]
-
-    await see(b"ready")
-    await program.send(b"word\n")
-    await see(b"got word")
-    await program.send(b"\x03")
-    while (piece := await asyncio.wait_for(program.receive(), DEADLINE)) is not None:
-        seen += piece[1]
-    assert await program.wait() == 130
-
-
-async def test_a_terminal_comes_of_python_where_there_is_no_script(open_box: Callable[..., Any]) -> None:
+async def test_a_terminal_comes_of_python_where_there_is_no_script(open_box: OpenBox) -> None:
     box = await open_box("bare+bash,sh,stty,dd,base64,python3,tty,setsid")
     code, out, _ = await box.run("bash", "-c", "tty; stty size; exit 3", terminal=(33, 77))
     assert (code, out.splitlines()[1]) == (3, b"33 77")
@@ -286,7 +251,7 @@ async def test_a_terminal_comes_of_python_where_there_is_no_script(open_box: Cal
     ],
 )
 async def test_what_is_missing_is_named(
-    open_box: Callable[..., Any], programs: str, terminal: tuple[int, int] | None, what: str
+    open_box: OpenBox, programs: str, terminal: tuple[int, int] | None, what: str
 ) -> None:
     box = await open_box(f"bare+{programs}")
     with pytest.raises(SandboxLostError, match=what):
@@ -340,7 +305,7 @@ async def test_letting_go_ends_the_program(box: Box) -> None:
     until(lambda: not command_line(int(piece[1])))
 
 
-async def test_a_start_that_is_given_up_leaves_no_terminal(open_box: Callable[..., Any]) -> None:
+async def test_a_start_that_is_given_up_leaves_no_terminal(open_box: OpenBox) -> None:
     box = await open_box("greeting")  # its shell takes a second
     starting = asyncio.create_task(box.start("sleep", "1000"))
     await until_async(box.terminals)
