@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from swerex_c.deployment.docker import DockerDeployment
-from swerex_c.deployment.hooks.abstract import DeploymentHook
+from swerex_c.deployment.hooks.status import SetStatusDeploymentHook
 from swerex_c.deployment.ssh import SSHDeployment
 from swerex_c.exceptions import (
     DeploymentStartupError,
@@ -34,24 +34,11 @@ from swerex_c.providers.ssh.backend import SSHBackend
 from swerex_c.utils import background
 from swerex_c.utils.background import run_blocking
 from tests.support import hosts, needs
-from tests.support.docker_deployments import make, names, reach, said
+from tests.support.docker_deployments import Make, make, names, reach, said
 from tests.support.docker_engine import Engine
 from tests.support.wait import quicker_than, until
 
 __all__ = ["make", "reach"]
-
-
-Make = Callable[..., DockerDeployment]
-
-
-class Told(DeploymentHook):
-    """Calls something at the steps of a start."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self.call = call
-
-    def on_custom_step(self, message: str) -> None:
-        self.call()
 
 
 # Start and stop at the same time
@@ -70,7 +57,7 @@ async def test_of_two_starts_at_once_the_second_ends_the_first(make: Make, reach
 def test_a_stop_in_another_thread_and_loop_ends_a_start(make: Make, reach: Engine) -> None:
     deployment = make()
     here = threading.Event()
-    deployment.add_hook(Told(here.set))
+    deployment.add_hook(SetStatusDeploymentHook("a", lambda *_: here.set()))
     errors: list[BaseException | None] = []
 
     def stop() -> None:

@@ -12,11 +12,8 @@ import pytest
 
 from swerex_c.exceptions import CommandTimeoutError, ResourceError
 from swerex_c.runtime.abstract import (
-    BashAction,
-    BashInterruptAction,
     Command,
     CommandResponse,
-    CreateBashSessionRequest,
     ReadFileRequest,
     WriteFileRequest,
 )
@@ -24,6 +21,8 @@ from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.session import SandboxSession
 from tests.support.docker_engine import Engine
+from tests.support.sandboxes import DockerPlace
+from tests.support.targets import Session
 from tests.support.wait import DEADLINE, until_async
 
 Open = Callable[..., Awaitable["Talk"]]
@@ -51,7 +50,7 @@ class Talk:
 
 
 @pytest.fixture
-async def attacked(docker_place: Callable[..., Backend]) -> AsyncIterator[Open]:
+async def attacked(docker_place: DockerPlace) -> AsyncIterator[Open]:
     """`await attacked(image, *arguments of docker run)` is a runtime in a container of its own."""
     opened: list[Talk] = []
 
@@ -107,12 +106,11 @@ async def test_an_odd_environment_changes_no_answer(attacked: Open, debian_py: s
         await talk.sh("setsid sleep 8100042 & exec sleep 8100041", timeout=0.5)
     await talk.runtime.write_file(WriteFileRequest(path="/tmp/swx/a/b", content="text\n"))
     assert (await talk.runtime.read_file(ReadFileRequest(path="/tmp/swx/a/b"))).content == "text\n"
-    await talk.runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
-    said = await talk.runtime.run_in_session(BashAction(command="echo in; (exit 4)", timeout=DEADLINE, check="silent"))
-    assert (said.output, said.exit_code) == ("in\n", 4)
+    session = Session(talk.runtime)
+    await session.create()
+    await session.gives("echo in; (exit 4)", "in\n", 4)
     await talk.run(["sleep", "1.5"])  # a shell with that TMOUT ends itself when nobody says anything for a second
-    said = await talk.runtime.run_in_session(BashAction(command="echo $?", timeout=DEADLINE))
-    assert said.output == "4\n"
+    await session.gives("echo $?", "4\n")
     assert "81000" not in (await talk.sh("ps -eo args | grep '[s]leep 81000'"))[1], "what was overdue has ended"
 
 
@@ -177,17 +175,15 @@ async def test_writers_that_are_left_are_not_heard(attacked: Open, debian_py: st
 async def test_calls_that_are_cancelled_at_any_moment(attacked: Open, debian_py: str) -> None:
     """The next ones have their own answers, and neither files nor threads nor processes are left of them."""
     talk = await attacked(debian_py)
-    runtime = talk.runtime
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
+    runtime, session = talk.runtime, Session(talk.runtime)
+    await session.create()
 
     async def one(number: int) -> None:
         if number % 3 == 0:
             said = await talk.sh(f"echo {number}; exit {number}")
             assert said == (number, f"{number}\n", "")
         elif number % 3 == 1:
-            action = BashAction(command=f"echo {number}; (exit {number})", check="silent", timeout=DEADLINE)
-            seen = await runtime.run_in_session(action)
-            assert (seen.output, seen.exit_code) == (f"{number}\n", number)
+            await session.gives(f"echo {number}; (exit {number})", f"{number}\n", number)
         else:
             path, text = f"/tmp/swx{number}", f"{number}\n" * 1000
             await runtime.write_file(WriteFileRequest(path=path, content=text))
@@ -211,8 +207,9 @@ async def test_two_runtimes_in_one_container(attacked: Open, debian_py: str) -> 
     talk = await attacked(debian_py)
     other = Talk(talk.runtime.sandbox.backend)
     for one in (talk, other):
-        await one.runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
-        await one.runtime.run_in_session(BashAction(command="sleep 8400041 & sleep 8400042 & :", timeout=DEADLINE))
+        session = Session(one.runtime, "default")
+        await session.create()
+        await session.run("sleep 8400041 & sleep 8400042 & :")
         await one.sh("setsid sleep 8400043 >/dev/null 2>&1 & env -i sleep 8400044 >/dev/null 2>&1 & :")
     busy = asyncio.create_task(talk.sh("sleep 1; echo still; exit 6"))
     limit = asyncio.get_running_loop().time() + DEADLINE
@@ -223,8 +220,7 @@ async def test_two_runtimes_in_one_container(attacked: Open, debian_py: str) -> 
     await other.runtime.close()
     assert await busy == (6, "still\n", "")
     assert (await talk.sh("pgrep -fc '^sleep 84000'"))[1] == "4\n"
-    said = await talk.runtime.run_in_session(BashAction(command="kill %1 && echo killed", timeout=DEADLINE))
-    assert "killed" in said.output
+    assert "killed" in (await Session(talk.runtime, "default").run("kill %1 && echo killed")).output
 
 
 @pytest.mark.parametrize("image", ["bash_min", "debian_py"])
@@ -232,14 +228,8 @@ async def test_a_shell_whose_standard_error_goes_elsewhere(
     attacked: Open, image: str, request: pytest.FixtureRequest
 ) -> None:
     """Its prompts go there too."""
-    talk = await attacked(request.getfixturevalue(image))
-    await talk.runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
-
-    async def say(command: str) -> tuple[str, int | None]:
-        action = BashAction(command=command, check="silent", timeout=DEADLINE)
-        answer = await talk.runtime.run_in_session(action)
-        return answer.output, answer.exit_code
-
+    session = Session((await attacked(request.getfixturevalue(image))).runtime)
+    await session.create()
     for command, output, code in [
         ("false | true | false", "", 1),
         ("echo $? ${PIPESTATUS[@]}; exec 2>/tmp/errors", "1 1 0 1\n", 0),
@@ -252,7 +242,7 @@ async def test_a_shell_whose_standard_error_goes_elsewhere(
         ("exec 1>&3 2>&1", "", 0),
         ("cat /tmp/log; no-such-program-x || echo $?", "hidden\nbash: no-such-program-x: command not found\n127\n", 0),
     ]:
-        assert await say(command) == (output, code), command
+        await session.gives(command, output, code)
 
 
 PROMPTS_GONE = [
@@ -271,19 +261,14 @@ async def test_a_shell_whose_prompts_are_gone(
     """It is seen at its prompt from within, and heard again then; nothing of its prompts is taken for output."""
     talk = await attacked(request.getfixturevalue(image))
     await talk.sh("echo 'echo begun; exec 2>/tmp/errors' >/tmp/swx-redirects; echo PS1=later >/tmp/swx-activate")
-    await talk.runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
-    session = talk.runtime.sessions["default"]
-    assert isinstance(session, SandboxSession)
-    await until_async(lambda: session._prompt is not None)  # it is learned beside
-    if not session._prompt:
+    session = Session(talk.runtime)
+    await session.create()
+    shell = talk.runtime.sessions[session.name]
+    assert isinstance(shell, SandboxSession)
+    await until_async(lambda: shell._prompt is not None)  # it is learned beside
+    if not shell._prompt:
         pytest.skip("this machine lacks a /proc/PID/syscall that can be read in its containers")
-
-    async def say(command: str) -> tuple[str, int | None]:
-        action = BashAction(command=command, check="silent", timeout=DEADLINE)
-        answer = await talk.runtime.run_in_session(action)
-        return answer.output, answer.exit_code
-
-    assert await say(command) == ("begun\n" if "redirects" in command else "", 7)
+    await session.gives(command, "begun\n" if "redirects" in command else "", 7)
     for command, output, code in [
         ("echo $? ${PIPESTATUS[@]}", "7 7\n", 0),
         ("true | false", "", 1),
@@ -293,18 +278,16 @@ async def test_a_shell_whose_prompts_are_gone(
         ("echo b; (exit 5)", "b\n", 5),
         ("cat /dev/null; echo $?", "0\n", 0),
     ]:
-        assert await say(command) == (output, code), command
+        await session.gives(command, output, code)
 
 
 async def test_what_reads_is_not_taken_for_the_prompt(attacked: Open, debian_py: str) -> None:
     """Nothing is ever typed to a command, however long it waits."""
-    talk = await attacked(debian_py)
-    await talk.runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
+    session = Session((await attacked(debian_py)).runtime)
+    await session.create()
     for waits in ("read -r -t 4 x", "read -r -e -t 4 x", "head -n 1", "wait", "sleep 4"):
-        action = BashAction(command=f'sleep 4 & {waits}; echo "<$x>"', check="silent", timeout=3)
         with pytest.raises(CommandTimeoutError) as late:
-            await talk.runtime.run_in_session(action)
+            await session.run(f'sleep 4 & {waits}; echo "<$x>"', timeout=3)
         assert "7733" not in late.value.output and "printf" not in late.value.output, waits
-        await talk.runtime.run_in_session(BashInterruptAction(timeout=2, n_retry=5))
-        answer = await talk.runtime.run_in_session(BashAction(command="echo next", timeout=DEADLINE))
-        assert answer.output.endswith("next\n"), waits
+        await session.interrupt(timeout=2, n_retry=5)
+        assert (await session.run("echo next")).output.endswith("next\n"), waits

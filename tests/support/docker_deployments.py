@@ -13,6 +13,8 @@ from swerex_c.providers import ownership
 from swerex_c.runtime.abstract import Command
 from tests.support.docker_engine import Engine
 
+Make = Callable[..., DockerDeployment]
+
 NO_NETWORK = ["--network", "none"]
 
 
@@ -27,7 +29,7 @@ def reach(docker: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
 
 
 @pytest.fixture
-def make(reach: Engine, bash_only: str) -> Iterator[Callable[..., DockerDeployment]]:
+def make(reach: Engine, bash_only: str) -> Iterator[Make]:
     """`make(**fields)` gives a deployment that is not started, of the smallest image; stopped after the test."""
     made: list[DockerDeployment] = []
 

@@ -24,7 +24,10 @@ from tests.support.docker_engine import Engine
 from tests.support.kubernetes_server import ApiServer, kubectl
 from tests.support.wait import DEADLINE, until_async
 
-__all__ = ["Blocking", "docker_place", "kubectl_backend", "lost", "ssh_backend", "working"]
+__all__ = ["Blocking", "DockerPlace", "docker_place", "kubectl_backend", "lost", "ssh_backend", "working"]
+
+
+DockerPlace = Callable[..., DockerBackend]
 
 
 class Blocking:
@@ -90,6 +93,6 @@ async def lost(waiting: list[asyncio.Future[Any]], words: str = "", kind: type[E
 
 
 @pytest.fixture
-def docker_place(docker: Engine, container: Callable[..., str]) -> Callable[..., Backend]:
+def docker_place(docker: Engine, container: Callable[..., str]) -> DockerPlace:
     """`docker_place(image, *arguments of docker run)` starts a container and gives its backend."""
     return lambda image, *arguments: DockerBackend(container(image, *arguments), environment=docker.environment)

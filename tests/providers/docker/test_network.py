@@ -11,8 +11,8 @@ import pytest
 
 from swerex_c.deployment.docker import DockerDeployment
 from swerex_c.providers import ownership
-from swerex_c.runtime.abstract import Command
 from tests.support import images, needs
+from tests.support.docker_deployments import said
 from tests.support.docker_engine import Engine
 from tests.support.registry import Registry
 
@@ -65,10 +65,6 @@ def published(reach: Engine, registry: Registry) -> Callable[[str], str]:
 
 def has(engine: Engine, image: str) -> bool:
     return bool(engine.docker("image", "ls", "-q", image))
-
-
-async def said(deployment: DockerDeployment, command: str) -> str:
-    return (await deployment.runtime.execute(Command(command=command, shell=True, timeout=60))).stdout
 
 
 async def test_an_image_is_pulled_and_goes_again(reach: Engine, published: Callable[[str], str]) -> None:

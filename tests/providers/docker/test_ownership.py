@@ -8,9 +8,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from swerex_c.deployment.docker import DockerDeployment
 from swerex_c.providers import ownership
-from tests.support.docker_deployments import make, names, reach
+from tests.support.docker_deployments import Make, make, names, reach
 from tests.support.docker_engine import Engine
 from tests.support.original import our_environment
 
@@ -33,7 +32,7 @@ STARTED = """if True:
 
 
 def test_what_a_dead_process_left_is_pruned_and_nothing_else(
-    make: Callable[..., DockerDeployment], reach: Engine, container: Callable[..., str], bash_only: str
+    make: Make, reach: Engine, container: Callable[..., str], bash_only: str
 ) -> None:
     def prune(*words: str) -> str:
         done = subprocess.run(
@@ -75,9 +74,7 @@ def test_what_a_dead_process_left_is_pruned_and_nothing_else(
         reach.docker("rm", "-f", *(name for name in names(reach, ownership.KEEP)), check=False)
 
 
-def test_a_process_that_ends_in_the_normal_way_leaves_nothing(
-    make: Callable[..., DockerDeployment], reach: Engine
-) -> None:
+def test_a_process_that_ends_in_the_normal_way_leaves_nothing(make: Make, reach: Engine) -> None:
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-c", STARTED], env={**our_environment(), "SWE_REX_LOG_STREAM_LEVEL": "ERROR"},
         input="", capture_output=True, text=True, timeout=90,

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,7 +27,7 @@ from swerex_c.runtime.abstract import (
 )
 from swerex_c.runtime.config import RemoteRuntimeConfig
 from swerex_c.runtime.remote import RemoteRuntime
-from tests.support.docker_deployments import NO_NETWORK, make, names, reach, said
+from tests.support.docker_deployments import NO_NETWORK, Make, make, names, reach, said
 from tests.support.docker_engine import Engine
 from tests.support.original import our_environment
 from tests.support.wait import until
@@ -41,9 +40,7 @@ SHELL = ["bash", "-c", 'export SEEN="by the shell"; eval "$0"']
 
 
 @pytest.mark.parametrize("more", [[], ["-t"]])
-async def test_programs_are_started_by_the_callers_shell(
-    make: Callable[..., DockerDeployment], reach: Engine, more: list[str]
-) -> None:
+async def test_programs_are_started_by_the_callers_shell(make: Make, reach: Engine, more: list[str]) -> None:
     deployment = make(exec_shell=SHELL, docker_args=[*NO_NETWORK, *more])
     await deployment.start()
     runtime = deployment.runtime
@@ -57,7 +54,7 @@ async def test_programs_are_started_by_the_callers_shell(
     await deployment.stop()
 
 
-async def test_a_shell_that_is_not_there(make: Callable[..., DockerDeployment], reach: Engine) -> None:
+async def test_a_shell_that_is_not_there(make: Make, reach: Engine) -> None:
     deployment = make(exec_shell=["/no/such/shell", "-c"])
     with pytest.raises(DeploymentStartupError, match="/no/such/shell"):
         await deployment.start()
@@ -82,9 +79,7 @@ def fits(engine: Engine, image: str) -> bool:
     return engine.docker(*command) == f"{sys.implementation.cache_tag} {platform.machine()}"
 
 
-async def test_the_server_is_carried_into_the_container(
-    make: Callable[..., DockerDeployment], reach: Engine, debian_py: str
-) -> None:
+async def test_the_server_is_carried_into_the_container(make: Make, reach: Engine, debian_py: str) -> None:
     deployment = make(
         image=debian_py, server=True, docker_args=["--network", "host"], startup_timeout=90, exec_shell=SHELL
     )
@@ -110,7 +105,7 @@ async def test_the_server_is_carried_into_the_container(
     assert names(reach) == []
 
 
-async def test_a_server_that_cannot_be(make: Callable[..., DockerDeployment], reach: Engine, bash_min: str) -> None:
+async def test_a_server_that_cannot_be(make: Make, reach: Engine, bash_min: str) -> None:
     with pytest.raises(DeploymentStartupError, match="(?s)Container process terminated.*no suitable Python"):
         await make(image=bash_min, server=True).start()
     for server in (True, None):  # None: the subclass says enough
@@ -136,9 +131,7 @@ class Silent(DockerDeployment):
         return ["/bin/sh", "-c", self.words]
 
 
-async def test_who_replaces_the_methods_of_the_class_is_heard(
-    make: Callable[..., DockerDeployment], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_replaces_the_methods_of_the_class_is_heard(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     deployment = make()
     command = deployment._get_swerex_start_cmd("the-key")
     assert command[:2] == ["/bin/sh", "-c"] and "swerex-remote --auth-token the-key || " in command[2]
@@ -150,7 +143,7 @@ async def test_who_replaces_the_methods_of_the_class_is_heard(
     assert deployment._serves
 
 
-async def test_a_subclass_with_a_start_of_its_own(make: Callable[..., DockerDeployment], tmp_path: Path) -> None:
+async def test_a_subclass_with_a_start_of_its_own(make: Make, tmp_path: Path) -> None:
     """It does what the original's `start` does, by the same private names, with a server that is no container's."""
 
     class Own(DockerDeployment):
