@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import subprocess
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,47 +27,21 @@ def docker() -> Iterator[Engine]:
         yield engine
 
 
-def _image(engine: Engine, name: str) -> str:
-    try:
-        return images.provide(engine, name)
-    except needs.Lacking as lack:
-        needs.skip(lack)
+def _image(name: str) -> Any:
+    """Return a fixture with the name of an image of `tests.support.images`."""
+
+    @pytest.fixture(scope="session", name=name.replace("-", "_"))
+    def image(docker: Engine) -> str:
+        try:
+            return images.provide(docker, name)
+        except needs.Lacking as lack:
+            needs.skip(lack)
+
+    return image
 
 
-@pytest.fixture(scope="session")
-def bash_only(docker: Engine) -> str:
-    """Name of an image with a static bash and nothing else."""
-    return _image(docker, "bash-only")
-
-
-@pytest.fixture(scope="session")
-def bash_min(docker: Engine) -> str:
-    """Name of an image with bash and busybox, but neither Python nor tar."""
-    return _image(docker, "bash-min")
-
-
-@pytest.fixture(scope="session")
-def ash_min(docker: Engine) -> str:
-    """Name of an image with busybox: it has no bash."""
-    return _image(docker, "ash-min")
-
-
-@pytest.fixture(scope="session")
-def debian_py(docker: Engine) -> str:
-    """Name of an image with a small Debian, Python and git."""
-    return _image(docker, "debian-py")
-
-
-@pytest.fixture(scope="session")
-def swebench(docker: Engine) -> str:
-    """Name of an image as benchmarks have them: conda, a noisy .bashrc, PROMPT_COMMAND, WORKDIR, odd variables."""
-    return _image(docker, "swebench")
-
-
-@pytest.fixture(scope="session")
-def swebench_user(docker: Engine) -> str:
-    """The same image as a user who is not root."""
-    return _image(docker, "swebench-user")
+bash_only, bash_min, ash_min = map(_image, ("bash-only", "bash-min", "ash-min"))
+debian_py, swebench, swebench_user = map(_image, ("debian-py", "swebench", "swebench-user"))
 
 
 @pytest.fixture

@@ -11,12 +11,11 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
 
 import pytest
 
 from tests.support import images, needs
-from tests.support.processes import alive, descendants
+from tests.support.processes import descendants
 
 
 class Podman:
@@ -52,8 +51,7 @@ class Podman:
         if name == "debian-py":
             self.run("import", "-q", str(images.debian_tar()), tag)
             return tag
-        tree = images.small_tree(bash=name.startswith("bash"), busybox=name.endswith("min"))
-        shell = "/bin/bash" if name.startswith("bash") else "/bin/sh"
+        tree, shell = images.small(name)
         self.run("import", "-q", "-c", f'CMD ["{shell}"]', "-c", "ENV PATH=/bin", "-", tag, input=tree)
         return tag
 
@@ -81,9 +79,7 @@ class Podman:
     def __enter__(self) -> Podman:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
 
@@ -185,7 +181,7 @@ class Sshd:
             )
         if needs.wait_until(lambda: not self.running() or self._greets(), 10) and self.running():
             return True
-        self._end()
+        self.crash()
         self.port = 0
         return False
 
@@ -193,17 +189,6 @@ class Sshd:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5) as connection:
             return connection.recv(4) == b"SSH-"
         return False
-
-    def _end(self) -> None:
-        if self.daemon is not None:
-            family = [self.daemon.pid, *descendants(self.daemon.pid)]  # a connection outlives the one who listens
-            for pid in family:
-                needs.kill(pid, signal.SIGTERM)
-            self.daemon.wait()
-            if not needs.wait_until(lambda: not any(map(alive, family)), 2):
-                for pid in family:
-                    needs.kill(pid, signal.SIGKILL)
-            self.daemon = None
 
     def crash(self) -> None:
         """The server and all connections are gone at once; start makes it listen at the same port again."""
@@ -214,15 +199,13 @@ class Sshd:
             self.daemon = None
 
     def stop(self) -> None:
-        self._end()
+        self.crash()
         needs.remove(self.directory)
 
     def __enter__(self) -> Sshd:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
 

@@ -77,9 +77,9 @@ def static_program(name: str, package: str) -> bytes:
     return data
 
 
-def small_tree(*, bash: bool, busybox: bool) -> bytes:
-    """A root file system of at most two programs."""
-    tree = Tree()
+def small(name: str) -> tuple[bytes, str]:
+    """A root file system of at most two programs, bash-only, bash-min or ash-min; and its shell."""
+    bash, busybox, tree = name.startswith("bash"), name.endswith("min"), Tree()
     tree.directories("bin", "dev", "etc", "home", "home/u", "proc", "root", "sys", "tmp")
     if bash:
         tree.add("bin/bash", static_program("bash-static", "bash-static"), mode=0o755)
@@ -93,7 +93,7 @@ def small_tree(*, bash: bool, busybox: bool) -> bytes:
     shell = "/bin/bash" if bash else "/bin/sh"
     tree.add("etc/passwd", f"root:x:0:0:root:/root:{shell}\nu:x:1000:1000::/home/u:{shell}\n".encode())
     tree.add("etc/group", b"root:x:0:\nu:x:1000:\n")
-    return tree.whole()
+    return tree.whole(), shell
 
 
 def apt_source() -> tuple[str, str]:
@@ -262,10 +262,6 @@ def benchmark_context() -> bytes:
 # ---- images ---------------------------------------------------------------------------------------------------------
 
 
-def _import(engine: Engine, name: str, tree: bytes, shell: str) -> None:
-    engine.docker("import", "-c", f'CMD ["{shell}"]', "-c", "ENV PATH=/bin", "-", tag(name), input=tree)
-
-
 def _build(engine: Engine, name: str, context: bytes) -> None:
     engine.docker("build", "-q", "--pull=false", "--network", "none", "-t", tag(name), "-", input=context)
 
@@ -274,12 +270,9 @@ def provide(engine: Engine, name: str) -> str:
     """Makes the image unless the engine has it; its name for `docker run`."""
     if engine.docker("image", "ls", "-q", tag(name)):
         return tag(name)
-    if name == "bash-only":
-        _import(engine, name, small_tree(bash=True, busybox=False), "/bin/bash")
-    elif name == "bash-min":
-        _import(engine, name, small_tree(bash=True, busybox=True), "/bin/bash")
-    elif name == "ash-min":
-        _import(engine, name, small_tree(bash=False, busybox=True), "/bin/sh")
+    if name in ("bash-only", "bash-min", "ash-min"):
+        tree, shell = small(name)
+        engine.docker("import", "-c", f'CMD ["{shell}"]', "-c", "ENV PATH=/bin", "-", tag(name), input=tree)
     elif name == "debian-py":
         engine.docker("import", "-c", 'CMD ["/bin/bash"]', "-c", f"ENV PATH={PATH}", str(debian_tar()), tag(name))
     elif name == "debian-rex":
@@ -290,9 +283,9 @@ def provide(engine: Engine, name: str) -> str:
         _build(engine, name, benchmark_context())
     elif name == "swebench-user":
         provide(engine, "swebench")
-        tree = Tree()
-        tree.add("Dockerfile", BENCHMARK_USER.encode())
-        _build(engine, name, tree.whole())
+        dockerfile = Tree()
+        dockerfile.add("Dockerfile", BENCHMARK_USER.encode())
+        _build(engine, name, dockerfile.whole())
     else:
         raise ValueError(f"no image is called {name!r}; there are {', '.join(NAMES)}")
     return tag(name)

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import tempfile
 from pathlib import Path
-from types import TracebackType
 
 from tests.support import needs
 
@@ -57,11 +56,11 @@ class Registry:
             )
         if not needs.wait_until(self._listens, START_SECONDS) or self._process.poll() is not None:
             said = needs.tail(log)
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise RuntimeError(f"docker-registry does not start:\n{said}")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
