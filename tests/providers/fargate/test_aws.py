@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import inspect
 import pickle
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from swerex_c.exceptions import SwerexException
-from swerex_c.providers.fargate import task
 from swerex_c.utils import aws as utils
-from swerex_c.utils import aws_teardown
 from swerex_c.utils.aws import (
     AwsError,
     find_public_ip,
@@ -28,7 +24,7 @@ from swerex_c.utils.aws import (
     get_task_definition,
     run_fargate_task,
 )
-from tests.support.aws_fixtures import REGION, World, aws, boto3, json_error, moto
+from tests.support.aws_fixtures import REGION, World, aws, json_error, moto
 
 __all__ = ["aws", "moto"]
 
@@ -251,35 +247,6 @@ def test_an_error_of_ours_is_a_message_and_pickles() -> None:
     error = pickle.loads(pickle.dumps(AwsError("no", code="X")))
     assert (str(error), error.code) == ("no", "X")
     assert str(AwsError("only this")) == "only this"
-
-
-def test_without_boto3_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(SwerexException, match=r"pip install 'swerex-c\[fargate\]'"):
-        get_cluster_arn("c")
-
-
-def test_importing_asks_for_nothing() -> None:
-    text = (
-        "import sys, swerex_c.deployment.fargate, swerex_c.utils.aws, swerex_c.utils.aws_teardown\n"
-        "print([name for name in sys.modules if name.partition('.')[0] in ('boto3', 'botocore')])"
-    )
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60)
-    assert done.stdout == "[]\n", done
-
-
-def test_codes_of_errors_that_are_modelled_exist() -> None:
-    session = boto3.session.Session(region_name=REGION)
-    known = {
-        name
-        for service in ("ecs", "iam")
-        for shape in session.client(service).meta.service_model.error_shapes
-        for name in (shape.name, shape.metadata.get("error", {}).get("code"))
-    }
-    modelled = {*task._GONE, *aws_teardown._GONE, *aws_teardown._WAITS}
-    # EC2 has no models of its errors.
-    of_ec2 = {"InvalidGroup.NotFound", "InvalidPermission.NotFound", "DependencyViolation"}
-    assert modelled - of_ec2 <= known
 
 
 ORIGINAL = {

@@ -8,7 +8,6 @@ import logging
 import re
 import shlex
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,11 @@ import pytest
 from swerex_c.deployment import fargate
 from swerex_c.deployment.config import FargateDeploymentConfig, get_deployment
 from swerex_c.deployment.fargate import FargateDeployment
-from swerex_c.deployment.hooks.abstract import DeploymentHook
+from swerex_c.deployment.hooks.status import SetStatusDeploymentHook
 from swerex_c.exceptions import SandboxLostError
-from swerex_c.runtime.abstract import (
-    BashAction,
-    CreateBashSessionRequest,
-)
 from swerex_c.utils.free_port import find_free_port
 from tests.support.aws_fixtures import REGION, World, aws, boto3, moto
+from tests.support.targets import Session
 from tests.support.wait import DEADLINE, until_dead
 
 __all__ = ["aws", "moto"]
@@ -42,10 +38,9 @@ def deployment(**fields: Any) -> FargateDeployment:
 
 async def says(place: FargateDeployment, command: str) -> str:
     """What a command prints, in a session that is there for it."""
-    name = f"s{time.monotonic_ns()}"
-    await place.runtime.create_session(CreateBashSessionRequest(session=name, startup_timeout=60))
-    observation = await place.runtime.run_in_session(BashAction(session=name, command=command, timeout=20))
-    return observation.output
+    session = Session(place.runtime)
+    await session.create()
+    return (await session.run(command)).output
 
 
 async def test_its_task(aws: World) -> None:
@@ -193,23 +188,15 @@ async def test_an_image_without_the_server_gets_it_from_the_network(aws: World) 
     await place.stop()
 
 
-class Steps(DeploymentHook):
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-
-    def on_custom_step(self, message: str) -> None:
-        self.seen.append(message)
-
-
 async def test_hooks_and_the_log(aws: World, caplog: pytest.LogCaptureFixture) -> None:
-    hook = Steps()
+    steps: list[str] = []
     place = deployment()
     place.logger = logging.getLogger("tests.fargate")
-    place.add_hook(hook)
+    place.add_hook(SetStatusDeploymentHook("a", lambda _, step: steps.append(step)))
     with caplog.at_level("INFO", "tests.fargate"):
         await place.start()
     arn, key = str(place._task_arn), place.runtime._config.auth_token
-    assert hook.seen == ["Preparing AWS", "Starting task", "Starting runtime"]
+    assert steps == ["Preparing AWS", "Starting task", "Starting runtime"]
     assert f"Container task submitted: {arn}" in caplog.text and "Container public IP: 127.0.0.1" in caplog.text
     url = re.search(r"Monitor logs at: (\S+)", caplog.text)
     assert url and url[1] == (
@@ -246,11 +233,8 @@ async def test_a_task_that_ecs_has_forgotten_is_told(aws: World) -> None:
     (task,) = aws.processes()
     assert task.process is not None
     await asyncio.to_thread(aws._kill, task)
-    aws.instead["ecs.DescribeTasks"] = lambda _: (
-        200,
-        "application/x-amz-json-1.1",
-        b'{"tasks": [], "failures": [{"reason": "MISSING"}]}',
-    )
+    missing = b'{"tasks": [], "failures": [{"reason": "MISSING"}]}'
+    aws.instead["ecs.DescribeTasks"] = lambda _: (200, "application/x-amz-json-1.1", missing)
     with pytest.raises(SandboxLostError, match="no longer known to ECS"):
         await until_dead(place)
     await place.stop()

@@ -171,12 +171,27 @@ async def test_why_the_task_does_not_run(aws: World, step: dict[str, Any], says:
     await fails(aws, deployment(), says)
 
 
-async def test_what_the_container_said_is_told(aws: World) -> None:
-    class Broken(FargateDeployment):
-        def _get_command(self, *, token: str) -> list[str]:
-            return ["echo this image has no server; echo and says so >&2; exit 7"]
+class Other(FargateDeployment):
+    """Has another command in the container, and little time from a point on, however long it took to come there."""
 
-    place = Broken(image="image", port=find_free_port())
+    command = "sleep 60"
+    hurries = ""
+
+    def _get_command(self, *, token: str) -> list[str]:
+        return [self.command]
+
+    async def _wait_for_address(self) -> str:
+        if self.hurries == "task":
+            self._limit_start(1)
+        return await super()._wait_for_address()
+
+    async def _wait_until_alive(self, timeout: float = 10.0) -> None:
+        await super()._wait_until_alive(1 if self.hurries == "server" else timeout)
+
+
+async def test_what_the_container_said_is_told(aws: World) -> None:
+    place = Other(image="image", port=find_free_port())
+    place.command = "echo this image has no server; echo and says so >&2; exit 7"
     says = r"exit code is 7\.\nThe end of its output:\nthis image has no server\nand says so"
     with pytest.raises(DeploymentStartupError, match=says):
         await place.start()
@@ -287,38 +302,19 @@ async def test_a_task_that_cannot_be_stopped_is_named(aws: World, caplog: pytest
 # Time
 
 
-class Hurried(FargateDeployment):
-    """Has little time from a point on, however long it took to come there."""
-
-    hurries = ""
-
-    async def _wait_for_address(self) -> str:
-        if self.hurries == "task":
-            self._limit_start(1)
-        return await super()._wait_for_address()
-
-    async def _wait_until_alive(self, timeout: float = 10.0) -> None:
-        await super()._wait_until_alive(1 if self.hurries == "server" else timeout)
-
-
-async def test_a_task_that_is_too_slow(aws: World) -> None:
-    aws.steps = ["PROVISIONING"] * 100_000
-    place = Hurried(image="image", port=find_free_port())
-    place.hurries = "task"
-    with pytest.raises(StartupTimeoutError, match=r"did not start within 1 seconds \(startup_timeout\)"):
-        await place.start()
-    assert len(aws.tasks) == 1
-    nothing_is_left(aws, place)
-
-
-async def test_a_server_that_is_too_slow(aws: World) -> None:
-    class Slow(Hurried):
-        def _get_command(self, *, token: str) -> list[str]:
-            return ["sleep 60"]
-
-    place = Slow(image="image", port=find_free_port())
-    place.hurries = "server"
-    with pytest.raises(StartupTimeoutError, match="Runtime did not start within 1s"):
+@pytest.mark.parametrize(
+    ("slow", "words"),
+    [
+        ("task", r"did not start within 1 seconds \(startup_timeout\)"),
+        ("server", "Runtime did not start within 1s"),
+    ],
+)
+async def test_what_is_too_slow(aws: World, slow: str, words: str) -> None:
+    if slow == "task":
+        aws.steps = ["PROVISIONING"] * 100_000
+    place = Other(image="image", port=find_free_port())
+    place.hurries = slow
+    with pytest.raises(StartupTimeoutError, match=words):
         await place.start()
     assert len(aws.tasks) == 1
     nothing_is_left(aws, place)
@@ -400,11 +396,7 @@ async def test_a_stopped_start_undoes_itself(aws: World, stage: str) -> None:
 
 
 async def test_cancelled_while_the_server_starts(aws: World) -> None:
-    class Slow(FargateDeployment):
-        def _get_command(self, *, token: str) -> list[str]:
-            return ["sleep 60"]
-
-    place = Slow(image="image", port=find_free_port())
+    place = Other(image="image", port=find_free_port())
     starting = asyncio.ensure_future(place.start())
     await until_async(lambda: place._runtime)
     assert aws.processes()
