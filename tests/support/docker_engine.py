@@ -12,10 +12,9 @@ import signal
 import subprocess
 import tempfile
 from pathlib import Path
-from types import TracebackType
 
 from tests.support import needs
-from tests.support.processes import alive, command_line, descendants
+from tests.support.processes import descendants
 
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
@@ -111,11 +110,6 @@ class Engine:
             raise RuntimeError(f"dockerd does not start:\n{said}")
         return self
 
-    def shims(self) -> list[int]:
-        """The processes between containerd and its containers; they outlive both daemons when those are killed."""
-        address = f"{self.directory}/exec/containerd/containerd.sock"
-        return [pid for pid in needs.mentioning(address) if "shim" in command_line(pid)]
-
     def _make_bridge(self) -> str:
         """The name of the bridge, which is made if it is to be and is not there."""
         if not self.network:
@@ -134,16 +128,8 @@ class Engine:
                     raise needs.Lacking(f"bridges between devices (ip {' '.join(words)}: {done.stderr.strip()})")
         return self.bridge
 
-    def _containerd(self) -> int:
-        try:
-            pid = int((self.directory / "exec/containerd/containerd.pid").read_text())
-        except (OSError, ValueError):
-            return 0
-        return pid if str(self.directory) in command_line(pid) else 0
-
     def stop(self, *, keep: bool = False) -> None:
         """Ends the engine and all its containers.  Its directory goes too, unless it is to be started again."""
-        containerd = self._containerd()
         if self.running() and self.daemon is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 containers = self.docker("ps", "-aq", check=False, seconds=10).split()
@@ -155,12 +141,8 @@ class Engine:
             except subprocess.TimeoutExpired:
                 self.daemon.kill()
                 self.daemon.wait()
-        if containerd and alive(containerd):  # a dead dockerd leaves it
-            needs.kill(containerd, signal.SIGTERM)
-            if not needs.wait_until(lambda: not alive(containerd), 5):
-                needs.kill(containerd, signal.SIGKILL)
-        for shim in self.shims():
-            for pid in [*reversed(descendants(shim)), shim]:
+        for left in needs.mentioning(str(self.directory)):  # a dead dockerd leaves containerd, and the shims of both
+            for pid in [*reversed(descendants(left)), left]:
                 needs.kill(pid, signal.SIGKILL)
         needs.wait_until(lambda: not needs.mentioning(str(self.directory)), 5)
         if not keep:
@@ -172,7 +154,5 @@ class Engine:
     def __enter__(self) -> Engine:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()

@@ -81,6 +81,13 @@ async def run(deployment: ModalDeployment, command: str, **kwargs: Any) -> str:
     return (await deployment.runtime.run_in_session(BashAction(command=command, **kwargs))).output
 
 
+async def test_variables_are_in_no_command_line(world: ModalWorld, started: ModalDeployment) -> None:
+    """Nor in a request as words: who reads the logs of Modal does not see them."""
+    await started.runtime.execute(Command(command="true", shell=True, env={"TOKEN": "hush-hush"}))
+    words = [it for request in world.calls("TaskExecStart") for it in request["command_args"]]
+    assert words and not any("hush-hush" in it for it in words)
+
+
 async def test_input_arrives_in_order_when_requests_are_repeated(world: ModalWorld, started: ModalDeployment) -> None:
     """The answer to a request is lost, so the SDK sends it again; nothing is written twice."""
     world.fault("TaskExecStdinWrite", status="UNAVAILABLE", after=True, times=3)

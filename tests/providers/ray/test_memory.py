@@ -34,20 +34,6 @@ def _said(shell: subprocess.Popen[str], times: int) -> None:
     assert [shell.stdout.readline() for _ in range(times)] == ["taken\n"] * times
 
 
-def test_a_watch_counts_all_descendants() -> None:
-    take = shlex.join([sys.executable, "-c", TAKE, "70"])
-    with _below_a_shell(take) as one:
-        _said(one, 1)
-        assert len(descendants(one.pid)) == 1 and one.pid in descendants(os.getpid())
-        assert not MemoryLimit(100 << 20).exceeded(one.pid)
-    # One below a shell of its own counts as well.
-    with _below_a_shell(take, f"({take}; true)") as two:
-        _said(two, 2)
-        assert len(descendants(two.pid)) == 3
-        assert MemoryLimit(100 << 20).exceeded(two.pid)
-        assert not MemoryLimit(10 << 30).exceeded(two.pid)
-
-
 def test_pages_that_several_share_count_once() -> None:
     """A process that forks has its pages twice, and takes them once."""
     limit = 150 << 20
