@@ -15,6 +15,7 @@ import sys
 import termios
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -23,7 +24,7 @@ from typer.testing import CliRunner
 from swerex_c import __version__
 from swerex_c._version import __version__ as own_version
 from swerex_c.cli.main import app
-from tests.support.cli import COMMAND, cli, results
+from tests.support.cli import COMMAND, cli, results, start
 from tests.support.closed_syscall import build_preload
 from tests.support.original import our_environment
 from tests.support.processes import Family
@@ -95,22 +96,33 @@ def test_completion_in_bash(tmp_path: Path) -> None:
 # exec
 
 
-def test_exec_prints_the_output_and_ends_with_the_exit_code() -> None:
-    assert results(cli("exec", "echo hi; cd /tmp && pwd")) == ("hi\n/tmp\n", "", 0)
-    assert results(cli("exec", "printf x; (exit 7)")) == ("x", "", 7)
-    assert cli("exec", "no_such_program_here").returncode == 127
-
-
-def test_exec_takes_words_as_they_are() -> None:
-    assert cli("exec", "printf", "<%s>", "a b", "$HOME", "--timeout", "*").stdout == "<a b><$HOME><--timeout><*>"
-
-
-def test_exec_takes_a_script_from_a_file_and_from_stdin(tmp_path: Path) -> None:
-    script = tmp_path / "script.sh"
-    script.write_text("x=1\ncat <<'END'\n$x\nEND\nfalse\necho $((x + 1))\n(exit 3)\n")
-    assert results(cli("exec", "--file", str(script))) == ("$x\n2\n", "", 3)
-    assert results(cli("exec", "-f", "-", input="echo a\necho b\n")) == ("a\nb\n", "", 0)
-    assert results(cli("exec", input="echo 'ä'\n")) == ("ä\n", "", 0)
+@pytest.mark.parametrize(
+    ("arguments", "script", "input", "output", "code"),
+    [
+        (["echo hi; cd /tmp && pwd"], "", "", "hi\n/tmp\n", 0),
+        (["printf x; (exit 7)"], "", "", "x", 7),
+        (["no_such_program_here 2>/dev/null"], "", "", "", 127),
+        (["printf", "<%s>", "a b", "$HOME", "--timeout", "*"], "", "", "<a b><$HOME><--timeout><*>", 0),
+        (["--file"], "x=1\ncat <<'END'\n$x\nEND\nfalse\necho $((x + 1))\n(exit 3)\n", "", "$x\n2\n", 3),
+        (["-f", "-"], "", "echo a\necho b\n", "a\nb\n", 0),
+        ([], "", "echo 'ä'\n", "ä\n", 0),
+        (["echo bye; exit 3"], "", "", "bye\n", 3),
+        (["set -e; echo a; false; echo b"], "", "", "a\n", 1),
+        (["-f"], "trap 'echo last' EXIT\nexec sh -c 'exit 4'\n", "", "", 4),
+        (["cat | wc -c"], "", "data\n", "5\n", 0),
+        (['read x; echo "[$x]"'], "", "a b\nc\n", "[a b]\n", 0),
+        (["cat"], "", "", "", 0),
+        ([], "", "cat\necho end\n", "end\n", 0),
+        (["-f"], "sort\n", "b\na\n", "a\nb\n", 0),
+        pytest.param(["seq 1 200000"], "", "", "".join(f"{n}\n" for n in range(1, 200001)), 0, id="much"),
+    ],
+)
+def test_exec(arguments: list[str], script: str, input: str, output: str, code: int, tmp_path: Path) -> None:
+    """It prints the output and ends with the exit code of a command, of words, or of a script in a file or on stdin."""
+    if script:
+        (tmp_path / "script.sh").write_text(script)
+        arguments = [*arguments, str(tmp_path / "script.sh")]
+    assert results(cli("exec", *arguments, input=input)) == (output, "", code)
 
 
 def test_exec_prints_what_came_before_a_timeout(family: Family) -> None:
@@ -131,23 +143,9 @@ def test_exec_ends_with_a_silence() -> None:
     assert done.stderr == "swerex-c: no output for 0.7 seconds\n"
 
 
-def test_exec_streams() -> None:
-    command = [*COMMAND, "exec", "echo first; sleep 1000; echo last"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=our_environment()) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "first\n"
-        assert process.poll() is None
-        process.terminate()
-        assert process.wait(DEADLINE) == 128 + signal.SIGTERM
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_exec_leaves_nothing_behind_when_it_is_ended(number: signal.Signals, family: Family) -> None:
-    command = [*COMMAND, "exec", "echo up; sleep 100 & setsid --wait sleep 100"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=our_environment()
-    ) as process:
-        assert process.stdout is not None and process.stderr is not None
+    with start("exec", "echo up; sleep 100 & setsid --wait sleep 100") as process:
         assert process.stdout.readline() == "up\n"
         process.send_signal(number)
         assert process.wait(DEADLINE) == 128 + number
@@ -159,13 +157,9 @@ def test_exec_leaves_nothing_behind_when_it_is_ended(number: signal.Signals, fam
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_exec_ends_with_a_code_whenever_it_is_ended(number: signal.Signals) -> None:
     """While the command ends, the session, the loop and Python itself: never of the signal."""
-    command = [*COMMAND, "exec", "echo up"]
     rounds = 20
     for step in range(rounds):
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=our_environment()
-        ) as process:
-            assert process.stdout is not None and process.stderr is not None
+        with start("exec", "echo up") as process:
             assert process.stdout.readline() == "up\n"
             time.sleep(step * 0.2 / rounds)  # any moment of an end
             process.send_signal(number)
@@ -173,30 +167,12 @@ def test_exec_ends_with_a_code_whenever_it_is_ended(number: signal.Signals) -> N
 
 
 def test_exec_stops_quietly_when_nobody_reads(family: Family) -> None:
-    command = [*COMMAND, "exec", "yes"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=our_environment()) as process:
-        assert process.stdout is not None and process.stderr is not None
-        assert process.stdout.read(100) == b"y\n" * 50
+    with start("exec", "yes") as process:
+        assert process.stdout.read(100) == "y\n" * 50
         process.stdout.close()
         assert process.wait(DEADLINE) == 141
-        assert process.stderr.read() == b""
+        assert process.stderr.read() == ""
     assert not family.left()
-
-
-def test_exec_ends_as_a_script_does(tmp_path: Path) -> None:
-    assert results(cli("exec", "echo bye; exit 3")) == ("bye\n", "", 3)
-    assert results(cli("exec", "set -e; echo a; false; echo b")) == ("a\n", "", 1)
-    (tmp_path / "script.sh").write_text("trap 'echo last' EXIT\nexec sh -c 'exit 4'\n")
-    assert results(cli("exec", "-f", str(tmp_path / "script.sh"))) == ("", "", 4)
-
-
-def test_exec_hands_its_input_to_the_command(tmp_path: Path) -> None:
-    assert results(cli("exec", "cat | wc -c", input="data\n")) == ("5\n", "", 0)
-    assert results(cli("exec", 'read x; echo "[$x]"', input="a b\nc\n")) == ("[a b]\n", "", 0)
-    assert results(cli("exec", "cat", input="")) == ("", "", 0)
-    assert results(cli("exec", input="cat\necho end\n")) == ("end\n", "", 0)
-    (tmp_path / "script.sh").write_text("sort\n")
-    assert results(cli("exec", "-f", str(tmp_path / "script.sh"), input="b\na\n")) == ("a\nb\n", "", 0)
 
 
 def test_exec_hands_on_what_is_a_socket_or_a_terminal() -> None:
@@ -228,11 +204,6 @@ def test_exec_starts_where_and_with_what_it_is_told(tmp_path: Path) -> None:
     assert results(done) == (f"{tmp_path} 1 x=y z yes\n", "", 0)
 
 
-def test_exec_passes_much_output_whole() -> None:
-    done = cli("exec", "seq 1 200000")
-    assert done.stdout == "".join(f"{n}\n" for n in range(1, 200001))
-
-
 @pytest.mark.parametrize(
     "arguments, fields, code",
     [
@@ -247,6 +218,7 @@ def test_exec_passes_much_output_whole() -> None:
             {"error": "The directory '/no/such' that the session should start in does not exist"},
             1,
         ),
+        (["kill -TERM $PPID; sleep 100"], {"error": "swerex-c was ended by signal 15"}, 143),
     ],
 )
 def test_exec_prints_one_json_object(arguments: list[str], fields: dict[str, object], code: int) -> None:
@@ -258,39 +230,40 @@ def test_exec_prints_one_json_object(arguments: list[str], fields: dict[str, obj
     assert list(told) == list(nothing) and seconds >= 0
 
 
-def test_exec_prints_json_whatever_ends_it() -> None:
-    told = json.loads(cli("exec", "--json", "if true; then").stdout)
-    assert "syntax error" in told["error"]
-    command = [*COMMAND, "exec", "--json", "kill -TERM $PPID; sleep 100"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=our_environment())
-    assert (json.loads(done.stdout)["error"], done.returncode) == ("swerex-c was ended by signal 15", 143)
+def test_exec_prints_a_syntax_error_as_json() -> None:
+    assert "syntax error" in json.loads(cli("exec", "--json", "if true; then").stdout)["error"]
 
 
 # doctor
 
 
+def doctor(code: int = 0, **environment: str) -> dict[str, dict[str, Any]]:
+    """What it finds, when it ends with this code and says no more."""
+    done = cli("doctor", "--json", **environment)
+    data = json.loads(done.stdout)
+    assert (data["ok"], done.returncode, done.stderr) == (code == 0, code, "")
+    return data["findings"]
+
+
 def test_doctor_tells_programs(tmp_path: Path) -> None:
     """And finds no hook where the startup files set none."""
-    done = cli("doctor", "--json", HOME=str(tmp_path))
-    data = json.loads(done.stdout)
-    assert (data["ok"], done.returncode, done.stderr) == (True, 0, "")
+    found = doctor(HOME=str(tmp_path))
     names = {
         "swerex-c", "python", "core", "supervisor", "kernel", "bash", "terminals", "open files",
         "docker", "podman", "ssh", "bwrap", "kubectl", "original", "swap", "session", "completion",
         "msgpack-c",
     }  # fmt: skip
-    assert names <= set(data["findings"])
-    assert data["findings"]["bash"]["value"][0].isdigit()
-    assert data["findings"]["swap"]["value"] == "off"
-    assert data["findings"]["msgpack-c"]["value"].split(".")[0].isdecimal()
-    hooks = data["findings"]["startup files"]
+    assert names <= set(found)
+    assert found["bash"]["value"][0].isdigit()
+    assert found["swap"]["value"] == "off"
+    assert found["msgpack-c"]["value"].split(".")[0].isdecimal()
+    hooks = found["startup files"]
     assert hooks == {"value": "do not slow commands down", "good": True, "note": "", "needed": False}
 
 
 def test_doctor_finds_that_the_kernel_does_not_tell(tmp_path: Path) -> None:
-    done = cli("doctor", "--json", LD_PRELOAD=build_preload(tmp_path))
-    found = json.loads(done.stdout)["findings"]["completion"]
-    assert (found["value"], found["good"], done.returncode) == ("shown by the prompt only", False, 0)
+    found = doctor(LD_PRELOAD=build_preload(tmp_path))["completion"]
+    assert (found["value"], found["good"]) == ("shown by the prompt only", False)
     assert "/proc/PID/syscall" in found["note"]
 
 
@@ -319,22 +292,15 @@ def test_tables_fit_80_columns(command: str, last: str) -> None:
 )
 def test_doctor_names_what_startup_files_add_to_each_command(hook: str, named: str, tmp_path: Path) -> None:
     (tmp_path / ".bashrc").write_text(f"{hook}\n")
-    done = cli("doctor", "--json", HOME=str(tmp_path))
-    assert done.stderr == ""
-    found = json.loads(done.stdout)["findings"]["startup files"]
+    found = doctor(HOME=str(tmp_path))["startup files"]
     assert found["good"] is False and found["note"].startswith(f"{named}: unset PROMPT_COMMAND in a file")
     assert float(re.fullmatch(r"add (\d+\.\d) ms to each command", found["value"])[1]) >= 5  # type: ignore[index]
 
 
 def test_doctor_finds_that_bash_is_missing(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*COMMAND, "doctor", "--json"], capture_output=True, text=True, timeout=25,
-        env={**our_environment(), "PATH": str(tmp_path)},
-    )  # fmt: skip
-    data = json.loads(done.stdout)
-    assert (data["ok"], done.returncode) == (False, 1)
-    assert data["findings"]["bash"] == {"value": "not found", "good": False, "note": "Install bash", "needed": True}
-    assert data["findings"]["session"]["good"] is False
+    found = doctor(1, PATH=str(tmp_path))
+    assert found["bash"] == {"value": "not found", "good": False, "note": "Install bash", "needed": True}
+    assert found["session"]["good"] is False
 
 
 def test_doctor_tells_of_programs_that_reach_other_places(tmp_path: Path) -> None:
@@ -347,11 +313,7 @@ def test_doctor_tells_of_programs_that_reach_other_places(tmp_path: Path) -> Non
     for name, text in programs.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
-    done = subprocess.run(
-        [*COMMAND, "doctor", "--json"], capture_output=True, text=True, timeout=60,
-        env={**our_environment(), "PATH": str(tmp_path)},
-    )  # fmt: skip
-    found = json.loads(done.stdout)["findings"]
+    found = doctor(1, PATH=str(tmp_path))
     told = {name: (found[name]["value"], found[name]["good"], found[name]["note"]) for name in (*programs, "kubectl")}
     assert told == {
         "bash": ("4.3.48", False, f"{tmp_path}/bash: 4.4 or later is needed"),
@@ -372,10 +334,7 @@ def test_doctor_shows_the_swap() -> None:
 
 
 def test_prune_says_why_it_cannot(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*COMMAND, "prune", "--container-runtime", "podman"], capture_output=True, text=True, timeout=25,
-        env={**our_environment(), "PATH": str(tmp_path)},
-    )  # fmt: skip
+    done = cli("prune", "--container-runtime", "podman", PATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("swerex-c: The command 'podman' cannot be run (No such file or directory)")
     done = cli("prune", "--container-runtime", "none")
@@ -436,9 +395,8 @@ def test_a_write_that_is_short() -> None:
     """One without a buffer is, if the reader leaves while it waits for room in the pipe."""
     ours, theirs = os.pipe()
     script = "from swerex_c.cli.sessions import print_piece; print_piece('x' * 200000)"
-    with subprocess.Popen(
-        [sys.executable, "-u", "-c", script], stdout=theirs, stderr=subprocess.PIPE, env=our_environment()
-    ) as process:
+    command = [sys.executable, "-u", "-c", script]
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, env=our_environment()) as process:
         os.close(theirs)
         room = fcntl.fcntl(ours, fcntl.F_GETPIPE_SZ)
         until(lambda: array.array("i", fcntl.ioctl(ours, termios.FIONREAD, bytes(4)))[0] == room)

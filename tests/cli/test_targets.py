@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from swerex_c.cli.targets import find_target
-from swerex_c.exceptions import InvalidInputError
-from tests.support.cli import COMMAND, cli, results
+from tests.support.cli import COMMAND, cli, results, start
 from tests.support.original import our_environment
 from tests.support.person import Person
 from tests.support.processes import Family, running
@@ -43,11 +42,8 @@ def test_exec_behind_a_server(server: Server) -> None:
 
 
 def test_exec_behind_a_server_ends_with_its_command(server: Server, family: Family) -> None:
-    command = [*COMMAND, "exec", "--host", server.url, "echo up; sleep 100"]
-    environment = {**our_environment(), "SWEREX_AUTH_TOKEN": KEY}
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"up\n"
+    with start("exec", "--host", server.url, "echo up; sleep 100", SWEREX_AUTH_TOKEN=KEY) as process:
+        assert process.stdout.readline() == "up\n"
         assert running("sleep 100")
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 128 + signal.SIGTERM
@@ -64,18 +60,18 @@ def test_shell_behind_a_server_is_refused(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments, says, code",
+    "arguments, says",
     [
-        (["--host", "http://127.0.0.1:1"], "The server http://127.0.0.1:1 needs its key in the variable SWEREX", 2),
-        (["--host", "x", "--image", "y"], "not several", 2),
-        (["--deployment", "{}"], '"type"', 2),
-        (["--deployment", '{"type": "docker", "image": 3}'], "image: ", 2),
-        (["--stdin", "-f", "-"], "stdin has the command", 2),
+        (["--host", "http://127.0.0.1:1", "true"], "http://127.0.0.1:1 needs its key in the variable SWEREX"),
+        (["--host", "x", "--image", "y", "true"], "not several"),
+        (["--deployment", "{}", "true"], '"type"'),
+        (["--deployment", '{"type": "docker", "image": 3}', "true"], "image: "),
+        (["--stdin", "-f", "-"], "stdin has the command"),
     ],
 )
-def test_wrong_targets(arguments: list[str], says: str, code: int) -> None:
-    done = cli("exec", *arguments, *([] if "-f" in arguments else ["true"]), SWEREX_AUTH_TOKEN="")
-    assert (done.stdout, done.returncode) == ("", code)
+def test_wrong_targets(arguments: list[str], says: str) -> None:
+    done = cli("exec", *arguments, SWEREX_AUTH_TOKEN="")
+    assert (done.stdout, done.returncode) == ("", 2)
     assert says in done.stderr and len(done.stderr.splitlines()) == 1
 
 
@@ -98,8 +94,6 @@ def test_what_the_options_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     assert data(None, "debian", None) == {"image": "debian"}
     assert data(None, None, json.dumps({"type": "local"})) == {}
     assert find_target(None, None, None) is None
-    with pytest.raises(InvalidInputError, match="not several"):
-        find_target("a", "b", None)
 
 
 def test_input_that_is_half_read(tmp_path: Path) -> None:

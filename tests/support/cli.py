@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 from tests.support.original import our_environment
 from tests.support.wait import DEADLINE
@@ -16,6 +17,14 @@ def cli(*arguments: str, input: str | None = "", **env: str) -> subprocess.Compl
         [*COMMAND, *arguments],
         input=input, capture_output=True, text=True, timeout=DEADLINE, env={**our_environment(), **env},
     )  # fmt: skip
+
+
+def start(*arguments: str, **env: str) -> Any:
+    """Begin a command without input, whose output and errors are pipes of text."""
+    pipe, env = subprocess.PIPE, {**our_environment(), **env}
+    return subprocess.Popen(
+        [*COMMAND, *arguments], stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, env=env
+    )
 
 
 def results(done: subprocess.CompletedProcess[str]) -> tuple[str, str, int]:
