@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, Protocol, Self
 from swerex_c.exceptions import ProtocolError, SwerexException, UploadError
 from swerex_c.files.local import Entry, walk
 from swerex_c.files.staging import RIGHTS, Staging
-from swerex_c.files.writing import BLOCK, write_all
+from swerex_c.files.writing import BLOCK, copy_contents
 
 __all__ = ["LONGEST_HEAD", "Packer", "Readable", "pack", "unpack"]
 
@@ -200,8 +200,7 @@ def _unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, staging: Stagi
         source = tar.extractfile(member)
         assert source is not None
         with staging.file(name, member.mode, _time(member)) as fd:
-            while data := source.read(BLOCK):
-                write_all(fd, [data])
+            copy_contents(source, fd)
     elif member.type in _SPECIAL:
         where = os.path.join(staging.target, name)
         _logger.warning("%.200r is not copied: it is a named pipe or a device", where)

@@ -10,14 +10,14 @@ import select
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import BinaryIO
+from typing import IO
 
 from swerex_c.exceptions import InvalidInputError
 from swerex_c.utils.cancellation import check_cancelled
 
 __all__ = [
-    "BLOCK", "check_path", "copy_contents", "end_of_links", "is_replaceable", "named", "overwritten", "wait_for",
-    "write_all",
+    "BLOCK", "check_path", "copy_contents", "end_of_links", "is_replaceable", "named", "overwritten", "silent",
+    "wait_for", "write_all",
 ]  # fmt: skip
 
 BLOCK = 1 << 20
@@ -29,7 +29,7 @@ _LONGEST_PATH = 4095
 _MOST_LINKS = 40
 """Maximum number of symbolic links to follow in a row, as in Linux."""
 
-_STILL_SECONDS = 10.0
+STILL_SECONDS = 10.0
 """Seconds to wait for a named pipe or a terminal to give or take data."""
 
 _LOOK_SECONDS = 0.1
@@ -91,12 +91,16 @@ def wait_for(fd: int, event: int, path: str | None = None) -> None:
     """
     poll = select.poll()
     poll.register(fd, event)
-    deadline = time.monotonic() + _STILL_SECONDS
+    deadline = time.monotonic() + STILL_SECONDS
     while not poll.poll(_LOOK_SECONDS * 1000):
         check_cancelled()
         if time.monotonic() > deadline:
-            how = "It sent no data" if event == select.POLLIN else "It accepted no data"
-            raise TimeoutError(errno.ETIMEDOUT, f"{how} for {_STILL_SECONDS:g} seconds", path)
+            raise silent("sent" if event == select.POLLIN else "accepted", path)
+
+
+def silent(how: str, path: str | None) -> TimeoutError:
+    """Return the error for a named pipe or a terminal that has sent or accepted no data."""
+    return TimeoutError(errno.ETIMEDOUT, f"It {how} no data for {STILL_SECONDS:g} seconds", path)
 
 
 @contextlib.contextmanager
@@ -110,7 +114,7 @@ def named(path: str) -> Iterator[None]:
         raise type(error)(error.errno, error.strerror, path) from error
 
 
-def copy_contents(source: BinaryIO | io.FileIO, fd: int) -> None:
+def copy_contents(source: IO[bytes] | io.FileIO, fd: int) -> None:
     """Write the rest of one open file to another."""
     while data := source.read(BLOCK):
         write_all(fd, [data])

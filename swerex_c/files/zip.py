@@ -15,7 +15,7 @@ from typing import IO, Any
 from swerex_c.exceptions import InvalidInputError, SwerexException, UploadError
 from swerex_c.files.local import Entry, open_regular, walk
 from swerex_c.files.staging import RIGHTS, Staging
-from swerex_c.files.writing import BLOCK, write_all
+from swerex_c.files.writing import BLOCK, copy_contents
 
 __all__ = ["pack", "unpack"]
 
@@ -135,5 +135,4 @@ def _unpack_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, staging: Sta
             staging.link(name, os.fsdecode(link))
             return
         with staging.file(name, rights) as fd:
-            while piece := data.read(BLOCK):
-                write_all(fd, [piece])
+            copy_contents(data, fd)

@@ -23,16 +23,17 @@ import os
 import secrets
 import stat
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from swerex_c.engine.outcomes import retrieve_exception
 from swerex_c.exceptions import ProtocolError, SwerexException
-from swerex_c.files import tar
+from swerex_c.files import tar, writing
 from swerex_c.files.local import Entry, open_regular, too_long, walk
 from swerex_c.files.staging import RIGHTS, Staging
 from swerex_c.files.writing import check_path, write_all
+from swerex_c.models import OUTPUT_LIMIT
 from swerex_c.sandbox.file_scripts import escape, failure, frames, in_place, text
 from swerex_c.sandbox.loader import NO_INPUT, REUSABLE
 from swerex_c.utils import background
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["download", "read_text", "upload", "write_text"]
 
 Write = Callable[[bytes], object]
+T = TypeVar("T")
 
 _WORD = 64 << 10
 """Number of bytes up to which a text travels with its script, which leaves the loader usable."""
@@ -96,13 +98,15 @@ async def read_text(
     Raises:
         OSError: if the file cannot be read.
         ResourceError: if the file has more than `limit` bytes, or has no end.
+        TimeoutError: if a named pipe or a terminal gives no data for ten seconds.
         SandboxLostError: if the sandbox is gone.
     """
     check_path(path)
     io.TextIOWrapper(io.BytesIO(), encoding, errors)  # raises LookupError before the script starts
     pieces, size = [], 0
     async with await sandbox.start(text("read_file"), in_place(path), kind=REUSABLE | NO_INPUT) as running:
-        while piece := await running.read(1 << 20):
+        await running.first()
+        while piece := await _unless_silent(running, running.read(1 << 20), "sent", path):
             pieces.append(piece)
             size += len(piece)
             if limit is not None and size > limit:
@@ -132,6 +136,7 @@ async def write_text(sandbox: Sandbox, path: str, content: str) -> None:
         OSError: if the file cannot be written.
         UnicodeEncodeError: if the locale's encoding cannot express the text.
         NotSupportedError: if directories are missing and the sandbox has no mkdir.
+        TimeoutError: if a named pipe or a terminal accepts no data for ten seconds.
         SandboxLostError: if the sandbox is gone.
     """
     check_path(path)
@@ -142,9 +147,22 @@ async def write_text(sandbox: Sandbox, path: str, content: str) -> None:
         await _put_file(sandbox, [data], len(data), path, what)
         return
     words = (in_place(path), "", "", "", secrets.token_hex(8), os.fsdecode(escape(data)))
-    answer = await sandbox.run(text("put_file"), *words)
+    async with await sandbox.start(text("put_file"), *words, kind=REUSABLE | NO_INPUT) as running:
+        await running.first()
+        answer = await _unless_silent(running, running.collect(b"", None, OUTPUT_LIMIT), "accepted", path)
     if answer.code:
         raise failure(sandbox, answer.code, answer.stderr, path, what)
+
+
+async def _unless_silent(running: RunningScript, work: Coroutine[Any, Any, T], how: str, path: str) -> T:
+    """Await what a script does. If it said that it waits for a named pipe or a terminal, the time is limited."""
+    seconds = writing.STILL_SECONDS if running.note else None
+    try:
+        return await asyncio.wait_for(work, seconds)
+    except TimeoutError:
+        if seconds is None:
+            raise
+        raise writing.silent(how, path) from None
 
 
 # Into the sandbox
@@ -249,7 +267,7 @@ async def _feed(
             nonlocal done
             if stopped:
                 raise BrokenPipeError
-            background.run_blocking(running.write(data))
+            background.run_blocking(_unless_silent(running, running.write(data), "accepted", target))
             done += len(data)
             if progress is not None:
                 progress(done if size is None else min(done, size), size)
@@ -268,11 +286,11 @@ async def _feed(
             await asyncio.wait([filling], timeout=_END_SECONDS)
             await running.close_input()
             with contextlib.suppress(SwerexException, TimeoutError):
-                async with asyncio.timeout(_CLEAN_UP_SECONDS):
+                async with asyncio.timeout(0 if running.note else _CLEAN_UP_SECONDS):
                     await running.wait()
             raise
         await running.close_input()
-        code = await running.wait()
+        code = await _unless_silent(running, running.wait(), "accepted", target)
         said = await running.read(stderr=True)
     if code:
         raise failure(sandbox, code, said, target, what)

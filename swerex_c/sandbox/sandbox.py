@@ -293,6 +293,11 @@ class RunningScript:
             pieces.append(piece)
         return b"".join(pieces)
 
+    async def first(self) -> int | None:
+        """Wait for the first output, a note or the end, and return the note."""
+        await self.loader.until(lambda: self.note is not None or self._stdout.pieces or self.done)
+        return self.note
+
     async def read_line(self) -> bytes:
         """Return a short line of standard output; it is incomplete if it is too long, or if the output ends."""
         line = b""

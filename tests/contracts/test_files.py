@@ -16,7 +16,7 @@ import pytest
 from swerex_c.exceptions import InvalidInputError, UploadError
 from swerex_c.models import ReadFileRequest, UploadRequest, WriteFileRequest
 from tests.support.results import WrongAnswer
-from tests.support.targets import ALL, Target, token
+from tests.support.targets import ALL, DEADLINE, Target, token
 from tests.support.trees import everything, file_of, make_tree
 
 TARGETS = [*(name for name in ALL if name != "original"), "no-tar"]
@@ -150,6 +150,18 @@ async def test_what_cannot_be_written_changes_nothing(target: Target) -> None:
         with pytest.raises(OSError):
             await write(target, f"{root}/{path}", "x")
     assert await look(target, root) == before
+
+
+@pytest.mark.slow
+async def test_a_named_pipe_without_its_other_end_is_an_error_in_time(target: Target, tmp_path: Path) -> None:
+    root = target.new()
+    await target.says(f"mkdir {root}; mkfifo {root}/r {root}/w {root}/u")
+    (tmp_path / "f").write_text("x" * 300_000)
+    calls = [read(target, f"{root}/r"), write(target, f"{root}/w", "x"), upload(target, tmp_path / "f", f"{root}/u")]
+    errors = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), DEADLINE)
+    for error, name in zip(errors, "rwu", strict=True):
+        assert isinstance(error, OSError) and error.errno in (errno.ETIMEDOUT, errno.ENXIO), errors
+        assert error.filename == f"{root}/{name}", errors
 
 
 async def test_a_nul_in_a_path_is_refused(target: Target) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from swerex_c.interfaces import AbstractRuntime
+from swerex_c.runtime.remote import RemoteRuntime
 from tests.support.runtimes import RUNTIMES
 from tests.support.server_process import Server, serving
 
@@ -17,8 +18,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
+@pytest.fixture(params=["http", "frames"])
+async def remote(request: pytest.FixtureRequest, server: Server) -> AsyncIterator[RemoteRuntime]:
+    async with RUNTIMES[request.param](server) as made:
+        await made.wait_until_alive()
+        yield made
+
+
 @pytest.fixture(params=RUNTIMES)
 async def runtime(request: pytest.FixtureRequest, server: Server) -> AsyncIterator[AbstractRuntime]:
-    made = RUNTIMES[request.param](server)
-    yield made
-    await made.close()
+    async with RUNTIMES[request.param](server) as made:
+        yield made

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import subprocess
-import sys
 import threading
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -28,7 +25,7 @@ from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox.sandbox import Sandbox
 from tests.support.local_backend import Here
-from tests.support.server_process import KEY, serving
+from tests.support.original import run_python
 from tests.support.wait import DEADLINE, until_async
 
 LIMIT = 1 << 20
@@ -96,8 +93,7 @@ print("done", flush=True)
 @pytest.mark.parametrize("what", ["a named pipe", "a disk"])
 @pytest.mark.parametrize("end", ["close", "nothing"])
 def test_a_program_ends_though_reads_do_not(fifo: str, what: str, end: str) -> None:
-    command = [sys.executable, "-c", _PROGRAM, fifo, what, end]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+    done = run_python(_PROGRAM, fifo, what, end)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
@@ -119,7 +115,7 @@ async def test_a_named_pipe_is_read_to_its_end(fifo: str) -> None:
 
 
 async def test_a_named_pipe_that_gives_nothing(fifo: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "_STILL_SECONDS", 0.2)
+    monkeypatch.setattr(writing, "STILL_SECONDS", 0.2)
     runtime = LocalRuntime()
     with pytest.raises(TimeoutError, match="It sent no data for 0.2 seconds") as caught:
         await runtime.read_file(ReadFileRequest(path=fifo))
@@ -144,51 +140,43 @@ async def test_what_is_no_ordinary_file(tmp_path: Path) -> None:
 # Without an end
 
 
-@pytest.fixture(params=["local", "a program in the place"])
-async def limited(request: pytest.FixtureRequest) -> AsyncIterator[AbstractRuntime]:
-    """A runtime that reads files of a mebibyte at most."""
-    runtime: AbstractRuntime = LocalRuntime(read_limit=LIMIT)
-    if request.param != "local":
-        runtime = SandboxRuntime(Sandbox(Here()), read_limit=LIMIT)
-    yield runtime
-    await runtime.close()
+def limited(place: str, limit: int) -> AbstractRuntime:
+    if place == "local":
+        return LocalRuntime(read_limit=limit)
+    return SandboxRuntime(Sandbox(Here()), read_limit=limit)
 
 
-async def test_a_file_may_be_as_long_as_the_limit(limited: AbstractRuntime, tmp_path: Path) -> None:
+PLACES = pytest.mark.parametrize("place", ["local", "a program in the place"])
+
+
+@PLACES
+async def test_a_file_may_be_as_long_as_the_limit(place: str, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x" * LIMIT)
-    assert (await limited.read_file(ReadFileRequest(path=str(path)))).content == "x" * LIMIT
-    path.write_bytes(b"x" * (LIMIT + 1))
-    for too_long in (str(path), "/dev/zero"):
-        with pytest.raises(ResourceError, match=f"is larger than {LIMIT} bytes.*read_limit"):
-            await limited.read_file(ReadFileRequest(path=too_long))
+    async with limited(place, LIMIT) as runtime:
+        assert (await runtime.read_file(ReadFileRequest(path=str(path)))).content == "x" * LIMIT
+        path.write_bytes(b"x" * (LIMIT + 1))
+        for too_long in (str(path), "/dev/zero"):
+            with pytest.raises(ResourceError, match=f"is larger than {LIMIT} bytes.*read_limit"):
+                await runtime.read_file(ReadFileRequest(path=too_long))
 
 
-@pytest.mark.parametrize("wire", ["json", "msgpack"])
-async def test_the_limit_holds_at_the_server(tmp_path: Path, wire: str) -> None:
+async def test_the_limit_holds_at_the_server(tmp_path: Path, remote: RemoteRuntime) -> None:
     path = tmp_path / "file"
     path.touch()
     os.truncate(path, (1 << 30) + 1)
-    with serving(tmp_path / "log") as server:
-        runtime = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=server.port, timeout=DEADLINE, wire=wire)
-        with pytest.raises(ResourceError, match="read_limit"):
-            await runtime.read_file(ReadFileRequest(path=str(path)))
-        await runtime.close()
+    with pytest.raises(ResourceError, match="read_limit"):
+        await remote.read_file(ReadFileRequest(path=str(path)))
 
 
-@pytest.mark.parametrize("place", ["local", "a program in the place"])
+@PLACES
 async def test_reading_stops_when_it_is_cancelled(place: str) -> None:
-    runtime: AbstractRuntime = LocalRuntime(read_limit=1 << 40)
-    if place != "local":
-        runtime = SandboxRuntime(Sandbox(Here()), read_limit=1 << 40)
+    async with limited(place, 1 << 40) as runtime:
         await runtime.read_file(ReadFileRequest(path="/dev/null"))
-    path = "/dev/urandom"  # slower than /dev/zero, and as endless
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.5):
-            await runtime.read_file(ReadFileRequest(path=path))
-    name = "swerex-file" if place == "local" else "read_text"
-    await until_async(lambda: no_thread(name))
-    await runtime.close()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await runtime.read_file(ReadFileRequest(path="/dev/urandom"))  # slower than /dev/zero, and as endless
+        await until_async(lambda: no_thread("swerex-file" if place == "local" else "read_text"))
 
 
 @pytest.mark.parametrize("what", ["upload", "download"])

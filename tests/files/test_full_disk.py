@@ -18,6 +18,7 @@ from swerex_c.runtime.local import LocalRuntime
 from tests.support import needs
 
 ROOM = 4 << 20
+Call = Callable[[AbstractRuntime, Path, Path], Awaitable[None]]
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +60,7 @@ async def download(runtime: AbstractRuntime, source: Path, target: Path) -> None
 @pytest.mark.parametrize("call", [write, upload, download])
 @pytest.mark.parametrize("more", [-4096, 1, ROOM])
 async def test_a_file_that_does_not_fit(
-    runtime: AbstractRuntime,
-    here: Path,
-    tmp_path: Path,
-    call: Callable[[AbstractRuntime, Path, Path], Awaitable[None]],
-    more: int,
+    runtime: AbstractRuntime, here: Path, tmp_path: Path, call: Call, more: int
 ) -> None:
     """`more`: bytes beyond what there is room for."""
     (here / "old").write_text("old")
@@ -82,12 +79,7 @@ async def test_a_file_that_does_not_fit(
 
 
 @pytest.mark.parametrize("call", [upload, download])
-async def test_a_tree_that_does_not_fit(
-    runtime: AbstractRuntime,
-    here: Path,
-    tmp_path: Path,
-    call: Callable[[AbstractRuntime, Path, Path], Awaitable[None]],
-) -> None:
+async def test_a_tree_that_does_not_fit(runtime: AbstractRuntime, here: Path, tmp_path: Path, call: Call) -> None:
     source, target = tmp_path / "source", here / "tree"
     source.mkdir()
     target.mkdir()
@@ -103,9 +95,7 @@ async def test_a_tree_that_does_not_fit(
 
 
 @pytest.mark.parametrize("call", [write, upload])
-async def test_a_file_with_two_names_stays_what_it_was(
-    here: Path, tmp_path: Path, call: Callable[[AbstractRuntime, Path, Path], Awaitable[None]]
-) -> None:
+async def test_a_file_with_two_names_stays_what_it_was(here: Path, tmp_path: Path, call: Call) -> None:
     """It is overwritten, and not replaced, so that both names have the new text."""
     source = tmp_path / "source"
     source.write_text("x" * 2 * ROOM)

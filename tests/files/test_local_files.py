@@ -8,19 +8,19 @@ import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from swerex_c.exceptions import InvalidInputError, NotSupportedError, RuntimeClosedError, UploadError
-from swerex_c.files import local
 from swerex_c.files.local import copy as upload
 from swerex_c.files.local import read_text, write_text
 from swerex_c.runtime.abstract import AbstractRuntime
 from swerex_c.runtime.dummy import DummyRuntime
 from swerex_c.runtime.local import LocalRuntime
 from tests.support.trees import assert_no_leftovers, everything, make_tree, mode
-from tests.support.wait import until
+from tests.support.wait import DEADLINE
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to own files for somebody else")
 
@@ -149,24 +149,24 @@ def test_a_file_in_a_closed_directory_is_overwritten(as_user: None) -> None:
 def test_a_reader_sees_the_old_text_or_the_new_one(here: Path) -> None:
     texts = {"a" * 200_000, "b" * 100_000, "c"}
     write_text("f", "c")
-    stop = threading.Event()
     seen: list[str] = []
+    over = threading.Event()
 
     def write(text: str) -> None:
-        while not stop.is_set():
+        while not over.is_set():
             write_text("f", text)
 
     def read() -> None:
-        while not stop.is_set():
+        while not over.is_set() and (len(seen) <= 300 or len(set(seen)) < 3):
             seen.append(read_text("f"))
 
-    threads = [threading.Thread(target=write, args=(text,)) for text in texts] + [threading.Thread(target=read)]
-    for thread in threads:
-        thread.start()
-    until(lambda: len(seen) > 300 and len(set(seen)) == 3)
-    stop.set()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        writing = threads.map(write, texts)
+        try:
+            threads.submit(read).result(DEADLINE)
+        finally:
+            over.set()
+        list(writing)
     assert set(seen) == texts
     assert_no_leftovers(here)
 
@@ -268,17 +268,8 @@ def test_a_target_on_another_file_system(here: Path) -> None:
     (here / "closed").mkdir()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
         os.symlink(other, "closed/t")
-        with local.Staging("closed/t") as staging:
-            for entry in local.walk("s"):
-                if stat.S_ISDIR(entry.status.st_mode):
-                    staging.directory(entry.name, mode(entry.path), entry.status.st_mtime_ns)
-                elif stat.S_ISLNK(entry.status.st_mode):
-                    staging.link(entry.name, entry.link())
-                else:
-                    with entry.open() as file, staging.file(entry.name, mode(entry.path)) as fd:
-                        local.write_all(fd, [file.read()])
-            os.mkdir(f"{other}/bin")
-            staging.commit()
+        os.mkdir(f"{other}/bin")
+        upload("s", "closed/t")
         assert everything(other) == everything("s")
         upload("s/bytes", "closed/t/bytes")
         assert_no_leftovers(Path(other))
@@ -303,20 +294,12 @@ async def test_every_runtime_has_download() -> None:
 
 def test_uploads_at_the_same_time_do_not_disturb_each_other(here: Path) -> None:
     make_tree("s")
-    failed: list[BaseException] = []
 
-    def copy() -> None:
-        try:
-            for _ in range(5):
-                upload("s", "t")
-        except BaseException as error:
-            failed.append(error)
+    def copy(_: int) -> None:
+        for _ in range(5):
+            upload("s", "t")
 
-    threads = [threading.Thread(target=copy) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(copy, range(8)))
     assert everything("t") == everything("s")
     assert_no_leftovers(here)

@@ -11,7 +11,7 @@ import sys
 import tarfile
 import threading
 import zipfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,7 +25,6 @@ from swerex_c.runtime.abstract import ReadFileRequest, UploadRequest, WriteFileR
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support import needs
-from tests.support.server_process import KEY, serving
 from tests.support.wait import DEADLINE, until
 
 METHODS = [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]
@@ -124,17 +123,6 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         monkeypatch.setattr(threading.Thread, "start", fail)
 
     return begin
-
-
-@pytest.fixture(params=["json", "msgpack"])
-async def remote(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RemoteRuntime]:
-    with serving(tmp_path / "log") as server:
-        runtime = RemoteRuntime(
-            auth_token=KEY, host="http://127.0.0.1", port=server.port, timeout=DEADLINE, wire=request.param
-        )
-        await runtime.wait_until_alive()
-        yield runtime
-        await runtime.close()
 
 
 async def test_no_thread_for_a_file(no_threads: Callable[[], None], tmp_path: Path) -> None:

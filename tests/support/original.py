@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,13 @@ def python_output(python: str, code: str, *arguments: str, env: dict[str, str] |
 def python_json(python: str, code: str, *arguments: str, env: dict[str, str] | None = None) -> Any:
     """The JSON that a piece of Python prints."""
     return json.loads(python_output(python, code, *arguments, env=env))
+
+
+def run_python(code: str, *arguments: str, options: Sequence[str] = (), **environment: str) -> Any:
+    """Run a piece of Python that can import this tree's package."""
+    command = [sys.executable, *options, "-c", textwrap.dedent(code), *arguments]
+    env = os.environ | environment | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
 
 
 def our_environment() -> dict[str, str]:

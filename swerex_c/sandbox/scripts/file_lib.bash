@@ -3,6 +3,7 @@
 # `copy` and `take` replace cat in bash. `copy` uses `-d ''` to find NULs, which no variable can hold. `take` reads
 # frames with `read -N`, which reads in blocks; NULs and backslashes are escaped for printf's %b. `sweep` removes files
 # that killed scripts left in a directory; it waits an hour, because a script of another container may still use them.
+# `waits` tells of a file that may wait for its other end, for which the time is then limited.
 LC_ALL=C
 export LC_ALL
 unset -v TAR_OPTIONS POSIXLY_CORRECT
@@ -42,6 +43,7 @@ special() {
   else return 1
   fi
 }
+waits() { [[ ! -p $1 && ! -c $1 ]] || swx_note 1; }
 above() {
   if [[ ! -d ${1:-/} ]]; then
     need mkdir

@@ -66,6 +66,7 @@ if ((!in_place)); then
   fi
   umask "$plain"
 fi
+waits "$p"
 if ((given < 6)); then
   if [[ $size ]] && have cat stat; then printf 'plain\n'; else size='' && printf 'frames\n'; fi
 fi
