@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
-import textwrap
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -37,7 +34,7 @@ from swerex_c.exceptions import (
 )
 from swerex_c.pool import Environment, Pool
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest, IsAliveResponse
-from tests.support.original import our_environment
+from tests.support.original import run_python
 from tests.support.processes import command_line
 from tests.support.wait import DEADLINE, settle, until_async
 
@@ -49,9 +46,6 @@ class Site:
         self.made = 0
         self.starting: list[Tested] = []
         self.alive: list[Tested] = []
-        self.most = 0
-        self.most_starting = 0
-        self.log: list[str] = []
         self.errors: list[BaseException] = []
         """What the next starts raise."""
         self.before_start: Callable[[Tested], Awaitable[None]] | None = None
@@ -75,9 +69,7 @@ class Tested(LocalDeployment):
         self.within_start = False
 
     async def start(self, *args: Any, **kwargs: Any) -> None:
-        self.site.log.append(f"start {self.number}")
         self.site.starting.append(self)
-        self.site.most_starting = max(self.site.most_starting, len(self.site.starting))
         try:
             if self.site.errors:
                 raise self.site.errors.pop(0)
@@ -89,7 +81,6 @@ class Tested(LocalDeployment):
             self.within_start = False
             self.site.starting.remove(self)
         self.site.alive.append(self)
-        self.site.most = max(self.site.most, len(self.site.alive))
 
     async def stop(self, *args: Any, **kwargs: Any) -> None:
         if self.site.before_stop is not None and not self.within_start:
@@ -97,7 +88,6 @@ class Tested(LocalDeployment):
         await super().stop()
         if self in self.site.alive:
             self.site.alive.remove(self)
-            self.site.log.append(f"stop {self.number}")
 
     async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
         if self.dead:
@@ -181,31 +171,7 @@ async def test_an_environment_is_an_ordinary_runtime_and_ends_with_its_block() -
             await runtime.execute(Command(command="true", shell=True))
 
 
-async def test_each_user_gets_a_fresh_one(site: Site) -> None:
-    deployments = []
-    async with pooled(site, 1) as pool:
-        for _ in range(3):
-            async with pool.environment() as environment:
-                deployments.append(environment.deployment)
-    assert len({id(deployment) for deployment in deployments}) == 3
-    assert site.log == ["start 1", "stop 1", "start 2", "stop 2", "start 3", "stop 3"]
-
-
 # Starting
-
-
-async def test_starts_are_in_parallel_but_not_all_at_once(site: Site) -> None:
-    async def slow(_: Tested) -> None:
-        await until_async(lambda: site.most_starting == 3)
-
-    site.before_start = slow
-    async with pooled(site, 8, starts_at_once=3) as pool:
-        users = [User(pool) for _ in range(8)]
-        for user in users:
-            await user.got()
-        assert site.most_starting == 3 and pool.stats().in_use == 8
-        for user in users:
-            await user.go()
 
 
 async def test_a_start_is_tried_again_and_what_failed_is_stopped(site: Site) -> None:
@@ -384,16 +350,6 @@ async def test_other_errors_go_through(site: Site, error: Exception) -> None:
         assert caught.value is error and pool.stats().counts["replaced"] == 0
 
 
-async def test_a_warm_one_that_died_is_replaced_before_it_is_handed_out(site: Site) -> None:
-    async with pooled(site, 2, warm=1) as pool:
-        await until_async(lambda: pool.stats().idle == 1)
-        await site.alive[0].die()
-        async with pool.environment() as environment:
-            assert await environment.deployment.is_alive()
-            assert environment.deployment.number == 2  # type: ignore[attr-defined]
-        assert pool.stats().counts["replaced"] == 1
-
-
 async def test_a_stop_that_never_returns_is_given_up_and_counted(site: Site) -> None:
     hanging = asyncio.Event()
 
@@ -570,9 +526,7 @@ def test_a_process_that_ends_without_closing_its_pool_ends_quietly() -> None:
 
     asyncio.run(main())
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], env=our_environment(), capture_output=True, text=True, timeout=60
-    )
+    done = run_python(code)
     assert (done.returncode, done.stdout, done.stderr) == (0, "used\n", "")
 
 

@@ -31,7 +31,7 @@ class Gated(DummyDeployment):
         self.machine = machine
         self.exists = False
         self.dead = False
-        self.users = 0
+        self.used = False
 
     async def start(self, *args: Any, **kwargs: Any) -> None:
         gate = asyncio.get_running_loop().create_future()
@@ -73,15 +73,13 @@ class Caller:
         try:
             async with self.machine.pool.environment() as environment:
                 deployment = environment.deployment
-                assert isinstance(deployment, Gated) and deployment.exists and not deployment.users
-                deployment.users += 1
+                assert isinstance(deployment, Gated) and deployment.exists
+                assert not deployment.used and not deployment.dead
+                deployment.used = True
                 self.machine.served.append(self)
                 self.environment = environment
-                try:
-                    if (error := await self.leave) is not None:
-                        raise error
-                finally:
-                    deployment.users -= 1
+                if (error := await self.leave) is not None:
+                    raise error
             return "done"
         except PoolFullError:
             return "full"
@@ -233,15 +231,15 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_for_nothing(self) -> None:
-        """While somebody waits, every place is in use or something is being done with it."""
+        """While somebody waits, every place is in use or something is being done with it, as much at once as may be."""
         if not hasattr(self, "pool"):
             return
         self.do()
+        stats = self.pool.stats()
         waiting = sum(caller.waits for caller in self.callers)
         if waiting:
-            stats = self.pool.stats()
-            free = stats.size - stats.in_use - stats.ending
-            assert stats.starting >= min(waiting, free), stats
+            assert stats.starting >= min(waiting, stats.size - stats.in_use - stats.ending), stats
+        assert len(self.starts) >= min(self.starts_at_once, stats.starting), stats
 
     def teardown(self) -> None:
         if not hasattr(self, "pool"):
