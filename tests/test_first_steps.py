@@ -143,19 +143,12 @@ async def said(**fields: Any) -> str:
 
 
 @pytest.mark.parametrize("wire", ["auto", "json"])
-async def test_a_server_of_something_else(wire: str, stranger: int) -> None:
+async def test_a_server_that_is_not_the_right_one(wire: str, stranger: int) -> None:
+    """Of something else, without TLS, or not running."""
     message = await said(host="http://127.0.0.1", port=stranger, wire=wire)
     assert "status 404 (is it a server of swerex_c or SWE-ReX, and are host and port right?)" in message
-
-
-@pytest.mark.parametrize("wire", ["auto", "json"])
-async def test_https_to_a_server_without_tls(wire: str, stranger: int) -> None:
     message = await said(host="https://127.0.0.1", port=stranger, wire=wire)
     assert message.endswith("; a server without TLS needs http://")
-
-
-@pytest.mark.parametrize("wire", ["auto", "json"])
-async def test_a_server_that_does_not_run(wire: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     message = await said(host="http://127.0.0.1", port=port, wire=wire)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import swerex_c
+from swerex_c._version import __version__ as own
 from tests.support.original import original_python, our_environment, python_json, python_output
 
 TIME = """if True:
@@ -41,9 +42,7 @@ def seconds(python: str, package: str, more: str) -> float:
 def test_importing_takes_a_share_of_the_originals_time(more: str, share: float) -> None:
     original = original_python()
     seconds(sys.executable, "swerex_c", more), seconds(original, "swerex", more)
-    pairs = [
-        (seconds(sys.executable, "swerex_c", more), seconds(original, "swerex", more)) for _ in range(ROUNDS)
-    ]  # fmt: skip
+    pairs = [(seconds(sys.executable, "swerex_c", more), seconds(original, "swerex", more)) for _ in range(ROUNDS)]
     ours, theirs = (statistics.median(times) for times in zip(*pairs, strict=True))
     print(f"ours {ours * 1000:.1f} ms, theirs {theirs * 1000:.1f} ms")
     assert ours < theirs * share
@@ -75,16 +74,11 @@ def test_models_bring_in_pydantic_and_no_more() -> None:
 
 
 def test_the_package_has_no_other_names() -> None:
-    import swerex_c
-
     with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
         _ = swerex_c.no_such_name
 
 
 def test_the_version_is_the_apis() -> None:
-    import swerex_c
-    from swerex_c._version import __version__ as own
-
     theirs = python_output(
         original_python(), "import swerex as s; print(s.__version__, s.PACKAGE_NAME, s.REMOTE_EXECUTABLE_NAME)"
     )

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from tests.support.wait import DEADLINE
 pytestmark = pytest.mark.usefixtures("family")
 
 
-def test_a_session() -> None:
+def test_a_session_commands_and_files(tmp_path: Path) -> None:
     with SyncRuntime(LocalRuntime()) as runtime:
         assert runtime.is_alive().is_alive
         runtime.create_session()
@@ -44,17 +44,13 @@ def test_a_session() -> None:
             runtime.run("(exit 3)")
         with pytest.raises(CommandTimeoutError):
             runtime.run("sleep 100", timeout=0.1)
-    with pytest.raises(RuntimeClosedError):
-        runtime.create_session()
-
-
-def test_commands_and_files(tmp_path: Path) -> None:
-    with SyncRuntime(LocalRuntime()) as runtime:
         assert runtime.execute(Command(command=["echo", "hi"])).stdout == "hi\n"
         runtime.write_file(WriteFileRequest(path=str(tmp_path / "a"), content="text"))
         runtime.upload(UploadRequest(source_path=str(tmp_path / "a"), target_path=str(tmp_path / "b")))
         runtime.download(str(tmp_path / "b"), str(tmp_path / "c"))
         assert runtime.read_file(ReadFileRequest(path=str(tmp_path / "c"))).content == "text"
+    with pytest.raises(RuntimeClosedError):
+        runtime.create_session()
 
 
 def test_a_stream() -> None:
@@ -69,34 +65,23 @@ def test_a_stream() -> None:
         assert runtime.run("echo on").output == "on\n"
 
 
-def test_a_deployment() -> None:
+async def test_a_deployment_where_a_loop_runs_already() -> None:
+    """As in a notebook."""
     with SyncDeployment(LocalDeployment()) as deployment:
         deployment.runtime.create_session()
         assert deployment.runtime.run("echo hi").output == "hi\n"
         assert deployment.is_alive().is_alive
 
 
-async def test_where_a_loop_runs_already() -> None:
-    """As in a notebook."""
-    with SyncRuntime(LocalRuntime()) as runtime:
-        runtime.create_session()
-        assert runtime.run("echo hi").output == "hi\n"
-
-
 def test_from_several_threads() -> None:
     with SyncRuntime(LocalRuntime()) as runtime:
-        answers: dict[int, str] = {}
 
-        def work(number: int) -> None:
+        def work(number: int) -> str:
             runtime.create_session(swerex_c.CreateBashSessionRequest(session=str(number)))
-            answers[number] = runtime.run(f"echo {number}", session=str(number)).output
+            return runtime.run(f"echo {number}", session=str(number)).output
 
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert answers == {number: f"{number}\n" for number in range(8)}
+        with ThreadPoolExecutor(8) as threads:
+            assert list(threads.map(work, range(8))) == [f"{number}\n" for number in range(8)]
 
 
 def test_after_a_fork() -> None:

@@ -7,11 +7,11 @@ import gc
 import logging
 import re
 import socket
-import subprocess
 import sys
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,7 @@ from swerex_c.deployment.config import (
 from swerex_c.deployment.dummy import DummyDeployment
 from swerex_c.deployment.hooks.abstract import CombinedDeploymentHook, DeploymentHook
 from swerex_c.deployment.hooks.status import SetStatusDeploymentHook
-from swerex_c.exceptions import (
-    DummyOutputsExhaustedError,
-    NotAvailableError,
-    ResourceError,
-    SwerexException,
-)
+from swerex_c.exceptions import DummyOutputsExhaustedError, NotAvailableError, ResourceError, SwerexException
 from swerex_c.providers.sandbox_deployment import SandboxDeployment
 from swerex_c.runtime.abstract import (
     BashAction,
@@ -55,7 +50,7 @@ from swerex_c.utils.free_port import find_free_port
 from swerex_c.utils.load import load_class
 from swerex_c.utils.wait import _wait_until_alive
 from tests.support.local_backend import Here
-from tests.support.original import our_environment, python_output
+from tests.support.original import run_python
 from tests.support.wait import DEADLINE, settle, until
 
 # From configurations
@@ -163,29 +158,25 @@ async def test_the_time_that_is_logged_is_that_of_the_whole_start(caplog: pytest
 # Going away
 
 
-class Counting(DummyDeployment):
-    """Like a deployment that something would be left of."""
-
-    stopped: list[str] = []
-
-    def _left_running(self) -> bool:
-        return AbstractDeployment._left_running(self)
-
-    async def stop(self, *args: Any, **kwargs: Any) -> None:
-        await asyncio.sleep(0)
-        self._runtime = None  # type: ignore[assignment]
-        self.stopped.append(threading.current_thread().name)
-
-
 @pytest.fixture
-def counting() -> type[Counting]:
-    class Fresh(Counting):
+def counting() -> Any:
+    class Counting(DummyDeployment):
+        """Like a deployment that something would be left of."""
+
         stopped: list[str] = []
 
-    return Fresh
+        def _left_running(self) -> bool:
+            return AbstractDeployment._left_running(self)
+
+        async def stop(self, *args: Any, **kwargs: Any) -> None:
+            await asyncio.sleep(0)
+            self._runtime = None  # type: ignore[assignment]
+            self.stopped.append(threading.current_thread().name)
+
+    return Counting
 
 
-def test_a_dropped_deployment_is_stopped_without_a_loop(counting: type[Counting]) -> None:
+def test_a_dropped_deployment_is_stopped_without_a_loop(counting: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         counting()
@@ -193,11 +184,11 @@ def test_a_dropped_deployment_is_stopped_without_a_loop(counting: type[Counting]
         until(lambda: counting.stopped == ["finalizer"])
 
 
-def test_a_deployment_dropped_at_the_end_of_its_loop_is_stopped_to_the_end(counting: type[Counting]) -> None:
+def test_a_deployment_dropped_at_the_end_of_its_loop_is_stopped_to_the_end(counting: Any) -> None:
     """The loop cancels its tasks when it ends; what was stopped halfway would stay."""
     halfway, over = threading.Event(), threading.Event()
 
-    class Slow(counting):  # type: ignore[misc, valid-type]
+    class Slow(counting):  # type: ignore[misc]
         async def stop(self, *args: Any, **kwargs: Any) -> None:
             self._runtime = None
             halfway.set()
@@ -214,7 +205,7 @@ def test_a_deployment_dropped_at_the_end_of_its_loop_is_stopped_to_the_end(count
     until(lambda: counting.stopped == ["finalizer"])
 
 
-async def test_a_stopped_deployment_goes_without_a_trace(counting: type[Counting]) -> None:
+async def test_a_stopped_deployment_goes_without_a_trace(counting: Any) -> None:
     deployment = counting()
     await deployment.stop()
     del deployment
@@ -230,7 +221,7 @@ def test_a_deployment_whose_making_failed_goes_without_a_trace() -> None:
 
 
 def test_no_deployment_says_anything_when_python_ends() -> None:
-    code = """if True:
+    code = """
         import asyncio, logging
         logging.getLogger("asyncio").setLevel(logging.ERROR)  # that a step takes long is not what is asked
         from swerex_c.deployment.dummy import DummyDeployment
@@ -240,10 +231,7 @@ def test_no_deployment_says_anything_when_python_ends() -> None:
         asyncio.run(kept.start())
         asyncio.run(kept.runtime.create_session(CreateBashSessionRequest(startup_timeout=60)))
     """
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-c", code],
-        capture_output=True, text=True, timeout=60, env=our_environment(),
-    )  # fmt: skip
+    done = run_python(code, options=["-X", "dev", "-W", "error"])
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -294,15 +282,8 @@ async def test_waiting_ends_in_time_with_the_last_answer(timeout: float) -> None
 
 
 def test_ports_are_free_and_given_once() -> None:
-    ports: list[int] = []
-    threads = [
-        threading.Thread(target=lambda: ports.extend(find_free_port() for _ in range(20)), name=f"ports-{n}")
-        for n in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        ports = list(threads.map(lambda _: find_free_port(), range(160)))
     assert len(set(ports)) == len(ports) == 160
     for port in ports[:20]:
         with socket.create_server(("", port)):
@@ -328,7 +309,7 @@ def test_a_port_that_is_taken_for_ipv6_is_not_given() -> None:
 
 
 def test_the_log_imports_nothing_of_the_rest_and_rich_only_to_print() -> None:
-    code = """if True:
+    code = """
         import sys
         sys.stderr = sys.stdout
         import swerex_c.utils.log as log
@@ -338,7 +319,7 @@ def test_the_log_imports_nothing_of_the_rest_and_rich_only_to_print() -> None:
         logger.info("hello")
         print("rich" in sys.modules)
     """
-    first, line, last = python_output(sys.executable, code, env=our_environment()).splitlines()
+    first, line, last = run_python(code).stdout.splitlines()
     modules = ["", "._version", ".utils", ".utils.log", ".utils.visible"]
     assert first == f"{['swerex_c' + module for module in modules]} False"
     assert line.split() == ["*", "INFO", "hello"]
@@ -352,15 +333,15 @@ def test_the_log_imports_nothing_of_the_rest_and_rich_only_to_print() -> None:
 def test_the_level_is_taken_from_the_environment(setting: str, lines: int, stands_in: bool) -> None:
     """By the name of SWE-ReX, the stream and the default are SWE-ReX's."""
     swap = "import swerex_c; swerex_c.install(); import swerex.utils.log" if stands_in else ""
-    code = f"""if True:
+    code = f"""
         {swap}
         from swerex_c.utils.log import get_logger
         logger = get_logger("x")
         assert get_logger("x") is logger and len(logger.handlers) == 1
         logger.debug("1"); logger.info("2"); logger.warning("3")
     """
-    env = our_environment() | {"SWE_REX_LOG_STREAM_LEVEL": setting}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    done = run_python(code, SWE_REX_LOG_STREAM_LEVEL=setting)
+    assert done.returncode == 0
     printed, nothing = (done.stdout, done.stderr) if stands_in else (done.stderr, done.stdout)
     assert len(printed.splitlines()) == lines + (stands_in and lines == 2)
     assert nothing == ""

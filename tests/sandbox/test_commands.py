@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 import threading
-import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +29,12 @@ from swerex_c.sandbox.loader import MERGED, REUSABLE, Frames
 from swerex_c.sandbox.sandbox import Sandbox as _Sandbox
 from swerex_c.utils import background
 from tests.support import needs
-from tests.support.harness import no_signals, python_environment
+from tests.support.harness import no_signals
 from tests.support.local_backend import NO_CAT, Here
-from tests.support.processes import alive
+from tests.support.original import run_python
+from tests.support.processes import command_lines
 from tests.support.sandboxes import Blocking
+from tests.support.targets import seconds
 from tests.support.wait import DEADLINE, until, until_async
 
 LIMIT = 1 << 28
@@ -78,21 +79,8 @@ def sh(place: Any, command: str, **fields: Any) -> CommandResponse:
     return run(place, command, shell=True, **fields)
 
 
-def seconds() -> str:
-    """A number that no other test's sleep has."""
-    return f"84{uuid.uuid4().int % 10**7:07d}"
-
-
 def sleeping(number: str) -> list[int]:
-    found = []
-    for pid in needs.pids():
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if words[:2] == [b"sleep", number.encode()] and alive(pid):
-            found.append(pid)
-    return found
+    return [pid for pid, line in command_lines().items() if line == f"sleep {number} "]
 
 
 # -- scripts --------------------------------------------------------------------------------------------------------
@@ -237,11 +225,8 @@ def test_left_children_print_into_no_other_answer(either: Any) -> None:
     answer = sh(either, noisy)
     assert answer.stdout.startswith(("mine\n", "noise")) and answer.exit_code == 0
     for count in range(15):
-        assert sh(either, f"echo {count}; echo e{count} >&2").model_dump() == {
-            "stdout": f"{count}\n",
-            "stderr": f"e{count}\n",
-            "exit_code": 0,
-        }
+        answer = sh(either, f"echo {count}; echo e{count} >&2; exit 3")
+        assert (answer.stdout, answer.stderr, answer.exit_code) == (f"{count}\n", f"e{count}\n", 3)
     until(lambda: len(sleeping(number)) == 3)
     either.end_marked(either.mark)
     assert not sleeping(number)
@@ -283,14 +268,10 @@ def test_a_non_blocking_pipe_loses_nothing(here: Any) -> None:
 
 def test_a_command_that_kills_the_shell_above_it(either: Any) -> None:
     for command in ("kill -9 $PPID; echo on", "kill -9 $PPID; exec sleep 1"):
-        with pytest.raises(
-            ResourceError, match="The shell in this machine has ended while the command ran.* status -9$"
-        ):
+        with pytest.raises(ResourceError, match="shell in this machine has ended while the command ran.* status -9$"):
             sh(either, command, timeout=DEADLINE)
     assert sh(either, "echo next").stdout == "next\n"
-    backend = either.backend
-    assert isinstance(backend, Here)
-    backend.lost = "This machine was switched off"
+    either.backend.lost = "This machine was switched off"
     with pytest.raises(SandboxLostError, match="switched off"):
         sh(either, "kill -9 $PPID", timeout=DEADLINE)
 
@@ -341,31 +322,20 @@ def test_what_clients_say_is_not_output(here: Any) -> None:
     greeting = 'echo "Welcome; H5.2.1;"; echo "a warning" >&2; exec env "$@"'
     place = Sandbox(Here("sh", "-c", greeting, "sh"))
     for _ in range(3):
-        assert sh(place, "echo out; echo err >&2").model_dump() == {
-            "stdout": "out\n",
-            "stderr": "err\n",
-            "exit_code": 0,
-        }
+        answer = sh(place, "echo out; echo err >&2; exit 3")
+        assert (answer.stdout, answer.stderr, answer.exit_code) == ("out\n", "err\n", 3)
     place.close()
 
 
 def test_closing_ends_what_runs(here: Any) -> None:
     number = seconds()
-    results: list[object] = []
-
-    def work() -> None:
-        try:
-            results.append(sh(here, f"setsid sleep {number}& sleep {number}"))
-        except RuntimeClosedError as e:
-            results.append(e)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    until(lambda: len(sleeping(number)) == 2)
-    here.close()
-    thread.join(DEADLINE)
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(sh, here, f"setsid sleep {number}& sleep {number}")
+        until(lambda: len(sleeping(number)) == 2)
+        here.close()
+        with pytest.raises(RuntimeClosedError):
+            running.result(DEADLINE)
     assert not sleeping(number) and not clients(here)
-    assert [type(result) for result in results] == [RuntimeClosedError]
     with pytest.raises(RuntimeClosedError):
         sh(here, "echo")
     here.close()
@@ -379,6 +349,7 @@ from swerex_c.utils import background
 from tests.support import needs
 from tests.support.local_backend import Here
 from tests.support.sandboxes import Blocking
+from tests.support.targets import seconds
 from tests.support.wait import until
 
 place = Sandbox(Here())
@@ -395,7 +366,7 @@ until(lambda: not "".join((task / "children").read_text() for task in tasks.iter
 
 def test_a_place_that_is_dropped() -> None:
     """In a program of its own, which adopts no orphans."""
-    done = subprocess.run([sys.executable, "-c", DROPPED], env=python_environment(), capture_output=True, text=True)
+    done = run_python(DROPPED)
     assert done.returncode == 0, done.stderr
 
 
@@ -408,8 +379,7 @@ def test_shells_that_end_before_their_script() -> None:
 
 
 PROGRAM = """
-import os, sys, time
-sys.path[:0] = [{root!r}]
+import os, sys
 from tests.support.local_backend import Here
 from swerex_c.sandbox.sandbox import Sandbox
 from swerex_c.utils import background
@@ -423,9 +393,7 @@ print(place.mark, flush=True)
 
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "sys.exit(0)", "os._exit(0)"])
 def test_clients_end_with_their_process(end: str) -> None:
-    program = PROGRAM.format(root=str(Path(__file__).parents[2]), end=end)
-    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, timeout=DEADLINE)
-    mark = done.stdout.decode().strip()
+    mark = run_python(PROGRAM.format(end=end)).stdout.strip()
     assert len(mark) == 24
     until(lambda: not needs.mentioning(mark))
 
@@ -469,19 +437,15 @@ def test_idle_clients_become_few(here: Any, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_kept_shells_are_those_of_the_next_commands(here: Any) -> None:
     assert REUSABLE
-    backend = here.backend
-    assert isinstance(backend, Here)
     parents = {sh(here, "echo $PPID").stdout for _ in range(20)}
-    assert len(parents) <= loader_pool.MOST_KEPT and backend.started <= loader_pool.MOST_KEPT
+    assert len(parents) <= loader_pool.MOST_KEPT and here.backend.started <= loader_pool.MOST_KEPT
 
 
 def test_a_loader_is_used_again_only_if_nothing_of_its_script_is_left(here: Any) -> None:
-    backend = here.backend
-    assert isinstance(backend, Here)
     number = seconds()
     parents = [sh(here, f"echo $PPID; {left}").stdout for left in ("", f"sleep {number} &", "", "", "")]
     assert parents[0] == parents[1] != parents[2] == parents[3] == parents[4]
-    assert backend.started == 2 and len(sleeping(number)) == 1
+    assert here.backend.started == 2 and len(sleeping(number)) == 1
     with pytest.raises(ResourceError, match="has ended while the command ran"):
         sh(here, "for p in $(pgrep -P $PPID -x cat); do kill $p; done; sleep 0.2; echo")
     assert sh(here, "echo next").stdout == "next\n"
