@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pickle
@@ -15,27 +16,19 @@ from pathlib import Path
 import pytest
 
 from swerex_c import swap
+from tests.support.cli import cli
 from tests.support.original import ROOT, original_python, our_environment, python_output
 
 WHERE = "import swerex; print(swerex.__file__)"
 OURS = str(ROOT / "swerex_c" / "__init__.py")
 
 
-def ours(code: str, *arguments: str, python: str = sys.executable, env: dict[str, str] | None = None) -> str:
+def ours(code: str, *arguments: str, python: str = sys.executable) -> str:
     """What a piece of Python prints that can import this tree's package."""
-    return python_output(python, textwrap.dedent(code), *arguments, env={**our_environment(), **(env or {})}).strip()
+    return python_output(python, textwrap.dedent(code), *arguments, env=our_environment()).strip()
 
 
-def run(*command: str, env: dict[str, str] | None = None, **options: object) -> subprocess.CompletedProcess[str]:
-    """`swerex-c run -- command`."""
-    return subprocess.run(
-        [sys.executable, "-m", "swerex_c", "run", "--", *command],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**our_environment(), **(env or {})},
-        **options,  # type: ignore[call-overload]
-    )
+run = functools.partial(cli, "run", "--")
 
 
 @pytest.fixture
@@ -241,21 +234,17 @@ def test_run_reaches_an_environment_without_this_package() -> None:
 
 
 def test_run_reaches_spawned_workers(tmp_path: Path) -> None:
-    script = tmp_path / "main.py"
-    script.write_text(
-        textwrap.dedent(
-            """
-            import multiprocessing
-            def where(_):
-                import swerex
-                return swerex.__file__
-            if __name__ == "__main__":
-                with multiprocessing.get_context("spawn").Pool(1) as pool:
-                    print(pool.map(where, [0])[0])
-            """
-        )
-    )
-    done = run(sys.executable, str(script))
+    code = """
+        import multiprocessing
+        def where(_):
+            import swerex
+            return swerex.__file__
+        if __name__ == "__main__":
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                print(pool.map(where, [0])[0])
+    """
+    (tmp_path / "main.py").write_text(textwrap.dedent(code))
+    done = run(sys.executable, str(tmp_path / "main.py"))
     assert done.stdout.strip() == OURS, done.stderr
 
 
@@ -273,7 +262,7 @@ def test_run_keeps_what_was_there(tmp_path: Path) -> None:
     (hidden / "sitecustomize.py").write_text("import os; os.environ['SEEN'] = __file__\n")
     path = os.pathsep.join([str(hidden), str(ROOT)])
     show = "import os, sys, sitecustomize; print(os.environ['SEEN'], sitecustomize.__file__, *sys.path, sep='\\n')"
-    done = run(sys.executable, "-c", show, env={"PYTHONPATH": path})
+    done = run(sys.executable, "-c", show, PYTHONPATH=path)
     seen, module, *entries = done.stdout.splitlines()
     assert seen == module == str(hidden / "sitecustomize.py")
     assert entries[1:3] == [str(hidden), str(ROOT)]
@@ -282,8 +271,7 @@ def test_run_keeps_what_was_there(tmp_path: Path) -> None:
 
 def test_a_broken_sitecustomize_is_reported_as_ever(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import no_such_module\n")
-    env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
-    done = run(sys.executable, "-c", WHERE, env=env)
+    done = run(sys.executable, "-c", WHERE, PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
     assert done.stdout.strip() == OURS
     assert "no_such_module" in done.stderr
 
@@ -385,13 +373,8 @@ def test_enable_for_a_user(environment: Path, tmp_path: Path) -> None:
 
 
 def test_an_environment_that_cannot_be_written_is_an_error(environment: Path) -> None:
-    code = """if True:
-        import sys, sysconfig
-        sysconfig.get_path = lambda name: "/proc/none"
-        sys.argv = ["swerex-c", "enable"]
-        from swerex_c.cli.main import main
-        main()
-    """
+    code = "import sys, sysconfig; sysconfig.get_path = lambda name: '/proc/none'; sys.argv = ['swerex-c', 'enable']\n"
+    code += "from swerex_c.cli.main import main; main()"
     done = in_environment(environment, "-c", code)
     assert done.returncode == 1
     assert done.stderr.startswith("swerex-c: Cannot write /proc/none/zz_swerex_c_swap.pth: ")

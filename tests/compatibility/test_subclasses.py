@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,7 +12,7 @@ from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.utils.wait import _wait_until_alive
 from tests.support import images, needs
 from tests.support.docker_engine import Engine
-from tests.support.original import ROOT
+from tests.support.original import run_python
 from tests.support.server_process import KEY, serving
 
 pytestmark = pytest.mark.timeout(400)  # the first one may have an image to make
@@ -344,12 +341,9 @@ assert Mine().get_deployment()._config.image == "mine"
 """
 
 
-def run(code: str, *arguments: str, env: dict[str, str] | None = None) -> None:
+def run(code: str, *arguments: str, **environment: str) -> None:
     """The code runs without an error, with ours in the original's place."""
-    environment = {**(env or os.environ), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", SWAP + code, *arguments], env=environment, capture_output=True, text=True, timeout=200
-    )
+    done = run_python(SWAP + code, *arguments, **environment)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
@@ -360,24 +354,18 @@ def test_a_start_command_of_ones_own(docker: Engine) -> None:
         image = images.provide(docker, "debian-rex")
     except needs.Lacking as lack:
         needs.skip(lack)
-    run(START_COMMAND, image, env=docker.environment)
+    run(START_COMMAND, image, **docker.environment)
 
 
-def test_a_runtime_and_a_deployment_of_ones_own() -> None:
-    run(OWN_RUNTIME)
+@pytest.mark.parametrize("code", [OWN_RUNTIME, DUMMY, LOGGER], ids=["own runtime", "dummy", "logger"])
+def test_what_callers_write(code: str) -> None:
+    """A runtime and a deployment, a dummy that raises, and a logger that is replaced before anything is imported."""
+    run(code)
 
 
 def test_a_request_of_ones_own(tmp_path: Path) -> None:
     with serving(tmp_path / "log") as server:
         run(OWN_REQUEST, str(server.port), KEY)
-
-
-def test_a_dummy_runtime_that_raises() -> None:
-    run(DUMMY)
-
-
-def test_a_logger_that_is_replaced_before_anything_is_imported() -> None:
-    run(LOGGER)
 
 
 def test_flags_of_a_command_line() -> None:
