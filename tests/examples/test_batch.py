@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def batch(*arguments: object) -> tuple[int, str, str]:
 
 
 def records(path: Path) -> list[Result]:
-    return [Result.model_validate_json(line) for line in path.read_text().splitlines()]
+    return [Result.model_validate_json(line) for line in path.read_bytes().split(b"\n")[:-1]]
 
 
 def write(path: Path, *tasks: dict[str, Any]) -> Path:
@@ -146,6 +147,15 @@ def test_an_interrupt_ends_it_and_it_goes_on_where_it_was(
 # An environment that is lost
 
 
+async def done_by(make: Callable[[], LocalDeployment], tasks: list[Task], out: Path) -> tuple[list[Result], int]:
+    """Return the results of a batch on a single environment at a time, and how many of them were replaced."""
+    finished: list[Result] = []
+    with ResultFile(out) as file:
+        async with Pool(make, 1) as pool:
+            await run_batch(tasks, pool, file, attempts=3, finished=finished.append)
+            return finished, pool.stats().counts["replaced"]
+
+
 async def test_a_task_whose_environment_is_lost_is_done_again_as_a_whole(tmp_path: Path) -> None:
     made = []
 
@@ -168,15 +178,10 @@ async def test_a_task_whose_environment_is_lost_is_done_again_as_a_whole(tmp_pat
         made[0].dead = True
         await made[0].runtime.close()
 
-    finished = []
-    with ResultFile(tmp_path / "out.jsonl") as file:
-        async with Pool(Mortal, 1) as pool:
-            killing = asyncio.ensure_future(kill_the_first())
-            await run_batch(tasks, pool, file, finished=finished.append)
-            await killing
-            assert pool.stats().counts["replaced"] == 1
-    (result,) = finished
-    assert (result.outcome, result.attempts) == ("resolved", 2)
+    killing = asyncio.ensure_future(kill_the_first())
+    (result,), replaced = await done_by(Mortal, tasks, tmp_path / "out.jsonl")
+    await killing
+    assert (result.outcome, result.attempts, replaced) == ("resolved", 2, 1)
     assert log.read_text().split() == ["setup", "act", "setup", "act"]
     assert len(records(tmp_path / "out.jsonl")) == 1
 
@@ -206,14 +211,9 @@ async def test_a_limit_is_a_result_and_a_loss_is_not(
 
             self.runtime.execute = until_lost  # type: ignore[method-assign]
 
-    finished: list[Result] = []
-    with ResultFile(tmp_path / "out.jsonl") as file:
-        async with Pool(Limited, 1) as pool:
-            tasks = [Task(id="a", patch="git diff", check="true")]
-            await run_batch(tasks, pool, file, finished=finished.append)
-            assert pool.stats().counts["replaced"] == attempts
-    (result,) = finished
-    assert ((result.outcome, result.error), result.attempts) == (told, attempts)
+    tasks = [Task(id="a", patch="git diff", check="true")]
+    (result,), replaced = await done_by(Limited, tasks, tmp_path / "out.jsonl")
+    assert ((result.outcome, result.error), result.attempts, replaced) == (told, attempts, attempts)
     assert "the environment has ended" in result.message
 
 
@@ -235,10 +235,7 @@ async def test_what_is_no_text_is_written_all_the_same(tmp_path: Path) -> None:
         async def start(self, *args: Any, **kwargs: Any) -> None:
             raise InvalidInputError("the file \udcff")
 
-    with ResultFile(tmp_path / "out.jsonl") as file:
-        async with Pool(Odd, 1) as pool:
-            tasks = [Task(id=id, check="true") for id in "ab"]
-            await run_batch(tasks, pool, file, finished=lambda result: None)
+    await done_by(Odd, [Task(id=id, check="true") for id in "ab"], tmp_path / "out.jsonl")
     assert [result.id for result in records(tmp_path / "out.jsonl")] == ["a", "b"]
     assert "the file \\udcff" in records(tmp_path / "out.jsonl")[0].message
 
@@ -259,14 +256,10 @@ def test_a_result_file_is_one_processes_and_names_a_line_that_is_none(tmp_path: 
         with ResultFile(torn) as file:
             assert list(file.results) == ["a\n\u2028b", "c"][: torn.read_bytes().count(b"\n")]
             file.add(Result(id="new", outcome="resolved"))
-        assert records_of_bytes(torn)[-1].id == "new"
+        assert records(torn)[-1].id == "new"
     path.write_bytes(b"{}\n" + path.read_bytes())
     with pytest.raises(InvalidInputError, match="line 1"):
         ResultFile(path)
-
-
-def records_of_bytes(path: Path) -> list[Result]:
-    return [Result.model_validate_json(line) for line in path.read_bytes().split(b"\n")[:-1]]
 
 
 def test_what_is_wrong_with_a_task_file_is_told_with_its_line(tmp_path: Path) -> None:
