@@ -69,36 +69,41 @@ def test_all_pass(tmp_path: Path) -> None:
     assert (status, said.splitlines()[-1]) == (0, "3 passed, 0 failed"), said
 
 
-def test_a_failure_has_its_lines(tmp_path: Path) -> None:
-    toy(tmp_path, "bad", "def test_it():", "    print('a last word')", "    assert 6 * 9 == 42")
-    status, said = gate(tmp_path, "tests('bad'), Step('after', 'true', needs=('bad',))")
-    assert status == 1 and "FAILED (assertion) bad: test_bad.py::test_it" in said, said
-    assert "assert (6 * 9) == 42" in said and "a last word" in said and "NOT RUN: after" in said, said
-    assert said.splitlines()[-1] == "0 passed, 2 failed", said
+ONCE = ["    before = os.path.exists('ran')", "    pathlib.Path('ran').touch()"]
+FAILURES: dict[str, tuple[list[str], int, list[str]]] = {
+    "its lines": (
+        ["def test_it():", "    print('a last word')", "    assert 6 * 9 == 42"],
+        1,
+        ["FAILED (assertion) toy: ", "assert (6 * 9) == 42", "a last word", "NOT RUN: after", "\n0 passed, 2 failed"],
+    ),
+    "only once": (
+        ["def test_it():", *ONCE, "    assert before", "def test_other(): pass"],
+        0,
+        ["FLAKY (assertion) toy: ", "1 flaky", "\n1 passed, 0 failed"],
+    ),
+    "the second run is only skipped": (
+        ["def test_it():", *ONCE, "    if before: pytest.skip('again')", "    assert 0", "def test_other(): pass"],
+        1,
+        ["FAILED (assertion) toy: "],
+    ),
+    "a wrong answer, which is right later, and another": (
+        ["def test_it():", *ONCE, "    if not before: raise WrongAnswer('42')", "def test_bad(): assert 0"],
+        1,
+        ["== WRONG ANSWERS", "FLAKY (answer) toy: ", "== FAILED"],
+    ),
+}
 
 
-def test_what_fails_once_is_flaky_and_not_fatal(tmp_path: Path) -> None:
-    once = ["    before = os.path.exists('ran')", "    pathlib.Path('ran').touch()", "    assert before"]
-    toy(tmp_path, "once", "def test_it():", *once, "def test_other(): pass")
-    status, said = gate(tmp_path, "tests('once')")
-    assert status == 0 and "FLAKY (assertion) once: test_once.py::test_it" in said, said
-    assert "1 flaky" in said and said.splitlines()[-1] == "1 passed, 0 failed", said
-
-
-def test_a_second_run_that_is_only_skipped_is_no_pass(tmp_path: Path) -> None:
-    once = ["    if os.path.exists('ran'): pytest.skip('again')", "    pathlib.Path('ran').touch()", "    assert 0"]
-    toy(tmp_path, "skip", "import pytest", "def test_it():", *once, "def test_other(): pass")
-    status, said = gate(tmp_path, "tests('skip')")
-    assert status == 1 and "FAILED (assertion) skip: test_skip.py::test_it" in said, said
-
-
-def test_a_wrong_answer_is_shown_first_even_if_it_is_right_later(tmp_path: Path) -> None:
-    once = ["    before = os.path.exists('ran')", "    pathlib.Path('ran').touch()"]
-    raises = ["    if not before: raise WrongAnswer('42')", "def test_bad(): assert 0"]
-    toy(tmp_path, "answer", "from tests.support.results import WrongAnswer", "def test_it():", *once, *raises)
-    status, said = gate(tmp_path, "tests('answer')")
-    assert status == 1 and "FLAKY (answer) answer: test_answer.py::test_it" in said, said
-    assert said.index("== WRONG ANSWERS") < said.index("== FAILED"), said
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_failure_is_told(tmp_path: Path, name: str) -> None:
+    lines, expected, says = FAILURES[name]
+    toy(tmp_path, "toy", "import pytest", "from tests.support.results import WrongAnswer", *lines)
+    after = ", Step('after', 'true', needs=('toy',))" if "NOT RUN: after" in says else ""
+    status, said = gate(tmp_path, f"tests('toy'){after}")
+    assert status == expected, said
+    for words in says:
+        assert words.replace("toy: ", "toy: test_toy.py::test_it") in said, said
+    assert said.find("== WRONG ANSWERS") <= said.find("== FAILED"), said  # also where there is none
 
 
 @pytest.mark.parametrize("workers", ["", " -n 2"])
