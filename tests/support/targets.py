@@ -352,52 +352,44 @@ def _original(get: Get) -> Iterator[Target]:
 
 @_engine("docker", lost=True)
 def _docker(get: Get) -> Iterator[Target]:
-    from swerex_c import DockerDeployment
-
-    yield from _containers(get, "docker", DockerDeployment, get("bash_min"))
+    yield from _docker_containers(get, "docker", image=get("bash_min"))
 
 
 @_engine("docker-server", lost=True)
 def _docker_server(get: Get) -> Iterator[Target]:
-    from swerex_c import DockerDeployment
-
-    fields = {"server": True, "docker_args": ["--network", "host"]}
-    yield from _containers(get, "docker-server", DockerDeployment, get("debian_py"), **fields)
-
-
-def _containers(get: Get, name: str, kind: type[AbstractDeployment], image: str, **fields: Any) -> Iterator[Target]:
-    engine = get("docker")
-    label = ("ps", "-a", "--filter", "label=swerex_c", "--format", "{{.Names}}")
-    fields = {"image": image, "pull": "never", "docker_args": ["--network", "none"], **fields}
-    with pytest.MonkeyPatch.context() as patch:
-        for variable in ("DOCKER_HOST", "DOCKER_CONFIG", "PATH"):
-            patch.setenv(variable, engine.environment[variable])
-        yield from _started(
-            name,
-            lambda: kind(startup_timeout=DEADLINE, **fields),
-            "/tmp",
-            left=lambda: engine.docker(*label).split(),
-            lose=lambda container: engine.docker("kill", container),
-        )
+    fields = {"image": get("debian_py"), "server": True, "docker_args": ["--network", "host"]}
+    yield from _docker_containers(get, "docker-server", **fields)
 
 
 @_engine("podman", lost=True)
 def _podman(get: Get) -> Iterator[Target]:
-    from swerex_c import DockerDeployment
-
     podman = get("podman")
-    fields = {"image": podman.provide("bash-min"), "pull": "never"}
-    fields["docker_args"] = ["--network", "none", "--ulimit", "host"]
-    label = ("ps", "-a", "--filter", "label=swerex_c", "--format", "{{.Names}}")
+    fields = {"image": podman.provide("bash-min"), "docker_args": ["--network", "none", "--ulimit", "host"]}
     with pytest.MonkeyPatch.context() as patch:
         podman.lead(patch)
-        yield from _started(
-            "podman",
-            lambda: DockerDeployment(container_runtime="podman", startup_timeout=DEADLINE, **fields),
-            "/tmp",
-            left=lambda: podman.run(*label).split(),
-            lose=lambda container: podman.run("kill", container),
-        )
+        yield from _containers("podman", podman.run, container_runtime="podman", **fields)
+
+
+def _docker_containers(get: Get, name: str, **fields: Any) -> Iterator[Target]:
+    engine = get("docker")
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("DOCKER_HOST", "DOCKER_CONFIG", "PATH"):
+            patch.setenv(variable, engine.environment[variable])
+        yield from _containers(name, engine.docker, **fields)
+
+
+def _containers(name: str, engine: Callable[..., str], **fields: Any) -> Iterator[Target]:
+    from swerex_c import DockerDeployment
+
+    label = ("ps", "-a", "--filter", "label=swerex_c", "--format", "{{.Names}}")
+    fields = {"pull": "never", "docker_args": ["--network", "none"], "startup_timeout": DEADLINE, **fields}
+    yield from _started(
+        name,
+        lambda: DockerDeployment(**fields),
+        "/tmp",
+        left=lambda: engine(*label).split(),
+        lose=lambda container: engine("kill", container),
+    )
 
 
 @_engine("ssh")
