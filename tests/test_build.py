@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,13 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def python(tree: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(where: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(SWITCHES)}
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=tree, env=clean | environment, text=True, capture_output=True, timeout=100)
+    return subprocess.run(command, cwd=where, env=clean | environment, text=True, capture_output=True, timeout=100)
+
+
+def python(tree: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return run(tree, sys.executable, *arguments, **environment)
 
 
 def build(tree: Path, to: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -60,37 +63,33 @@ def compiler(path: Path, rule: str) -> dict[str, str]:
     return {"CC": wrapper, "LDSHARED": f"{wrapper} -shared"}
 
 
-def expect_one_sentence(result: subprocess.CompletedProcess[str], missing: str, *packages: str) -> None:
-    assert result.returncode != 0
+def hidden_msgpack(path: Path) -> dict[str, str]:
+    (path / "msgpack.h").write_text("#error hidden\n")
+    return {"CPPFLAGS": f"-I{path}"}
+
+
+NO_HEADER = '-I*) [ -e "${a#-I}/Python.h" ] && continue ;;'
+MISSING: dict[str, tuple[Callable[[Path], dict[str, str]], tuple[str, ...]]] = {
+    "no such compiler": (
+        lambda _: {"CC": "/nonexistent/cc", "LDSHARED": "/nonexistent/cc"},
+        ("a working C compiler (/nonexistent/cc does not", "gcc and libc6-dev", "xcode-select --install"),
+    ),
+    "compiler that fails": (lambda _: {"CC": "false", "LDSHARED": "false"}, ("a working C compiler (false does not",)),
+    "no compiler on PATH": (lambda path: {"PATH": str(path)}, ("a working C compiler", "gcc")),
+    "Python.h": (lambda path: compiler(path, NO_HEADER), ("Python.h", "python3-dev", "python3-devel", "brew install")),
+    "msgpack.h": (hidden_msgpack, ("msgpack.h", "libmsgpack-c-dev", "libmsgpack-dev", "msgpack-devel", "brew install")),
+}
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_what_is_missing_is_told_in_one_sentence(tree: Path, tmp_path: Path, name: str) -> None:
+    lack, words = MISSING[name]
+    result = build(tree, tmp_path, **lack(tmp_path))
+    assert result.returncode != 0 and "Traceback" not in result.stderr
     said = result.stderr.strip().splitlines()[-1]
     assert said.startswith("swerex-c cannot be built without ")
-    assert missing in said
-    for package in packages:
-        assert package in said
-    for system in ("on Debian or Ubuntu", "on Fedora", "on macOS"):
-        assert system in said
-    assert "Traceback" not in result.stderr
-
-
-@pytest.mark.parametrize("cc", ["/nonexistent/cc", "false"])
-def test_without_a_compiler(tree: Path, tmp_path: Path, cc: str) -> None:
-    result = build(tree, tmp_path, CC=cc, LDSHARED=cc)
-    expect_one_sentence(result, f"a working C compiler ({cc} does not", "gcc and libc6-dev", "xcode-select --install")
-
-
-def test_without_a_compiler_on_path(tree: Path, tmp_path: Path) -> None:
-    expect_one_sentence(build(tree, tmp_path, PATH=str(tmp_path)), "a working C compiler", "gcc")
-
-
-def test_without_the_headers_of_python(tree: Path, tmp_path: Path) -> None:
-    hidden = compiler(tmp_path, '-I*) [ -e "${a#-I}/Python.h" ] && continue ;;')
-    expect_one_sentence(build(tree, tmp_path, **hidden), "Python.h", "python3-dev", "python3-devel", "brew install")
-
-
-def test_without_the_header_of_msgpack(tree: Path, tmp_path: Path) -> None:
-    (tmp_path / "msgpack.h").write_text("#error hidden\n")
-    result = build(tree, tmp_path, CPPFLAGS=f"-I{tmp_path}")
-    expect_one_sentence(result, "msgpack.h", "libmsgpack-c-dev", "libmsgpack-dev", "msgpack-devel", "brew install")
+    for word in (*words, "on Debian or Ubuntu", "on Fedora", "on macOS"):
+        assert word in said
 
 
 def test_the_library_of_msgpack_is_not_needed(tree: Path, tmp_path: Path) -> None:
@@ -128,10 +127,7 @@ def test_setup_shows_the_sentence_only(tree: Path, tmp_path: Path) -> None:
     shutil.copytree(tree, copy, symlinks=True)
     (copy / ".venv" / "bin").mkdir(parents=True)
     script(copy / ".venv" / "bin" / "python", f'exec {sys.executable} "$@" --no-deps --no-build-isolation\n')
-    failing = compiler(tmp_path, "*swx_frame.c) seq 99; exit 1 ;;")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(SWITCHES)}
-    command = ["bash", ".ci/setup"]
-    result = subprocess.run(command, cwd=copy, env=clean | failing, text=True, capture_output=True, timeout=100)
+    result = run(copy, "bash", ".ci/setup", **compiler(tmp_path, "*swx_frame.c) seq 99; exit 1 ;;"))
     assert result.returncode == 1
     building, said = result.stderr.splitlines()
     assert "swerex-c cannot be built because" in said and said.count(".log") == 2
@@ -177,7 +173,7 @@ def test_a_free_threaded_python_is_refused(tree: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def built(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def built(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The extension in an installed wheel, built with warnings as errors, stripped, and without pkg-config."""
     dist, to = (tmp_path_factory.mktemp(name) for name in ("dist", "lib"))
     command = ("setup.py", "bdist_wheel", f"--dist-dir={dist}")
@@ -187,10 +183,11 @@ def built(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
     result = python(tree, "-m", "pip", "install", "--no-deps", "--no-index", f"--target={to}", str(wheel))
     assert result.returncode == 0, result.stderr
     (path,) = to.glob("swerex_c/_core*.so")
-    yield path
+    return path
 
 
-def test_extension_exports_nothing_but_its_init(built: Path) -> None:
+def test_extension_serves_every_python_and_exports_nothing_but_its_init(built: Path) -> None:
+    assert built.name == "_core.abi3.so"
     listing = subprocess.run(["nm", "-D", "--defined-only", str(built)], capture_output=True, text=True, check=True)
     assert [line.split()[-1] for line in listing.stdout.splitlines()] == ["PyInit__core"]
 
@@ -205,10 +202,6 @@ def test_ldflags_reach_both_programs(built: Path, name: str) -> None:
     (path,) = built.parent.glob(name)
     listing = subprocess.run(["nm", str(path)], capture_output=True, text=True, check=True)
     assert "no symbols" in listing.stderr
-
-
-def test_extension_serves_every_python(built: Path) -> None:
-    assert built.name == "_core.abi3.so"
 
 
 def test_wheel_has_all_that_is_not_python(built: Path) -> None:
