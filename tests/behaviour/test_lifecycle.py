@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from swerex_c.exceptions import SessionDiedError, SwerexException
+from tests.support.harness import needs
+from tests.support.needs import Lacking, skip
 from tests.support.session import Gate, Shell
 from tests.support.wait import until, until_async
 
@@ -97,6 +99,28 @@ def test_nested_shell(sh: Shell, nested: str) -> None:
     assert "<>" in sh.talk('echo "<$level>"', prompt).output
     sh.leave("exit")
     sh.gives("echo $level", "outer\n")
+
+
+@pytest.mark.parametrize(
+    "command", ["bash", "bash --norc", "sh", "bash -c 'read x'", "env -i bash --noprofile --norc -i"]
+)
+def test_nested_shell_as_a_plain_command(sh: Shell, command: str) -> None:
+    """Nobody said it was interactive: it does not finish, and an interrupt gets rid of it."""
+    sh.out("level=outer")
+    sh.times_out(f"echo begun; {command}", timeout=0.4)
+    sh.interrupt()
+    sh.gives("echo $level", "outer\n")
+
+
+def test_su_as_a_nested_shell(sh: Shell) -> None:
+    needs("su")
+    if os.getuid():
+        skip(Lacking("root, and su would ask for a password"))
+    sh.talk("su -s /bin/sh root", r"# ")
+    seen = sh.talk("echo uid=$(id -u)", r"# ")
+    assert "uid=0" in seen.output
+    sh.leave("exit")
+    sh.gives("echo back", "back\n")
 
 
 def test_close_in_an_exit_trap_that_hangs(shells: type[Shell]) -> None:

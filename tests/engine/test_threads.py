@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import statistics
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -18,7 +20,7 @@ from swerex_c.runtime.local import LocalRuntime
 from tests.support.harness import few_descriptors
 from tests.support.original import our_environment
 from tests.support.session import Gate
-from tests.support.wait import until
+from tests.support.wait import DEADLINE, until
 
 SMALL_STACK = """if True:
     import asyncio, threading

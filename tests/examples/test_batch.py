@@ -152,7 +152,7 @@ async def done_by(make: Callable[[], LocalDeployment], tasks: list[Task], out: P
     finished: list[Result] = []
     with ResultFile(out) as file:
         async with Pool(make, 1) as pool:
-            await run_batch(tasks, pool, file, attempts=3, finished=finished.append)
+            await run_batch(tasks, pool, file, finished=finished.append)
             return finished, pool.stats().counts["replaced"]
 
 
