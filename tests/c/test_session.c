@@ -88,38 +88,6 @@ static void test_forged_marks(void)
 
 static void check_no_children(void) { CHECK(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD); }
 
-/* After a match the operation may wait for the command's end.  The output ends where the match begins in any case. */
-static void test_code_after_a_match(void)
-{
-    swx_session *s = open_session(65536);
-    swx_match *match = pattern("PAT");
-    const struct {
-        const char *typed;
-        bool ended;
-        int code;
-    } cases[] = {
-        { "printf 'aaa PAT bbb'; (exit 3)\n", true, 3 },
-        { "printf 'aaa PAT'; seq 30000; (exit 4)\n", true, 4 },
-        { "printf 'aaa PAT'; sleep 20\n", false, 0 },
-        { "printf 'aaa PAT'; exit 5\n", false, 0 },
-    };
-    for (size_t i = 0; i < SWX_COUNT(cases); i++) {
-        swx_op op = operation(SWX_OP_RUN, cases[i].typed);
-        op.match = match;
-        op.grace = (cases[i].ended ? 20000 : 50) * MS;
-        complete(s, &op);
-        CHECK(op.ended == cases[i].ended && (!op.ended || op.code == cases[i].code));
-        EXPECT(&op, SWX_END_MATCHED, op.code, "aaa ");
-        if (i == 2) {
-            interrupt(s);
-        } else if (i < 2) {
-            expect_run(s, "echo $?\n", 0, i ? "4\n" : "3\n");
-        }
-    }
-    close_session(s);
-    swx_match_free(match);
-}
-
 /* The end of the queue moves back, and what comes next stands there. */
 static void test_the_last_of_the_queue_is_cancelled(void)
 {
@@ -195,21 +163,6 @@ static void test_the_rest_of_a_long_line_is_noticed_at_once(void)
     free(much);
     close_session(s);
     swx_match_free(ready);
-}
-
-static void test_output_limit(void)
-{
-    swx_session *s = open_session(1000);
-    uint8_t got[1000];
-    swx_op op = operation(SWX_OP_RUN, "printf begin; seq 300000; printf end; (exit 8)\n");
-    complete(s, &op);
-    CHECK(op.output.size == 1000 && op.output.total == 5 + 1988895 + 3 &&
-          swx_buf_dropped(&op.output) == op.output.total - 1000);
-    swx_buf_copy(&op.output, got);
-    CHECK(memcmp(got, "begin1\n2\n", 9) == 0 && memcmp(got + 990, "300000\nend", 10) == 0);
-    EXPECT(&op, SWX_END_DONE, 8, NULL);
-    expect_run(s, "echo small\n", 0, "small\n");
-    close_session(s);
 }
 
 static void test_queries(void)
@@ -306,48 +259,6 @@ static void test_interrupt_at_the_start(void)
         expect_run(s, "echo lives\n", 0, "lives\n");
         close_session(s);
     }
-}
-
-static void test_close_takes_all(void)
-{
-    size_t before = open_descriptors();
-    int alive[2];
-    char line[256], byte;
-    CHECK(pipe(alive) == 0);
-    swx_session *s = open_session(1 << 20);
-    snprintf(line, sizeof(line), "exec 9>/proc/%d/fd/%d; set +m\n", (int)getpid(), alive[1]);
-    expect_run(s, line, 0, "");
-    expect_run(s,
-               "trap '' HUP TERM; (setsid sleep 1000 &); setsid nohup env -i sleep 1000 </dev/null >/dev/null 2>&1 & "
-               "sleep 1000 & disown -a\n",
-               0, NULL);
-    swx_op running = operation(SWX_OP_RUN, "echo begin; trap '' INT; (trap '' HUP TERM INT; sleep 1000)\n"),
-           queued = operation(SWX_OP_RUN, "echo\n");
-    submit(s, &running);
-    submit(s, &queued);
-    wait_for_output(s, &running, 6);
-    swx_op first = operation(SWX_OP_CLOSE, ""), second = operation(SWX_OP_CLOSE, ""),
-           after = operation(SWX_OP_RUN, "echo\n");
-    submit(s, &first);
-    EXPECT(&running, SWX_END_CLOSED, 0, "begin\n");
-    EXPECT(&queued, SWX_END_CLOSED, 0, "");
-    submit(s, &second);
-    submit(s, &after);
-    EXPECT(&after, SWX_END_CLOSED, 0, "");
-    wait_for(s, &first);
-    EXPECT(&first, SWX_END_DONE, 0, "");
-    EXPECT(&second, SWX_END_DONE, 0, "");
-    CHECK(swx_session_look(s).closed && swx_session_deadline(s) == SWX_NEVER);
-    close(alive[1]);
-    struct pollfd gone = { .fd = alive[0], .events = POLLIN };
-    CHECK(poll(&gone, 1, 60000) == 1 && read(alive[0], &byte, 1) == 0);
-    close(alive[0]);
-    check_no_children();
-    first = operation(SWX_OP_CLOSE, "");
-    submit(s, &first);
-    EXPECT(&first, SWX_END_DONE, 0, "");
-    swx_session_free(s);
-    CHECK(open_descriptors() == before);
 }
 
 /* Freed without a close, in any state. */
@@ -579,9 +490,7 @@ static bool session_with_failure(unsigned long i, int forever, const char *line)
     }
     return good;
 }
-#endif
 
-#ifdef SWX_ALLOC_TEST
 static void count_end(swx_op *op) { ++*(int *)op->owner; }
 #endif
 
@@ -647,10 +556,31 @@ static void test_a_start_mark_that_was_not_read_yet(void)
     close_session(s);
 }
 
-TEST_MAIN(test_without_the_kernel, test_questions_about_prompts, test_forged_marks, test_code_after_a_match,
+/* A command ends although its helper never reads and a job of the background never stops printing. */
+static void test_noise_beside_a_helper(void)
+{
+    static const char *const helpers[] = { "exec > >(sleep 1000)\n", "exec > >(cat)\n" };
+    static const char *const noises[] = { "(while :; do echo x >&2; sleep 0.3; done) &\n",
+                                          "(while :; do echo x >&2; sleep 0.002; done) &\n" };
+    for (size_t i = 0; i < SWX_COUNT(helpers); i++) {
+        swx_session *s = open_session(1 << 20);
+        const char *lines[] = { helpers[i], "echo unread\n", noises[i], "true\n" };
+        for (size_t j = 0; j < SWX_COUNT(lines); j++) {
+            swx_op op = operation(SWX_OP_RUN, lines[j]);
+            op.hints = j ? 0 : SWX_HINT_SETTLE;
+            op.deadline = now() + 8000 * MS;
+            complete(s, &op);
+            CHECK(op.end == SWX_END_DONE && op.code == 0);
+            swx_buf_free(&op.output);
+        }
+        close_session(s);
+    }
+}
+
+TEST_MAIN(test_questions_about_prompts, test_without_the_kernel, test_forged_marks,
           test_the_last_of_the_queue_is_cancelled, test_a_closed_session_takes_nothing, test_typed_ahead,
-          test_the_rest_of_a_long_line_is_noticed_at_once, test_output_limit, test_queries, test_queue,
-          test_many_wait_at_the_cost_of_one, test_interrupt_at_the_start, test_close_takes_all, test_free,
-          test_startup_failures, test_the_queue_goes_on, test_endless_output, test_nothing_is_typed_into_a_command,
-          test_half_a_line_is_forgotten, test_no_memory_for_patterns, test_pattern_of_an_interrupt, test_last_bytes,
-          test_a_start_mark_that_was_not_read_yet, test_much_output_without_a_start, test_no_memory)
+          test_the_rest_of_a_long_line_is_noticed_at_once, test_queries, test_queue, test_many_wait_at_the_cost_of_one,
+          test_interrupt_at_the_start, test_free, test_startup_failures, test_the_queue_goes_on, test_endless_output,
+          test_nothing_is_typed_into_a_command, test_half_a_line_is_forgotten, test_no_memory_for_patterns,
+          test_pattern_of_an_interrupt, test_last_bytes, test_a_start_mark_that_was_not_read_yet,
+          test_much_output_without_a_start, test_noise_beside_a_helper, test_no_memory)
