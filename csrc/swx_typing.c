@@ -224,32 +224,6 @@ bool swx_typing_can_begin(const swx_session *s)
            (s->state == IDLE || (s->state == RUNNING && !s->arriving && op->kind == SWX_OP_LINE));
 }
 
-/* Whether the shell's prompts may be out of sight from this command on. */
-static bool may_hide_prompts(const swx_session *s, const swx_op *op)
-{
-    return op->kind == SWX_OP_RUN && (op->hints & SWX_HINT_STDERR) && !s->guard;
-}
-
-/* Whether the terminal may have modes after this command in which no question can be typed, such as a letter that
- * erases. */
-static bool may_spoil_typing(const swx_session *s, const swx_op *op)
-{
-    return s->pty.carrier && op->kind == SWX_OP_RUN && (op->hints & SWX_SCAN_STTY) && !s->adds_cr && !s->keeps_modes;
-}
-
-/* Where nothing tells that the prompts are gone, or nobody could be asked, PROMPT_COMMAND puts them back or marks the
- * ends itself, but with a carrier only once something may take them. */
-static bool has_to_arm(const swx_session *s, const swx_op *op)
-{
-    bool may_touch = op->kind == SWX_OP_RUN ? (op->hints & (SWX_HINT_PROMPT | SWX_HINT_SOURCE)) != 0
-                                            : op->kind == SWX_OP_LINE && op->typed_size;
-    bool unarmed = s->pty.carrier && !s->reassert && !s->guard;
-    bool last =
-        op->kind == SWX_OP_RUN && (op->hints & SWX_HINT_LAST) && !s->reassert && !s->guard && !s->marks_impossible;
-    return s->state == IDLE && (last || (!has_evidence(s) && ((unarmed && may_touch) || may_hide_prompts(s, op) ||
-                                                              may_spoil_typing(s, op))));
-}
-
 /* Why the text cannot be typed at all, or NULL. */
 static const char *refusal(const swx_session *s, const swx_op *op)
 {
@@ -271,19 +245,27 @@ static bool wants_pause(const swx_session *s, const swx_op *op)
 }
 
 /* What has to be done to the shell before the first operation may be typed: it is asked, so that its prompts are set
- * anew. True: that has begun. */
+ * anew.  Where nothing tells that the prompts are gone, or nobody could be asked, PROMPT_COMMAND puts them back or
+ * marks the ends itself, but with a carrier only once something may take them.  True: that has begun. */
 static bool arms_first(swx_session *s, const swx_op *op, bool at_prompt, int64_t now)
 {
-    bool spoils = at_prompt && !s->brace_may_be_alias && (op->hints & SWX_HINT_BRACE),
-         rewrites = spoils && (s->reassert || s->guard || s->marks_impossible);
+    const bool runs = op->kind == SWX_OP_RUN, told = has_evidence(s), armed = s->reassert || s->guard;
+    const bool prompts = op->hints & (SWX_HINT_PROMPT | SWX_HINT_SOURCE);
+    const bool touches = runs ? prompts : op->kind == SWX_OP_LINE && op->typed_size;
+    const bool hides = !told && runs && (op->hints & SWX_HINT_STDERR) && !s->guard;
+    const bool last = runs && (op->hints & SWX_HINT_LAST) && !armed && !s->marks_impossible;
+    /* the terminal may have modes after it in which no question can be typed, such as a letter that erases */
+    const bool modes = s->pty.carrier && runs && (op->hints & SWX_SCAN_STTY) && !s->adds_cr && !s->keeps_modes;
+    const bool arms = at_prompt && (last || hides || modes || (s->pty.carrier && !armed && touches));
+    const bool spoils = at_prompt && !s->brace_may_be_alias && (op->hints & SWX_HINT_BRACE);
+    const bool rewrites = arms || (spoils && (armed || s->marks_impossible));
     s->brace_may_be_alias = s->brace_may_be_alias || spoils;
-    if (has_to_arm(s, op)) { /* without a mark: `$?`, `$_` and PIPESTATUS are as they were when it is done */
-        s->keeps_modes = may_spoil_typing(s, op);
-        s->guard = s->guard || (!has_evidence(s) && may_hide_prompts(s, op));
-        s->reassert = s->reassert || !s->keeps_modes || (op->hints & (SWX_HINT_PROMPT | SWX_HINT_SOURCE));
-        rewrites = true;
+    if (arms) {
+        s->keeps_modes = modes;
+        s->guard = s->guard || hides;
+        s->reassert = s->reassert || !modes || prompts;
     }
-    if (rewrites) {
+    if (rewrites) { /* without a mark: `$?`, `$_` and PIPESTATUS are as they were when it is done */
         s->arms_prompt = true;
         s->found = (candidate){ 0 };
         swx_resync_begin(s, now, false);
