@@ -37,6 +37,8 @@ _REFUSED = 90
 _IN_THE_WAY = ("directory", "file", "link", "special file")
 """Refusals of a script because this is in the place of something else; the text is its path below the target."""
 
+_NUMBERS = {name: number for number, name in errno.errorcode.items()}
+
 _WORDS = {os.strerror(number): number for number in errno.errorcode} | {
     "Cross-device link": errno.EXDEV,
     "Filename too long": errno.ENAMETOOLONG,
@@ -119,7 +121,7 @@ def _refusal(sandbox: Sandbox, reason: str, told: str, path: str, what: str) -> 
         )
     if reason == "above":
         return _system(told, os.path.dirname(path.rstrip("/")) or ".") or _unknown(sandbox, told, what)
-    if (number := getattr(errno, reason, None)) is not None:
+    if (number := _NUMBERS.get(reason)) is not None:
         return OSError(number, os.strerror(number), path)
     return _unknown(sandbox, reason, what)
 

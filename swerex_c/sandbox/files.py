@@ -105,14 +105,14 @@ async def read_text(
     io.TextIOWrapper(io.BytesIO(), encoding, errors)  # raises LookupError before the script starts
     pieces, size = [], 0
     async with await sandbox.start(text("read_file"), in_place(path), kind=REUSABLE | NO_INPUT) as running:
+        running.limit_errors()
         await running.first()
         while piece := await _unless_silent(running, running.read(1 << 20), "sent", path):
             pieces.append(piece)
             size += len(piece)
             if limit is not None and size > limit:
                 raise too_long(path, limit)
-        code = await running.wait()
-        said = await running.read(stderr=True)
+        code, said = await running.finish()
     if code or b"read error" in said:
         raise failure(sandbox, code, said, path, f"Reading {path!r}")
 
@@ -261,7 +261,9 @@ async def _feed(
     script sees that its input is incomplete, and removes its partial results.
     """
     async with await sandbox.start(text(script), *words) as running:
+        running.limit_errors()
         done, stopped, form = 0, False, await running.read_line()
+        running.drop_output()
 
         def write(data: bytes) -> None:
             nonlocal done
@@ -290,8 +292,7 @@ async def _feed(
                     await running.wait()
             raise
         await running.close_input()
-        code = await _unless_silent(running, running.wait(), "accepted", target)
-        said = await running.read(stderr=True)
+        code, said = await _unless_silent(running, running.finish(), "accepted", target)
     if code:
         raise failure(sandbox, code, said, target, what)
 
@@ -376,6 +377,7 @@ async def download(sandbox: Sandbox, source: str, target: str, progress: Progres
     receiving: asyncio.Future[None] | None = None
     try:
         async with await sandbox.start(text("get"), in_place(source)) as running:
+            running.limit_errors()
             await running.close_input()
             receiving = asyncio.ensure_future(in_thread(_receive, sandbox, running, source, target, progress))
             receiving.add_done_callback(retrieve_exception)  # after a cancellation nothing else asks for it
@@ -420,10 +422,9 @@ def _receive(sandbox: Sandbox, running: RunningScript, source: str, target: str,
         except ProtocolError as error:
             problem = error  # the failure of the script may be the cause
         try:
-            code = background.run_blocking(running.wait(), _END_SECONDS if problem else None)
+            code, said = background.run_blocking(running.finish(), _END_SECONDS if problem else None)
         except TimeoutError:
-            code = 0
-        said = background.run_blocking(running.read(stderr=True)) if problem is None or code else b""
+            code, said = 0, b""
         told = os.fsdecode(said)
         _report_ignored(source, told)
         tolerable = code == 1 and head == b"tar\n" and problem is None and _tolerable(told)

@@ -35,7 +35,7 @@ REUSABLE, MERGED, NO_INPUT = 1, 2, 4
 and does not pass its standard input to its children. `MERGED`: its standard error goes to its standard output.
 `NO_INPUT`: its standard input is empty."""
 
-_RECORD = re.compile(rb"([HBENR])([-0-9.]*);")
+_RECORD = re.compile(rb"([BHENR])((?<=[BHR])|(?<=H)\d{1,4}\.\d{1,4}\.1?\.\d*|(?<=[EN])-?\d{1,9});")
 _LONGEST_RECORD = 24
 _NOISE_KEPT = 8 * 1024
 
@@ -65,7 +65,7 @@ class Frames:
         self.records: dict[bytes, bytes] = {}
         self.noise = bytearray()  # output before the script: a banner, a warning, the error of a failing client
         self.pieces: deque[bytes] = deque()
-        self.sink: Callable[[bytes], object] = self.pieces.append
+        self.sink: Callable[[bytes], object] | None = None  # gets the output, which `pieces` keeps otherwise
         self.closed = False  # at the end of the stream
         self._rest = b""
 
@@ -101,7 +101,7 @@ class Frames:
         if not data or b"E" in self.records:
             return
         if b"B" in self.records:
-            self.sink(data)
+            (self.sink or self.pieces.append)(data)
         else:
             self.noise += data
             del self.noise[:-_NOISE_KEPT]
@@ -111,6 +111,11 @@ class Frames:
         while self.pieces:
             sink(self.pieces.popleft())
         self.sink = sink
+
+    def drop(self) -> None:
+        """Drop all output, past and future, that is not passed to a function."""
+        if self.sink is None:
+            self.drain(lambda data: None)
 
     def end(self) -> None:
         """Mark the stream as ended, whether or not the script has ended."""
@@ -149,7 +154,7 @@ class Loader:
         """Wait for the greeting, and return bash's version; None if the program has ended instead."""
         await self.until(lambda: b"H" in self.stdout.records and b"H" in self.stderr.records)
         version = self.stdout.records.get(b"H")
-        if version is None or b"H" not in self.stderr.records:
+        if not version or b"H" not in self.stderr.records:
             return None
         major, minor, reusable, born = version.split(b".")
         self.born = born.decode()

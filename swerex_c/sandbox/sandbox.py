@@ -53,6 +53,9 @@ _STATUS_SECONDS = 6.0
 _SWEEP_SECONDS = 20.0
 """Seconds in which a sandbox answers, besides those of the script; a frozen one does not."""
 
+_ERRORS_LIMIT = 1 << 20
+"""Maximum number of bytes to keep of the standard error of a script that reads or writes files."""
+
 _LONGEST_LINE = 32
 """Maximum number of bytes of a line in which a script says how it goes on: a format, or a time."""
 
@@ -176,13 +179,13 @@ class Sandbox:
             seconds = processes.END_SECONDS + late + _SWEEP_SECONDS
             words = (mark, str(processes.END_SECONDS + int(late)), str(int(late)))
             answer = await self.run(processes.END_MARKED, *words, timeout=seconds)
-            left = answer.stdout.split()[0].decode()
+            left = int(answer.stdout.split()[0])
         except (SandboxLostError, RuntimeClosedError):
             return None
-        except (SwerexException, IndexError, TimeoutError, OSError) as e:
+        except (SwerexException, IndexError, ValueError, TimeoutError, OSError) as e:
             gone = await self.lost()
             return None if gone is not None else f"Cannot end the processes started in {self.backend.name}: {e}"
-        return None if left == "0" else f"{left} of the processes started in {self.backend.name} could not be ended"
+        return None if left == 0 else f"{left} of the processes started in {self.backend.name} could not be ended"
 
     async def end_all(self) -> str | None:
         """End everything that was started in the sandbox. The scripts that run raise `RuntimeClosedError`.
@@ -241,6 +244,7 @@ class RunningScript:
         self._sandbox = sandbox
         self._released = False
         self._stdout, self._stderr = loader.renew(self.nonce)
+        self._errors = HeadTailBuffer(0)
 
     @property
     def code(self) -> int | None:
@@ -283,15 +287,9 @@ class RunningScript:
             with contextlib.suppress(Exception):  # what reads the output finds out that the connection broke
                 await self.loader.process.end_input()
 
-    async def read(self, size: int = -1, *, stderr: bool = False) -> bytes:
-        """Return up to `size` bytes of a stream, once any are available; b"" at the end. -1 reads to the end."""
-        frames = self._stderr if stderr else self._stdout
-        if size >= 0:
-            return await self.loader.read(frames, size)
-        pieces = []
-        while piece := await self.loader.read(frames, 1 << 20):
-            pieces.append(piece)
-        return b"".join(pieces)
+    async def read(self, size: int) -> bytes:
+        """Return up to `size` bytes of standard output, once any are available; b"" at the end."""
+        return await self.loader.read(self._stdout, size)
 
     async def first(self) -> int | None:
         """Wait for the first output, a note or the end, and return the note."""
@@ -304,6 +302,29 @@ class RunningScript:
         while len(line) < _LONGEST_LINE and not line.endswith(b"\n") and (byte := await self.read(1)):
             line += byte
         return line
+
+    def limit_errors(self) -> None:
+        """Keep only the beginning and the end of standard error, for `finish`.
+
+        While one stream is read or input is written, the other streams are read too, and a program may print without
+        end.
+        """
+        self._errors = HeadTailBuffer(_ERRORS_LIMIT)
+        self._stderr.drain(self._errors.add)
+
+    def drop_output(self) -> None:
+        """Drop the standard output that was not read, and all that follows."""
+        self._stdout.drop()
+
+    async def finish(self) -> tuple[int, bytes]:
+        """Drop the rest of standard output; return the exit status as `wait` does, and what `limit_errors` has kept."""
+        self.drop_output()
+        code = await self.wait()
+        kept, missing = self._errors.content(), self._errors.dropped
+        if missing:
+            half = len(kept) // 2
+            kept = b"%s\n(%d bytes are missing here)\n%s" % (kept[:half], missing, kept[half:])
+        return code, kept
 
     async def wait(self) -> int:
         """Return the exit status, or minus the number of the ending signal. Output is kept for the streams.
@@ -367,6 +388,8 @@ class RunningScript:
         if self.killed or self._released or self.code is not None or not self.mark:
             return
         self.killed = True
+        self._stdout.drop()
+        self._stderr.drop()
         with contextlib.suppress(SwerexException, TimeoutError):
             await self._sandbox._end(self.mark)
         with contextlib.suppress(TimeoutError):

@@ -8,6 +8,7 @@ import errno
 import gc
 import io
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -364,6 +365,43 @@ def test_a_hostile_archive_writes_nothing_outside(machine: Machine, here: Path, 
     assert isinstance(caught.value, UploadError | ProtocolError | FileExistsError)
     assert everything(outside) == {"kept": file_of(b"secret")}
     assert os.listdir(here / "in") == []
+
+
+def false_tar(machine: Machine, here: Path, script: str) -> Blocking:
+    """This machine as a sandbox whose tar is a script."""
+    place = machine(programs=("cat", "chmod", "dd", "mkdir", "mv", "rm", "stat"))
+    tar = here.parent / "programs/tar"
+    tar.write_text(f"#!/bin/sh\n{script}\n")
+    tar.chmod(0o755)
+    return place
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+@pytest.mark.parametrize("call", [files.upload, files.download])
+def test_what_a_program_prints_needs_little_memory(
+    machine: Machine, here: Path, call: Callable[..., object], stream: int
+) -> None:
+    place = false_tar(machine, here, f"dd if=/dev/zero bs=65536 count=4800 status=none >&{stream}; exit 1")
+    make_tree("s")
+    Path("/proc/self/clear_refs").write_text("5")  # counts the most memory from now on
+    before = _most_memory()
+    with pytest.raises((ProtocolError, ResourceError)):
+        call(place, "s", "t")
+    assert _most_memory() - before < 100_000, "a third of what was printed"
+    assert sorted(os.listdir()) == ["s"]
+
+
+def _most_memory() -> int:
+    """Return the most memory that this process had, in kB."""
+    return int(re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[0])
+
+
+@pytest.mark.parametrize("reason", ["errorcode", "__doc__", "", r"\377"])
+def test_a_refusal_for_no_known_reason(machine: Machine, here: Path, reason: str) -> None:
+    place = false_tar(machine, here, f"printf '\\0{reason}\\0x\\0' >&2; exit 90")
+    make_tree("s")
+    with pytest.raises(ResourceError):
+        files.download(place, "s", "t")
 
 
 @pytest.mark.xdist_group("engine")

@@ -157,18 +157,20 @@ def test_how_a_script_ended(either: Any, script: str, code: int) -> None:
 
 def test_streams(here: Any) -> None:
     with here.start("while read -r x; do echo got $x; echo no $x >&2; done; exit 4") as running:
+        running.limit_errors()
         for number in (b"1", b"2"):
             running.write(number + b"\n")
             assert running.read(100) == b"got " + number + b"\n"
         running.close_input()
-        assert running.wait(DEADLINE) == 4
-        assert (running.read(), running.read(stderr=True), running.read(1)) == (b"", b"no 1\nno 2\n", b"")
+        assert running.finish() == (4, b"no 1\nno 2\n")
+        assert running.read(1) == b""
     with here.start("cat; cat <<<end >&2") as running:
+        running.limit_errors()
         data = bytes(range(256)) * 40_000
         running.write(data)  # nobody reads, and it does not wait for that
         running.close_input()
-        assert running.read(10, stderr=True) == b"end\n"
-        assert running.read() == data
+        assert b"".join(iter(lambda: running.read(1 << 20), b"")) == data
+        assert running.finish() == (0, b"end\n")
     with here.start("echo a; exit 1", kind=MERGED) as running, pytest.raises(BrokenPipeError):
         for _ in range(1000):
             running.write(b"x" * 100_000)
@@ -324,6 +326,14 @@ def test_what_clients_say_is_not_output(here: Any) -> None:
     for _ in range(3):
         answer = sh(place, "echo out; echo err >&2; exit 3")
         assert (answer.stdout, answer.stderr, answer.exit_code) == ("out\n", "err\n", 3)
+    place.close()
+
+
+@pytest.mark.parametrize("record", ["H", "H5.2", "H5.x.1.", "H--.-.1.", "E5"])
+def test_a_greeting_that_no_bash_sends(record: str) -> None:
+    place = Sandbox(Here("sh", "-c", f'for word; do :; done; echo "$word{record};"; echo "$word{record};" >&2', "sh"))
+    with pytest.raises(ResourceError, match="No shell could be started"):
+        place.open(DEADLINE)
     place.close()
 
 
