@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import stat
 import tarfile
 import time
 from collections.abc import Callable
-from typing import ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 from swerex_c.exceptions import ProtocolError, SwerexException, UploadError
 from swerex_c.files.local import Entry, walk
@@ -25,6 +26,12 @@ _MOST_GLOBAL = 1000
 
 _KINDS = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE)
 """Types of archive members that are files themselves; other types only describe a file, or are refused."""
+
+_PAX_RECORD = re.compile(rb"(\d{1,6}) [^=\n]{1,1000}=")
+"""Beginning of a record of a pax header: its length in bytes, and its keyword."""
+
+_MANY_DIGITS = re.compile(rb"\d{300}")
+"""More digits than the name of a file can have."""
 
 _SPECIAL = (tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE)
 
@@ -151,8 +158,45 @@ class _Member(tarfile.TarInfo):
         """Read the data that belongs to the header: tarfile's hook for subclasses."""
         if self.type not in _KINDS and self.size > LONGEST_HEAD:
             raise tarfile.ReadError(f"a header of {self.size} bytes")
+        if self.type == tarfile.GNUTYPE_SPARSE:  # the list of its parts may have no end
+            raise tarfile.ReadError("a sparse file")
         member: Self = super()._proc_member(tar)  # type: ignore[misc]
         return member
+
+    def _proc_gnusparse_10(self, *_: object) -> None:
+        """Refuse a sparse file, as `_proc_member` does: tarfile's hook."""
+        raise tarfile.ReadError("a sparse file")
+
+    def _proc_pax(self, tar: Any) -> Self:
+        """Read a pax header: tarfile's hook.
+
+        Check it first, because tarfile does not: records that overlap would take a gigabyte of memory, and a row of
+        digits seconds, for which all threads wait (CVE-2024-6232).
+        """
+        head: bytes = tar.fileobj.read(self._block(self.size))  # type: ignore[attr-defined]
+        at = 0
+        while at < self.size:
+            record = _PAX_RECORD.match(head, at)
+            end = at + int(record[1]) if record else 0
+            if record is None or not record.end() < end <= self.size or head[end - 1] != ord("\n"):
+                raise tarfile.ReadError("a header with a damaged record")
+            at = end
+        if _MANY_DIGITS.search(head):
+            raise tarfile.ReadError("a header with more digits than a name can have")
+        tar.fileobj = _Unread(tar, head)
+        member: Self = super()._proc_pax(tar)  # type: ignore[misc]
+        return member
+
+
+class _Unread:
+    """The stream of a `tarfile.TarFile`, with bytes that were read from it and that its next read returns again."""
+
+    def __init__(self, tar: Any, data: bytes):
+        self._tar, self._stream, self._data = tar, tar.fileobj, data
+
+    def read(self, _: int) -> bytes:
+        self._tar.fileobj = self._stream
+        return self._data
 
 
 def unpack(source: Readable, staging: Staging, *, hard_links: bool = False) -> None:

@@ -18,7 +18,7 @@ import pytest
 from aiohttp import web
 
 from swerex_c.exceptions import InvalidInputError, ProtocolError, ResourceError, UploadError
-from swerex_c.files import local, zip
+from swerex_c.files import local, tar, zip
 from swerex_c.files.staging import Staging
 from swerex_c.remote.client.http import JsonClient
 from swerex_c.runtime.abstract import ReadFileRequest, UploadRequest, WriteFileRequest
@@ -107,6 +107,35 @@ def test_an_archive_that_would_become_large_in_memory(tmp_path: Path, method: in
         with open(tmp_path / "small.zip", "rb") as archive, Staging(str(tmp_path / "out")) as staging:
             zip.unpack(archive, staging)
     assert not (tmp_path / "out").exists()
+
+
+def header(kind: bytes, data: bytes = b"", name: str = "./f") -> bytes:
+    member = tarfile.TarInfo(name)
+    member.type, member.size, member.mode = kind, len(data), 0o755
+    return member.tobuf(tarfile.GNU_FORMAT) + data + bytes(-len(data) % 512)
+
+
+SPARSE = header(tarfile.XHDTYPE, b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n")
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        (SPARSE + header(tarfile.REGTYPE, b"99999999\n" + b"1\n" * 1000), "a sparse file"),
+        (header(tarfile.GNUTYPE_SPARSE), "a sparse file"),
+        (header(tarfile.XHDTYPE, b"65000 comment=" + b"1" * 64985 + b"\n"), "more digits than a name"),
+        (header(tarfile.XHDTYPE, b"2 " * 32000 + b"="), "a damaged record"),
+        (header(tarfile.XGLTYPE, b"12 path=abc"), "a damaged record"),
+        (header(tarfile.XHDTYPE, b"9 path=a=\n"), "a damaged record"),
+        (header(tarfile.XHDTYPE, b"7 path=\n"), "a damaged record"),
+    ],
+)
+def test_members_that_would_take_much_time_or_memory(tmp_path: Path, members: bytes, words: str) -> None:
+    """Each of them is small here: a sandbox can send as many as it likes."""
+    archive = header(tarfile.DIRTYPE, name="./") + members + header(tarfile.REGTYPE, b"x") + bytes(1024)
+    with pytest.raises(ProtocolError, match=words), Staging(str(tmp_path / "out")) as staging:
+        tar.unpack(io.BytesIO(archive), staging)
+    assert os.listdir(tmp_path) == []
 
 
 # No threads
