@@ -127,8 +127,8 @@ def write_text(path: str, content: str) -> None:
     The text is written in the locale's encoding and with unchanged newlines. Missing directories above the file are
     created. A reader sees either the old or the new text; on failure the old text stays. An existing file keeps its
     mode, owner and extended attributes, and a link is followed to the file that it leads to. Only files that cannot be
-    replaced are overwritten in place: a file with several names, with another owner or on a mount point, a device, a
-    named pipe.
+    replaced are overwritten in place: a file with several names, with another owner, with a group that this user cannot
+    give to a file or on a mount point, a device, a named pipe.
     """
     check_path(path)
     data = content.encode(codecs.lookup(locale.getpreferredencoding(False)).name)
@@ -136,25 +136,33 @@ def write_text(path: str, content: str) -> None:
     old = None
     with contextlib.suppress(FileNotFoundError):
         old = os.lstat(path)
-    if old is not None and not (is_replaceable(old) and os.access(path, os.W_OK, effective_ids=True)):
+    replace = old is None or (is_replaceable(old) and os.access(path, os.W_OK, effective_ids=True))
+    if replace:
+        with Staging(path) as staging:
+            with staging.file("", None if old is None else stat.S_IMODE(old.st_mode)) as fd:
+                write_all(fd, [data])
+                replace = old is None or _take_over(path, fd, old)
+            if replace:
+                staging.commit(follow=False)
+    if not replace:
         with named(path), overwritten(path, len(data)) as fd:
             write_all(fd, [data])
-        return
-    with Staging(path) as staging:
-        with staging.file("", None if old is None else stat.S_IMODE(old.st_mode)) as fd:
-            write_all(fd, [data])
-            if old is not None:
-                _take_over(path, fd, old)
-        staging.commit(follow=False)
 
 
-def _take_over(path: str, fd: int, old: os.stat_result) -> None:
-    """Copy the group and extended attributes of the old file to the new one."""
+def _take_over(path: str, fd: int, old: os.stat_result) -> bool:
+    """Copy the group and extended attributes of the old file to the new one.
+
+    Returns False if this user cannot give the group to a file.
+    """
     if os.fstat(fd).st_gid != old.st_gid:
-        os.fchown(fd, -1, old.st_gid)
+        try:
+            os.fchown(fd, -1, old.st_gid)
+        except PermissionError:
+            return False
     with contextlib.suppress(OSError):
         for name in os.listxattr(path):
             os.setxattr(fd, name, os.getxattr(path, name))
+    return True
 
 
 # Copies

@@ -114,6 +114,18 @@ def test_a_file_keeps_its_owner() -> None:
     assert (found.st_uid, found.st_gid, read_text("f")) == (12345, 23456, "new")
 
 
+@needs_root
+def test_a_file_of_a_group_that_nobody_can_give_it_is_overwritten(as_user: None) -> None:
+    write_text("f", "old")
+    os.seteuid(0)
+    os.chown("f", -1, 23456)
+    os.seteuid(65534)
+    inode = os.stat("f").st_ino
+    write_text("f", "new")
+    found = os.stat("f")
+    assert (read_text("f"), found.st_ino, found.st_gid) == ("new", inode, 23456)
+
+
 def test_a_file_keeps_its_group_and_attributes() -> None:
     write_text("f", "old")
     if os.geteuid() == 0:
