@@ -22,22 +22,29 @@ from swerex_c.utils.threads import in_thread_to_its_end
 __all__ = ["HIDDEN", "VARIABLES", "BwrapBackend"]
 
 HIDDEN = (
+    "/etc/NetworkManager/system-connections",
     "/etc/docker",
     "/etc/gshadow",
     "/etc/gshadow-",
+    "/etc/krb5.keytab",
     "/etc/kubernetes",
+    "/etc/letsencrypt",
+    "/etc/pki/tls/private",
     "/etc/rancher",
+    "/etc/security/opasswd",
     "/etc/shadow",
     "/etc/shadow-",
     "/etc/ssh",
     "/etc/ssl/private",
     "/etc/sudoers",
     "/etc/sudoers.d",
+    "/etc/wireguard",
     "/home",
     "/root",
     "/run",
     "/tmp",
     "/var/backups",
+    "/var/lib/cloud",
     "/var/lib/containerd",
     "/var/lib/containers",
     "/var/lib/docker",
@@ -290,6 +297,9 @@ class _Plan:
         self._kinds = dict.fromkeys(by_default, "hidden") | dict.fromkeys(needed, "shown")
         for paths, kind in ((shown, "shown"), (hidden, "hidden"), (writable, "writable")):
             self._kinds |= {os.path.realpath(path): kind for path in paths}
+        if "/" in self._kinds:  # it would cover the private /dev and /proc with the machine's
+            msg = f"A view cannot have '/' as a whole {self._kinds['/']}: name the directories below it"
+            raise InvalidInputError(msg)
         self.files = [path for path, kind in self._kinds.items() if kind == "hidden" and self._is_seen_file(path)]
         """Hidden files in visible directories."""
 

@@ -314,6 +314,10 @@ def test_what_cannot_be_made_is_told(bwrap: str, here: Path, monkeypatch: pytest
         with pytest.raises(SandboxLostError, match=words):
             run_blocking(broken.open(), 60)
         run_blocking(broken.close())
+    (here / "all").symlink_to("/")
+    for kind in ("writable", "shown", "hidden"):
+        with pytest.raises(InvalidInputError, match=f"'/' as a whole {kind}"):
+            run_blocking(BwrapBackend(**{kind: [here / "all"]}).open(), 60)  # type: ignore[arg-type]
     slow = here / "bwrap"
     slow.write_text("#!/bin/sh\nexec sleep 300\n")
     slow.chmod(0o755)
