@@ -31,6 +31,9 @@ __all__ = ["ClientProcess", "CommandBackend", "CompletedCommand", "kill_group", 
 _CHUNK = 256 * 1024
 """Maximum number of bytes of one read, and the size of the pipe for standard output."""
 
+_MAX_OUTPUT = 64 << 20
+"""Maximum number of bytes of each output of a client that runs to completion. Only programs of a sandbox print more."""
+
 _DRAIN_SECONDS = 0.5
 """Seconds from the end of a client to the end of its output: its children may hold its pipes."""
 
@@ -302,6 +305,7 @@ async def run_command(
 
     Raises:
         TimeoutError: if the program did not end in time.
+        ResourceError: if the program prints more than 64 MiB.
         OSError: if the program cannot be started; FileNotFoundError if it does not exist.
     """
     process = await ClientProcess.start(lambda: argv, environment)
@@ -318,6 +322,8 @@ async def run_command(
         async with asyncio.timeout(timeout):
             while (output := await process.receive()) is not None:
                 outputs[output[0]].extend(output[1])
+                if len(outputs[output[0]]) > _MAX_OUTPUT:
+                    raise ResourceError(f"`{' '.join(argv[:2])}` prints more than {_MAX_OUTPUT >> 20} MiB")
                 while (until or tell) and (end := stdout.find(b"\n", read)) >= 0:
                     line, read = bytes(stdout[read:end]), end + 1
                     if until and line.startswith(until):

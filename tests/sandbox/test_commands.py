@@ -98,6 +98,8 @@ def test_a_program_is_heard_until_it_has_said_a_line() -> None:
     assert (said.code, said.stdout) == (3, b"no to\nto be")
     with pytest.raises(TimeoutError):
         background.run_blocking(run_command(["sleep", "1000"], environment=os.environ, timeout=0.05, until=b"to "))
+    with pytest.raises(ResourceError, match="prints more than 64 MiB"):
+        say("cat /dev/zero")
 
 
 def test_what_a_client_printed_is_kept_for_a_slow_reader() -> None:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from swerex_c.exceptions import DeploymentStartupError, DockerPullError
+from swerex_c.exceptions import DeploymentStartupError, DockerPullError, SwerexException
 from swerex_c.sandbox.clients import CompletedCommand, run_command
 from swerex_c.utils.visible import visible
 
@@ -229,7 +229,7 @@ class Engine:
         """Return the end of a container's output, or why there is none."""
         try:
             said = await self.ask("logs", "--tail", str(_LOG_LINES), container, timeout=timeout)
-        except (TimeoutError, DeploymentStartupError) as error:
+        except (TimeoutError, SwerexException) as error:
             return f"({error})"
         if said.code:
             return f"({said.words})"
