@@ -174,8 +174,7 @@ class ProviderDeployment(ConfiguredDeployment):
         return raised
 
     async def _stop(self) -> None:
-        if self._owner != os.getpid():  # in a forked process the tasks are the parent's
-            await self._clear(_GIVE_UP_SECONDS)
+        if self._owner != os.getpid():  # a copy in a forked process owns neither the sandbox nor the tasks
             return
         if self._starting is not None and self._starting.done() and self._task is not None:
             await asyncio.wait([self._task])  # the start is over, but its outcome is not noted yet

@@ -24,6 +24,7 @@ from typing import IO
 
 from swerex_c.exceptions import ConnectionLostError, ResourceError
 from swerex_c.sandbox.backend import Backend, Process
+from swerex_c.utils.background import keep_from_children
 from swerex_c.utils.threads import in_thread, start_thread
 
 __all__ = ["ClientProcess", "CommandBackend", "CompletedCommand", "kill_group", "run_command"]
@@ -237,6 +238,7 @@ def _start(command: Callable[[], Sequence[str]], environment: Mapping[str, str])
         start_new_session=True,  # keeps the terminal's ^C away from it
     )
     assert process.stdin and process.stdout and process.stderr
+    keep_from_children(process.stdin, process.stdout, process.stderr)
     for stream in (process.stdin, process.stdout, process.stderr):
         os.set_blocking(stream.fileno(), False)
     with contextlib.suppress(OSError):  # fewer reads for large output

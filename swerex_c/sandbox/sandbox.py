@@ -115,6 +115,11 @@ class Sandbox:
             msg = f"No shell has started in {self.backend.name} within {timeout:.3g} seconds"
             raise TimeoutError(msg) from None
 
+    def check_owner(self) -> None:
+        """Raise RuntimeClosedError in a forked child, which cannot end what it would start."""
+        if self._owner != os.getpid():
+            raise RuntimeClosedError("The runtime belongs to the process that this one was forked from: make another")
+
     async def start(self, script: str, *words: str, kind: int = 0) -> RunningScript:
         """Start a script. It has the sandbox's own environment and directory.
 
@@ -130,8 +135,7 @@ class Sandbox:
         Raises:
             SandboxLostError, NotSupportedError, ResourceError, RuntimeClosedError: if the script was not started.
         """
-        if self._owner != os.getpid():
-            raise RuntimeClosedError("The runtime belongs to the process that this one was forked from: make another")
+        self.check_owner()
         if self._closed:
             raise RuntimeClosedError("The runtime was closed: make another one")
         return await self._start(script, words, kind, processes.new_mark(self.mark))

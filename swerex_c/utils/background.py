@@ -15,14 +15,17 @@ import concurrent.futures
 import contextlib
 import os
 import threading
+import weakref
 from collections.abc import AsyncGenerator, Coroutine, Iterable
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from swerex_c.exceptions import ResourceError
 from swerex_c.utils.cancellation import cancellable, check_cancelled
 from swerex_c.utils.threads import start_thread
 
-__all__ = ["Call", "disconnect_after_fork", "is_running_loop", "iterate", "run", "run_blocking", "spawn"]
+__all__ = [
+    "Call", "disconnect_after_fork", "is_running_loop", "iterate", "keep_from_children", "run", "run_blocking", "spawn",
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -65,6 +68,14 @@ def disconnect_after_fork(descriptors: Iterable[int]) -> None:
     os.close(nothing)
 
 
+_pipes: weakref.WeakSet[IO[bytes]] = weakref.WeakSet()
+
+
+def keep_from_children(*pipes: IO[bytes]) -> None:
+    """Replace pipes in every forked child as `disconnect_after_fork` does, as long as they are open here."""
+    _pipes.update(pipes)
+
+
 def _connections(loop: asyncio.AbstractEventLoop) -> list[int]:
     """Return the descriptors of a loop's connections, whichever library made them."""
     found = []
@@ -80,8 +91,9 @@ def _forget() -> None:
     """Reset the state in a forked child, which has no loop thread and needs a new loop."""
     global _loop, _lock
     parents, _loop, _lock = _loop, None, threading.Lock()
-    if parents is not None:
-        disconnect_after_fork(_connections(parents))
+    pipes = [pipe.fileno() for pipe in _pipes if not pipe.closed]
+    disconnect_after_fork([*pipes, *(_connections(parents) if parents is not None else [])])
+    _pipes.clear()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -21,6 +21,7 @@ from swerex_c.exceptions import (
     SandboxLostError,
 )
 from swerex_c.runtime.abstract import Command, CommandResponse
+from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox import loader, loader_pool
 from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.clients import ClientProcess, CompletedCommand, run_command
@@ -466,16 +467,42 @@ def test_a_loader_is_used_again_only_if_nothing_of_its_script_is_left(here: Any)
 
 async def test_a_forked_child_cannot_use_the_parents_sandbox(here: Any) -> None:
     assert (await background.run(execute(here.it, Command(command=["true"]), LIMIT))).exit_code == 0
+    runtime = SandboxRuntime(here.it)
     child = os.fork()
     if child == 0:
+        refused = 0
         try:
-            background.run_blocking(here.it.run("echo"))
-        except RuntimeClosedError as error:
-            os._exit(7 if "forked" in str(error) else 1)
+            for call in (runtime.create_session, lambda: runtime.execute(Command(command=["true"]))):
+                with pytest.raises(RuntimeClosedError, match="forked"):
+                    asyncio.run(call())
+                refused += 1
         finally:
-            os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+            os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
     assert (await background.run(execute(here.it, Command(command=["true"]), LIMIT))).exit_code == 0
+
+
+async def test_a_forked_child_does_not_hold_the_pipes_of_a_client() -> None:
+    held, end = os.pipe()
+
+    async def work() -> None:
+        client = await ClientProcess.start(lambda: ["cat"], os.environ)
+        child = os.fork()
+        if child == 0:
+            os.close(end)
+            os.read(held, 1)
+            os._exit(0)
+        try:
+            await client.end_input()
+            async with asyncio.timeout(DEADLINE):
+                assert await client.receive() is None
+        finally:
+            os.close(end)
+            os.waitpid(child, 0)
+            await client.kill()
+
+    await background.run(work())
+    os.close(held)
 
 
 @pytest.mark.idle

@@ -16,6 +16,7 @@ from typing import IO, Literal
 
 from swerex_c.exceptions import InvalidInputError, SandboxLostError, SwerexException
 from swerex_c.sandbox.clients import CommandBackend, kill_group
+from swerex_c.utils.background import keep_from_children
 from swerex_c.utils.temporary import make_temporary
 from swerex_c.utils.threads import in_thread_to_its_end
 
@@ -224,6 +225,8 @@ class BwrapBackend(CommandBackend):
             cwd="/",
             start_new_session=True,
         )
+        assert self._process.stdin is not None
+        keep_from_children(self._process.stdin)
         return self._process
 
     async def _ready(self, process: subprocess.Popen[bytes]) -> bool:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from swerex_c.exceptions import InvalidInputError, SandboxLostError
 from swerex_c.sandbox.clients import CommandBackend, kill_group, run_command
 from swerex_c.sandbox.env_passing import command_as_text
+from swerex_c.utils.background import keep_from_children
 from swerex_c.utils.shell_script import read_script
 from swerex_c.utils.temporary import make_temporary, temporary_place
 from swerex_c.utils.threads import in_thread_to_its_end
@@ -207,6 +208,8 @@ class SSHBackend(CommandBackend):
         with self._lock:
             directory = self._directory = _private_directory()
             self._watch = self._script(_WATCH, directory, *self._command, "-F", "none", stdin=subprocess.PIPE)
+            assert self._watch.stdin is not None
+            keep_from_children(self._watch.stdin)
             return self._connect()
 
     def _script(self, script: str, *words: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:

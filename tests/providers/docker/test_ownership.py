@@ -16,6 +16,23 @@ from tests.support.original import our_environment
 __all__ = ["make", "reach"]
 
 
+def test_a_forked_process_does_not_stop_what_its_parent_started(
+    make: Make, reach: Engine
+) -> None:
+    deployment = make()
+    asyncio.run(deployment.start())
+    child = os.fork()
+    if child == 0:
+        try:
+            asyncio.run(deployment.stop())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert len(names(reach)) == 1
+    asyncio.run(deployment.stop())
+    assert names(reach) == []
+
+
 STARTED = """if True:
     import asyncio, sys, time
     from swerex_c.deployment.docker import DockerDeployment
