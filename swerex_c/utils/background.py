@@ -13,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import math
 import os
 import threading
+import time
 import weakref
 from collections.abc import AsyncGenerator, Coroutine, Iterable
 from typing import IO, Any, TypeVar
@@ -28,6 +30,9 @@ __all__ = [
 ]  # fmt: skip
 
 T = TypeVar("T")
+
+_SIGNAL_SECONDS = 1.0
+"""Seconds of one wait. CPython misses a signal, as of ^C, that comes just before it waits for a lock without a limit."""
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -222,7 +227,11 @@ def run_blocking(work: Coroutine[Any, Any, T], timeout: float | None = None) -> 
     try:
         call.begin()
         with cancellable(call.cancel):
-            late = not concurrent.futures.wait([call], timeout).done
+            deadline = math.inf if timeout is None else time.monotonic() + timeout
+            ended = False
+            while not ended and (left := deadline - time.monotonic()) > 0:
+                ended = bool(concurrent.futures.wait([call], min(left, _SIGNAL_SECONDS)).done)
+            late = not ended
             if late:
                 call.cancel()
             return call.result()

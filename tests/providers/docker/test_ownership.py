@@ -16,9 +16,7 @@ from tests.support.original import our_environment
 __all__ = ["make", "reach"]
 
 
-def test_a_forked_process_does_not_stop_what_its_parent_started(
-    make: Make, reach: Engine
-) -> None:
+def test_a_forked_process_does_not_stop_what_its_parent_started(make: Make, reach: Engine) -> None:
     deployment = make()
     asyncio.run(deployment.start())
     child = os.fork()
