@@ -32,7 +32,7 @@ __all__ = [
 T = TypeVar("T")
 
 _SIGNAL_SECONDS = 1.0
-"""Seconds of one wait. CPython misses a signal, as of ^C, that comes just before it waits for a lock without a limit."""
+"""Seconds of one wait: CPython misses a signal, as of ^C, that comes just before it waits for a lock without limit."""
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
