@@ -150,7 +150,7 @@ def test_the_first_screen_has_what_convinces() -> None:
     lines = TEXTS["README.md"].splitlines()
     assert len(lines) < 200
     first = "\n".join(lines[:60])
-    for part in ("<picture>", "half a minute", "seven minutes", "install swerex-c", "your machine"):
+    for part in ("<picture>", "half a minute", "five minutes", "install swerex-c", "your machine"):
         assert part in first, part
     said = re.findall(r"takes ([\d.]+) ms; in SWE-ReX it takes ([\d.]+) ms", first)
     measured = re.findall(r"SWE-ReX ([\d.]+) ms;.*; swerex_c ([\d.]+) ms", first)

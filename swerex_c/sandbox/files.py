@@ -156,11 +156,12 @@ async def write_text(sandbox: Sandbox, path: str, content: str) -> None:
 
 async def _unless_silent(running: RunningScript, work: Coroutine[Any, Any, T], how: str, path: str) -> T:
     """Await what a script does. If it said that it waits for a named pipe or a terminal, the time is limited."""
-    seconds = writing.STILL_SECONDS if running.note else None
+    limit = asyncio.timeout(writing.STILL_SECONDS if running.note else None)
     try:
-        return await asyncio.wait_for(work, seconds)
+        async with limit:
+            return await work
     except TimeoutError:
-        if seconds is None:
+        if not limit.expired():
             raise
         raise writing.silent(how, path) from None
 

@@ -295,10 +295,9 @@ class RunningScript:
         """Return up to `size` bytes of standard output, once any are available; b"" at the end."""
         return await self.loader.read(self._stdout, size)
 
-    async def first(self) -> int | None:
-        """Wait for the first output, a note or the end, and return the note."""
+    async def first(self) -> None:
+        """Wait for the first output, a note or the end."""
         await self.loader.until(lambda: self.note is not None or self._stdout.pieces or self.done)
-        return self.note
 
     async def read_line(self) -> bytes:
         """Return a short line of standard output; it is incomplete if it is too long, or if the output ends."""

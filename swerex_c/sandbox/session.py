@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from swerex_c import _core
 from swerex_c.engine.completions import current_completions
-from swerex_c.engine.outcomes import finish, retrieve_exception, translated
+from swerex_c.engine.outcomes import retrieve_exception, translated
 from swerex_c.engine.search import Search, finish_search, patterns_of
 from swerex_c.engine.session import TRANSPORT_BASH, TRANSPORT_VARIABLES, BashSession
 from swerex_c.engine.startup_files import SET_BY_CORE
@@ -323,13 +323,7 @@ class SandboxSession(BashSession):
 
     async def _type_interrupt(self, step: float) -> _core.Operation:
         """Type one ^C and wait `step` seconds; with 0 type nothing and return the result of a failed interrupt."""
-        completions = current_completions()
-        future = asyncio.get_running_loop().create_future()
-        core = self.core
-        with translated():
-            operation = core.interrupt(step, 1 if step else 0, None, completions.core, future)
-        await finish(operation, future)
-        return operation
+        return await self._complete(lambda core, *notify: core.interrupt(step, 1 if step else 0, None, *notify))
 
     async def _interrupt_inside(self) -> bool:
         """Send SIGINT inside the sandbox; return False if the shell itself needs it or the sandbox does not answer.

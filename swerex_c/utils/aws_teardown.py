@@ -169,7 +169,7 @@ _KINDS: dict[str, tuple[Callable[[], Iterator[str]], Callable[[str], None]]] = {
     "security groups": (_find_security_groups, _delete_security_group),
     "IAM roles": (_find_roles, _delete_role),
 }
-"""How each kind of resources is found and deleted, in the order of deletion."""
+"""The functions that find and delete each kind of resources, in the order of deletion."""
 
 
 # The program

@@ -144,7 +144,7 @@ FLOATS_AND_BODIES = (
 CONTAINERS = "91c0 dc0001c2 dd00000001c3 81a090 de0001a080 df00000001a0a0"
 
 
-@pytest.mark.parametrize("payload", map(bytes.fromhex, f"{NUMBERS} {FLOATS_AND_BODIES} {CONTAINERS}".split()))
+@pytest.mark.parametrize("payload", list(map(bytes.fromhex, f"{NUMBERS} {FLOATS_AND_BODIES} {CONTAINERS}".split())))
 def test_every_form_of_a_value(payload: bytes) -> None:
     """Also those that are longer than need be; cut, it is refused."""
     assert same(decode(frame(payload), 1), [msgpack.unpackb(payload)])

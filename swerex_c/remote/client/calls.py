@@ -42,7 +42,6 @@ from swerex_c.remote.wire.protocol import (
     DOWN,
     ERROR,
     GOODBYE,
-    HEARTBEAT,
     PING,
     REQUEST,
     RESULT,
@@ -71,6 +70,9 @@ _LAST_SECONDS = 5.0
 
 _BACKOFF = (0.05, 1.0)
 """First and maximum pause between two attempts to connect, in seconds. The pause doubles each time."""
+
+HEARTBEAT = 15.0
+"""Seconds between two PING frames."""
 
 _IDLE_BEATS = 20
 """Heartbeats without a call after which a connection is closed; the next call opens another one."""

@@ -55,7 +55,6 @@ __all__ = [
     "END",
     "ERROR",
     "GOODBYE",
-    "HEARTBEAT",
     "HEAD_BYTES",
     "INLINE",
     "MAX_FRAME",
@@ -100,9 +99,6 @@ INLINE = 64 << 10
 
 MAX_FRAME = 512 << 10
 """Maximum bytes of a frame: more than PIECE and INLINE."""
-
-HEARTBEAT = 15.0
-"""Seconds between two PING frames of a client."""
 
 _VALUES: Any = {"max_depth": 16, "max_items": 200_000}
 """Limits on the values of a frame."""
