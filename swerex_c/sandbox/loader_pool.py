@@ -168,6 +168,8 @@ class LoaderPool:
         with contextlib.suppress(TimeoutError, SwerexException):
             async with asyncio.timeout(1):
                 status = await loader.process.wait()
+        if self._born and status in _NO_BASH:  # bash was there before: the sandbox is being started again
+            status = None
         if gone := await (self.lost() if status in _NO_BASH else self.lost_by_now()):
             return gone
         if isinstance(loader.error, SwerexException):
@@ -202,6 +204,17 @@ class LoaderPool:
             await asyncio.sleep(pause)
             if gone := await self.lost():
                 return gone
+        return None
+
+    async def restarted(self) -> SandboxLostError | None:
+        """Return the error for a sandbox that runs again after an end that nobody saw: a new loader tells. Else None."""
+        try:
+            async with asyncio.timeout(_ASK_SECONDS):
+                self.put(await self.take())
+        except SandboxLostError as e:
+            return e
+        except (SwerexException, TimeoutError):
+            pass
         return None
 
     def _trim_later(self) -> None:

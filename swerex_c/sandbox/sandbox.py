@@ -87,7 +87,7 @@ class Sandbox:
         self._shells = LoaderPool(backend, self.mark, logger)
         self._running: set[RunningScript] = set()
         self.lost, self.lost_by_now = self._shells.lost, self._shells.lost_by_now
-        self.check_restarted = self._shells.check_restarted
+        self.check_restarted, self.restarted = self._shells.check_restarted, self._shells.restarted
         self._closed = False
         self._owner = os.getpid()
         weakref.finalize(self, _drop, self._shells, self._owner).atexit = False
@@ -355,7 +355,7 @@ class RunningScript:
                 status = await loader.process.wait()
         except Exception as e:
             why = why or (None if isinstance(e, TimeoutError) else e)
-        if gone := await self._sandbox.lost_by_now():
+        if gone := await self._sandbox.lost_by_now() or await self._sandbox.restarted():
             return gone
         said = f": {words}" if (words := loader.words()) else ""
         began = b"B" in self._stdout.records or b"B" in self._stderr.records

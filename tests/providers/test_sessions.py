@@ -8,6 +8,7 @@ import os
 import shlex
 import signal
 import subprocess
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,27 @@ async def test_a_container_ends(docker: Engine, docker_place: DockerPlace, bash_
             with pytest.raises(SandboxLostError, match="container"):
                 await session.runtime.execute(Command(command="true", shell=True))
         await session.close()
+
+
+async def test_a_container_that_runs_again_before_its_end_is_seen(
+    docker: Engine, docker_place: DockerPlace, bash_min: str
+) -> None:
+    backend = docker_place(bash_min)
+    async with session_in(backend) as session:
+        command = asyncio.ensure_future(session.runtime.execute(Command(command=["sleep", "1000"])))
+        await asyncio.to_thread(until, lambda: living(place_of(session), "sleep 1000"))
+        again = threading.Event()
+
+        async def keep_the_loop_busy() -> None:
+            again.wait()
+
+        background.spawn(keep_the_loop_busy())
+        try:
+            docker.docker("restart", "-t", "0", backend.container)
+        finally:
+            again.set()
+        with pytest.raises(SandboxLostError, match="container.*restarted"):
+            await asyncio.wait_for(command, DEADLINE)
 
 
 async def test_a_container_pauses(docker: Engine, docker_place: DockerPlace, bash_min: str) -> None:
