@@ -244,8 +244,11 @@ class DockerDeployment(ServerDeployment):
     def _take_greeting(self, said: bytes) -> None:
         from swerex_c.sandbox.loader_pool import check_version
 
-        major, minor = said.split(b" ")
-        check_version((int(major), int(minor)), f"container {self._container_name}")
+        version = re.fullmatch(rb"(\d{1,4}) (\d{1,4})", said)
+        if version is None:
+            msg = f"The program bash of the image {self._config.image!r} is not GNU bash, which sessions need"
+            raise DeploymentStartupError(f"{msg}: asked for its version, it said {said[:80]!r}")
+        check_version((int(version[1]), int(version[2])), f"container {self._container_name}")
         self._runs_bash = True
 
     # The server

@@ -282,6 +282,15 @@ async def test_a_start_that_fails_says_why_and_leaves_nothing(
         _ = deployment.runtime
 
 
+async def test_a_program_that_is_bash_by_name_only(make: Make, reach: Engine, ash_min: str, tmp_path: Path) -> None:
+    (tmp_path / "bash").write_text('#!/bin/sh\nfor it; do echo "$it"of my own; done; sleep 1000\n')
+    (tmp_path / "bash").chmod(0o755)
+    deployment = make(image=ash_min, docker_args=[*NO_NETWORK, "-v", f"{tmp_path}/bash:/bin/bash"])
+    with pytest.raises(DeploymentStartupError, match="is not GNU bash.* it said b'of my own'"):
+        await deployment.start()
+    assert names(reach) == []
+
+
 async def test_no_engine_and_no_command(
     make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
