@@ -188,6 +188,10 @@ static bool redirects_stderr(const uint8_t *text, size_t size)
     const uint8_t *end = text + size, *at = text;
     bool stdout_too = false;
     while ((at = memchr(at, '>', (size_t)(end - at)))) {
+        if (at - text > 1 && at[-1] >= '3' && at[-1] <= '9' && strchr(" \t\n", at[-2])) { /* 3>&1 */
+            at++;
+            continue;
+        }
         bool both = at > text && at[-1] == '&', second = at > text && at[-1] == '2';
         bool copies = end - at > 2 && at[1] == '&' && at[2] == '1';
         if (both || (second && (!copies || stdout_too)) || (!second && end - at > 1 && at[1] == '&')) {

@@ -187,6 +187,22 @@ static void test_mentions(void)
     }
 }
 
+static bool sends_stderr_elsewhere(const char *text)
+{
+    swx_scan scan;
+    swx_command_scan((const uint8_t *)text, strlen(text), &scan);
+    return swx_command_hints(&scan, (const uint8_t *)text, strlen(text), true) & SWX_HINT_STDERR;
+}
+
+static void test_redirections_of_stderr(void)
+{
+    const char *sent[] = { "exec 2>f", "exec &>f", "exec >&f", "exec >f 2>&1", "exec 3>&1 >f 2>&1", "exec 3>&2 2>&3" };
+    const char *kept[] = { "exec >f", "exec 2>&1", "exec 3>&1", "exec 3>&1 4>&2", "exec 3>f 2>&1", "echo 2>f" };
+    for (unsigned i = 0; i < SWX_COUNT(sent); i++) {
+        CHECK(sends_stderr_elsewhere(sent[i]) && !sends_stderr_elsewhere(kept[i]));
+    }
+}
+
 static void expect_way(const char *text, bool accepted, unsigned spoils, bool carrier, swx_delivery way)
 {
     swx_scan scan;
@@ -339,5 +355,6 @@ static void test_failing_allocations(void)
 static void test_failing_allocations(void) {}
 #endif
 
-TEST_MAIN(test_verdicts_of_every_prefix, test_empty, test_flags, test_mentions, test_delivery, test_depth_is_bounded,
-          test_typed_bytes, test_typed_lines_at_every_size, test_refusals, test_failing_allocations)
+TEST_MAIN(test_verdicts_of_every_prefix, test_empty, test_flags, test_mentions, test_redirections_of_stderr,
+          test_delivery, test_depth_is_bounded, test_typed_bytes, test_typed_lines_at_every_size, test_refusals,
+          test_failing_allocations)
