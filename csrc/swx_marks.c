@@ -10,42 +10,23 @@ enum {
     ESC = 0x1b,
     BEL = 0x07,
     DIGITS = SWX_NONCE_DIGITS + SWX_START_DIGITS,
-    RANDOM_BYTES = (DIGITS * 5 + 7) / 8,
     COMMON = 2 + 5 /* ESC ] 7733; */
 };
 
-/* Five bits a digit.  The first digits of the two numbers differ, so that a mark's first one tells which it is. */
-static void to_digits(const uint8_t bytes[RANDOM_BYTES], char nonce[SWX_NONCE_DIGITS + 1],
-                      char start[SWX_START_DIGITS + 1])
-{
-    static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUV";
-    uint8_t values[DIGITS];
-    for (unsigned i = 0; i < DIGITS; i++) {
-        unsigned bit = i * 5,
-                 two = (unsigned)bytes[bit / 8] << 8 | (bit / 8 + 1 < RANDOM_BYTES ? bytes[bit / 8 + 1] : 0u);
-        values[i] = two >> (11 - bit % 8) & 31;
-    }
-    values[SWX_NONCE_DIGITS] ^= values[SWX_NONCE_DIGITS] == values[0] ? 16 : 0;
-    for (unsigned i = 0; i < SWX_NONCE_DIGITS; i++) {
-        nonce[i] = digits[values[i]];
-    }
-    for (unsigned i = 0; i < SWX_START_DIGITS; i++) {
-        start[i] = digits[values[SWX_NONCE_DIGITS + i]];
-    }
-    nonce[SWX_NONCE_DIGITS] = start[SWX_START_DIGITS] = 0;
-}
-
 swx_status swx_marks_init(swx_marks *marks, swx_error *err)
 {
-    uint8_t bytes[RANDOM_BYTES];
-    ssize_t got;
-    do {
-        got = getrandom(bytes, sizeof(bytes), 0);
-    } while (got < 0 && errno == EINTR);
-    if (got != (ssize_t)sizeof(bytes)) {
-        return swx_fail_sys(err, "getrandom", got < 0 ? errno : EIO);
+    static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUV";
+    uint8_t drawn[DIGITS];
+    if (getentropy(drawn, sizeof(drawn)) != 0) {
+        return swx_fail_sys(err, "getentropy", errno);
     }
-    to_digits(bytes, marks->nonce, marks->start);
+    /* The first digits of the two numbers differ, so that a mark's first one tells which it is. */
+    drawn[SWX_NONCE_DIGITS] ^= (drawn[SWX_NONCE_DIGITS] ^ drawn[0]) & 31 ? 0 : 16;
+    for (unsigned i = 0; i < DIGITS; i++) {
+        char *number = i < SWX_NONCE_DIGITS ? marks->nonce + i : marks->start + i - SWX_NONCE_DIGITS;
+        *number = digits[drawn[i] & 31];
+    }
+    marks->nonce[SWX_NONCE_DIGITS] = marks->start[SWX_START_DIGITS] = 0;
     char head[SWX_MARKS_HEAD + 1];
     snprintf(head, sizeof(head), "\033]7733;%s;", marks->nonce);
     memcpy(marks->head, head, SWX_MARKS_HEAD);

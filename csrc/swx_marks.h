@@ -1,6 +1,6 @@
 /* swx_marks.h: the marks by which a command's start, end and exit code are found in a terminal's byte stream.
  *
- * A mark is an invisible OSC sequence that carries a random number, from getrandom, in digits to the base of 32:
+ * A mark is an invisible OSC sequence that carries a random number, from getentropy, in digits to the base of 32:
  *
  *      ESC ] 7733 ; NONCE ; KIND [ ; FIELD ]... BEL    sixteen digits
  *      ESC ] 7733 ; START BEL                          of kind START: six others
@@ -62,7 +62,7 @@ typedef struct {
     size_t released; /* leading bytes of `held` that were given out as plain and wait to be forgotten */
 } swx_marks;
 
-/* Draws a nonce.  SWX_ESYS (getrandom). Forgets what was held back. */
+/* Draws a nonce.  SWX_ESYS (getentropy). Forgets what was held back. */
 swx_status swx_marks_init(swx_marks *marks, swx_error *err);
 
 typedef enum {
