@@ -51,7 +51,6 @@ void swx_session_ended(swx_session *s, int64_t now)
 static void close_finally(swx_session *s)
 {
     s->state = CLOSED;
-    s->facts.closed = true;
     if (s->unwatch) {
         s->unwatch(s->owner, s->pty.master);
     }

@@ -297,10 +297,6 @@ static void push(swx_op **list, swx_op *op)
 static void submit_interrupt(swx_session *s, swx_op *op, int64_t now)
 {
     op->next = op->since = now;
-    op->until = op->calm = 0;
-    op->target = 0;
-    op->looks = 0;
-    op->killed = op->missed = op->unborn = false;
     swx_output_begin_search(s, op, s->output.total);
     push(&s->interrupts, op);
     swx_interrupt_step(s, now);
@@ -308,10 +304,6 @@ static void submit_interrupt(swx_session *s, swx_op *op, int64_t now)
 
 void swx_session_submit(swx_session *s, swx_op *op, int64_t now)
 {
-    op->end = SWX_END_NONE;
-    op->link = NULL;
-    op->taken = 0;
-    op->typed_out = op->processed = op->begun = op->matched = op->ended = false;
     if (op->kind == SWX_OP_CLOSE) {
         push(&s->closer, op);
         swx_close_begin(s, now);
@@ -492,37 +484,26 @@ swx_status swx_session_resize(swx_session *s, unsigned rows, unsigned columns, s
 
 /* ---- birth and end of the object ---- */
 
-static size_t count_strings(char *const *list)
-{
-    size_t count = 0;
-    while (list && list[count]) {
-        count++;
-    }
-    return count;
-}
-
 /* The prompts come in the environment, so that the first prompt is the first mark and nothing has to be typed.  With an
  * empty HISTFILE bash neither reads the owner's history at its start nor cuts it to 500 lines. */
 static swx_status start_shell(swx_session *s, const swx_session_config *config, swx_error *err)
 {
-    char ps0[SWX_MARKS_TEXT + 4], ps1[SWX_MARKS_TEXT + 4], ps2[] = "PS2=", histfile[] = "HISTFILE=";
-    char *argv[] = { (char[]){ "bash" },        (char[]){ "--noprofile" }, (char[]){ "--norc" },
-                     (char[]){ "--noediting" }, (char[]){ "-i" },          NULL };
-    size_t count = count_strings(config->environment);
-    char **environment = swx_malloc((count + 5) * sizeof(*environment));
+    char ps0[SWX_MARKS_TEXT + 4], ps1[SWX_MARKS_TEXT + 4];
+    char *const argv[] = { (char[]){ "bash" },        (char[]){ "--noprofile" }, (char[]){ "--norc" },
+                           (char[]){ "--noediting" }, (char[]){ "-i" },          NULL };
+    char *const added[] = { ps0, ps1, (char[]){ "PS2=" }, (char[]){ "HISTFILE=" }, NULL };
+    size_t count = 0;
+    while (config->environment[count]) {
+        count++;
+    }
+    char **environment = swx_malloc(count * sizeof(*environment) + sizeof(added));
     if (!environment) {
         return swx_fail(err, SWX_ENOMEM, "out of memory");
     }
     snprintf(ps0, sizeof(ps0), "PS0=%s", s->marks.ps0);
     snprintf(ps1, sizeof(ps1), "PS1=%s", s->marks.ps1);
-    if (count) {
-        memcpy(environment, config->environment, count * sizeof(*environment));
-    }
-    environment[count] = ps0;
-    environment[count + 1] = ps1;
-    environment[count + 2] = ps2;
-    environment[count + 3] = histfile;
-    environment[count + 4] = NULL;
+    memcpy(environment, config->environment, count * sizeof(*environment));
+    memcpy(environment + count, added, sizeof(added));
     swx_spawn spawn = { .file = config->program,
                         .argv = config->argv ? config->argv : argv,
                         .environment = environment,

@@ -60,7 +60,8 @@ typedef enum {
     SWX_END_SYSTEM     /* it could not be typed, or not run: see error, which names the system call where one failed */
 } swx_end;
 
-/* An operation.  The caller owns it, fills the first part, and keeps it alive and untouched until `done` was called. */
+/* An operation.  The caller owns it, fills the first part, zeroes the rest, and keeps it alive and untouched until
+ * `done` was called. */
 struct swx_op {
     swx_op_kind kind;
     const uint8_t *typed; /* START: script text for inside of a brace group; RUN, LINE: the bytes to type; borrowed */
@@ -246,7 +247,6 @@ typedef struct {
     bool kernel_proof; /* completion is confirmed through /proc/PID/syscall */
     bool idle;         /* at the prompt, nothing queued */
     bool dead;         /* the shell ended: wait_status is valid */
-    bool closed;
     /* behind a carrier: the shell has read the command that runs, and its end was not heard; see swx_session_resync */
     bool doubtful;
     bool hides;         /* the command that runs has SWX_HINT_HIDES */

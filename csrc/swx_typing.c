@@ -2,7 +2,6 @@
 #include "swx_session_private.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
