@@ -66,27 +66,6 @@ static void test_startup(void)
     CHECK(swx_session_new(&s, &config, now(), &err) == SWX_ESYS && s == NULL);
 }
 
-/* A program that outlives the interrupt has begun to read before: it must not get what is typed next. */
-static void test_readers_that_stay(void)
-{
-    swx_session *s = open_carried();
-    const char *counts[] = { "1", "1 2", "1 2 3 4" };
-    for (size_t i = 0; i < SWX_COUNT(counts); i++) {
-        char line[200];
-        snprintf(line, sizeof(line),
-                 "bash -c 'exec 3<&0; for i in %s; do read -r x <&3 & done; echo up; exec sleep 50'\n", counts[i]);
-        swx_op op = operation(SWX_OP_RUN, line);
-        submit(s, &op);
-        wait_for_output(s, &op, 3);
-        rest(s, 100 * MS);
-        CHECK(interrupt(s) == 130);
-        wait_for(s, &op);
-        EXPECT(&op, SWX_END_DONE, 130, "up\n\n");
-        expect_run(s, "echo after $?\n", 0, "after 130\n");
-    }
-    close_session(s);
-}
-
 /* What ignores an interrupt is its owner's to end; then one waits. */
 static void test_an_interrupt_that_fails(void)
 {
@@ -292,15 +271,8 @@ static void test_no_memory(void)
 #endif
 }
 
-static const swx_test tests[] = { test_fresh_nonce,
-                                  test_startup,
-                                  test_readers_that_stay,
-                                  test_an_interrupt_that_fails,
-                                  test_interrupts_at_the_end,
-                                  test_prompts,
-                                  test_refusals,
-                                  test_half_a_line,
-                                  test_ends,
-                                  test_no_memory };
+static const swx_test tests[] = { test_fresh_nonce,           test_startup, test_an_interrupt_that_fails,
+                                  test_interrupts_at_the_end, test_prompts, test_refusals,
+                                  test_half_a_line,           test_ends,    test_no_memory };
 
 int main(int argc, char **argv) { return run_or_carry(tests, SWX_COUNT(tests), argc, argv); }
