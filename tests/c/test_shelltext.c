@@ -56,8 +56,6 @@ static char *run_bash(const char *script)
     return answer;
 }
 
-#define CODES(text) .pipestatus = (const uint8_t *)(text), .pipestatus_size = sizeof(text) - 1
-
 static char *question_text(const swx_marks *marks)
 {
     swx_buf line;
@@ -68,70 +66,48 @@ static char *question_text(const swx_marks *marks)
     return text;
 }
 
+#define MARK "\033]7733;%s;"
+
 /* What the question answers after `before`, then exit so that the shell does not read the answer as commands. */
 static void expect_answer(const char *before, int code, const char *pipestatus, const char *last, const char *prompt,
                           const char *start)
 {
     swx_marks marks = new_marks();
-    char *question = question_text(&marks);
-    size_t room = strlen(before) + strlen(question) + 16;
-    char *script = malloc(room);
-    CHECK(script);
+    char script[4096], wanted[2048], *question = question_text(&marks), *n = marks.nonce;
     question[strlen(question) - 1] = 0; /* the file is its own output: nothing may be read behind the answer */
-    snprintf(script, room, "%s\n%s; exit\n", before, question);
+    snprintf(script, sizeof(script), "PS2=c; %s\n%s; exit\n", before, question);
+    snprintf(wanted, sizeof(wanted),
+             MARK "3;%d\007declare -a PIPESTATUS=(%s) %s" MARK "4\007%s" MARK "4\007%s" MARK "4\007c" MARK "5;0\007", n,
+             code, pipestatus, last, n, prompt, n, start, n, n);
     char *answer = run_bash(script);
-    const uint8_t *bytes = (const uint8_t *)answer, *plain;
-    size_t size = strlen(answer), plain_size;
-    swx_mark mark;
-    char parts[5][1024] = { { 0 } };
-    swx_mark found[5];
-    unsigned part = 0;
-    char state[1024] = "declare -a PIPESTATUS=(";
-    int i = 0;
-    for (const char *at = pipestatus; *at; at += strcspn(at, " "), at += *at == ' ', i++) {
-        sprintf(state + strlen(state), "%s[%d]=\"%.*s\"", i ? " " : "", i, (int)strcspn(at, " "), at);
-    }
-    sprintf(state + strlen(state), ") %s", last);
-    for (swx_marks_event event;
-         (event = swx_marks_next(&marks, &bytes, &size, &plain, &plain_size, &mark)) != SWX_MARKS_MORE;) {
-        if (event == SWX_MARKS_MARK) {
-            CHECK(part < 5);
-            found[part++] = mark;
-        } else {
-            CHECK(part < 5 && strlen(parts[part]) + plain_size < sizeof(parts[0]));
-            memcpy(parts[part] + strlen(parts[part]), plain, plain_size);
-        }
-    }
-    if (part != 5 || found[0].kind != SWX_MARK_REPORT || found[1].kind != SWX_MARK_VALUE ||
-        found[2].kind != SWX_MARK_VALUE || found[3].kind != SWX_MARK_VALUE || found[4].kind != SWX_MARK_END ||
-        strcmp(parts[3], start) != 0 || found[0].code != code || strcmp(parts[1], state) != 0 ||
-        strcmp(parts[2], prompt) != 0 || parts[0][0] || !found[4].no_stderr) {
-        fprintf(stderr, "after <%s>: %u marks, code %d state <%s> prompt <%s>\nanswer <%s>\n", before, part,
-                found[0].code, parts[1], parts[2], answer);
+    if (strcmp(answer, wanted) != 0) {
+        fprintf(stderr, "after <%s>: <%s>, wanted <%s>\n", before, answer, wanted);
         exit(1);
     }
     free(answer);
-    free(script);
     free(question);
 }
 
 static void test_question(void)
 {
-    expect_answer("PS1=; (exit 3)", 3, "3", "''", "", "");
-    expect_answer("PS1=; PS0='start $((1+2))'; (exit 3)", 3, "3", "''", "", "start 3");
-    expect_answer("PS1='> '; true a 'b c'", 0, "0", "b\\ c", "> ", "");
-    expect_answer("PS1='$((1+1))'; true; false | true | (exit 7) | false", 1, "1 0 7 1", "true", "2", "");
-    expect_answer("PS1=x; true \"$(printf 'a\\nb')\"", 0, "0", "$'a\\nb'", "x", "");
-    expect_answer("PS1=x; IFS=,; true y; true | false | true", 0, "0 1 0", "y", "x", "");
-    expect_answer("PS1=x; IFS=$'\\n\\t'; true y; true | false", 1, "0 1", "y", "x", "");
-    expect_answer("PS1=x; IFS=; true y; true | false", 1, "0 1", "y", "x", "");
-    expect_answer("PS1=x; true y; (exit 9) |:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:| (exit 8)", 8,
-                  "9 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 8", "y", "x", "");
-    expect_answer("set -u; unset PS1; true y", 0, "0", "y", "", "");
-    expect_answer("set -e; PS1=x; true y; true | true", 0, "0 0", "y", "x", "");
-    expect_answer("set -f; set -C; PS1='*'; true '*'", 0, "0", "\\*", "*", "");
-    expect_answer("set -o posix; PS1=x; true y", 0, "0", "y", "x", "");
-    expect_answer("printf() { echo shadowed; }; alias printf=false; PS1=x; true y", 0, "0", "y", "x", "");
+    expect_answer("PS1=; (exit 3)", 3, "[0]=\"3\"", "''", "", "");
+    expect_answer("PS1=; PS0='start $((1+2))'; (exit 3)", 3, "[0]=\"3\"", "''", "", "start 3");
+    expect_answer("PS1='> '; true a 'b c'", 0, "[0]=\"0\"", "b\\ c", "> ", "");
+    expect_answer("PS1='$((1+1))'; true; false | true | (exit 7) | false", 1, "[0]=\"1\" [1]=\"0\" [2]=\"7\" [3]=\"1\"",
+                  "true", "2", "");
+    expect_answer("PS1=x; true \"$(printf 'a\\nb')\"", 0, "[0]=\"0\"", "$'a\\nb'", "x", "");
+    expect_answer("PS1=x; IFS=,; true y; true | false | true", 0, "[0]=\"0\" [1]=\"1\" [2]=\"0\"", "y", "x", "");
+    expect_answer("PS1=x; IFS=$'\\n\\t'; true y; true | false", 1, "[0]=\"0\" [1]=\"1\"", "y", "x", "");
+    expect_answer("PS1=x; IFS=; true y; true | false", 1, "[0]=\"0\" [1]=\"1\"", "y", "x", "");
+    expect_answer("PS1=x; true y; (exit 9) |:|:|:|:|:|:|:|:|:| (exit 8)", 8,
+                  "[0]=\"9\" [1]=\"0\" [2]=\"0\" [3]=\"0\" [4]=\"0\" [5]=\"0\" [6]=\"0\" [7]=\"0\" [8]=\"0\" [9]=\"0\" "
+                  "[10]=\"8\"",
+                  "y", "x", "");
+    expect_answer("set -u; unset PS1; true y", 0, "[0]=\"0\"", "y", "", "");
+    expect_answer("set -e; PS1=x; true y; true | true", 0, "[0]=\"0\" [1]=\"0\"", "y", "x", "");
+    expect_answer("set -f; set -C; PS1='*'; true '*'", 0, "[0]=\"0\"", "\\*", "*", "");
+    expect_answer("set -o posix; PS1=x; true y", 0, "[0]=\"0\"", "y", "x", "");
+    expect_answer("printf() { echo shadowed; }; alias printf=false; PS1=x; true y", 0, "[0]=\"0\"", "y", "x", "");
 }
 
 static char *restore_text(const swx_marks *marks, const swx_restore *restore)
@@ -170,50 +146,56 @@ static void expect_state(const char *before, const swx_restore *restore, const c
     free(text);
 }
 
+static swx_restore restore_of(int code, const char *codes, const char *last)
+{
+    return (swx_restore){ .code = code,
+                          .pipestatus = (const uint8_t *)codes,
+                          .pipestatus_size = strlen(codes),
+                          .last = (const uint8_t *)last,
+                          .last_size = strlen(last) };
+}
+
 static void test_restore(void)
 {
-    const uint8_t *last = (const uint8_t *)"$'a\\tb c'";
-    size_t size = strlen((const char *)last);
-    expect_state(":", &(swx_restore){ .code = 0, CODES("[0]=\"0\""), .last = last, .last_size = size },
-                 "0 - 0 - a\tb c");
-    expect_state(":",
-                 &(swx_restore){ .code = 5, CODES("[0]=\"0\" [1]=\"1\" [2]=\"5\""), .last = last, .last_size = size },
-                 "5 - 0 1 5 - a\tb c");
-    expect_state("set -e; trap 'echo ERR >&0' ERR",
-                 &(swx_restore){ .code = 5, CODES("[0]=\"5\""), .last = last, .last_size = size }, "5 - 5 - a\tb c");
-    expect_state("set -eo pipefail; trap 'echo ERR >&0' ERR",
-                 &(swx_restore){ .code = 1, CODES("[0]=\"1\" [1]=\"0\""), .last = last, .last_size = size },
-                 "1 - 1 - a\tb c");
-    expect_state("set -u", &(swx_restore){ .code = 255, CODES(""), .last = last, .last_size = size },
-                 "255 - 255 - a\tb c");
-    expect_state(":",
-                 &(swx_restore){ .code = 3,
-                                 CODES("[0]=\"1\" [1]=\"2\""),
-                                 .guard = true,
-                                 .reassert = true,
-                                 .prompt_variables = true,
-                                 .readline = true,
-                                 .last = last,
-                                 .last_size = size },
-                 "3 - 3 - a\tb c");
-    expect_state(":",
-                 &(swx_restore){ .code = 8, CODES("[0]=\"9\" [1]=\"0\" [2]=\"999\""), .last = last, .last_size = size },
-                 "8 - 8 - a\tb c");
+    static const struct {
+        const char *before;
+        int code;
+        const char *codes, *wanted;
+    } rows[] = {
+        { ":", 0, "[0]=\"0\"", "0 - 0 - a\tb c" },
+        { ":", 5, "[0]=\"0\" [1]=\"1\" [2]=\"5\"", "5 - 0 1 5 - a\tb c" },
+        { "set -e; trap 'echo ERR >&0' ERR", 5, "[0]=\"5\"", "5 - 5 - a\tb c" },
+        { "set -eo pipefail; trap 'echo ERR >&0' ERR", 1, "[0]=\"1\" [1]=\"0\"", "1 - 1 - a\tb c" },
+        { "set -u", 255, "", "255 - 255 - a\tb c" },
+        { ":", 8, "[0]=\"9\" [1]=\"0\" [2]=\"999\"", "8 - 8 - a\tb c" },
+        { "readonly PS1 PS0 PS2", 4, "[0]=\"0\" [1]=\"4\"", "4 - 0 4 - a\tb c" },
+    };
+    for (size_t i = 0; i < SWX_COUNT(rows); i++) {
+        const swx_restore restore = restore_of(rows[i].code, rows[i].codes, "$'a\\tb c'");
+        expect_state(rows[i].before, &restore, rows[i].wanted);
+    }
+    swx_restore restore = restore_of(3, "[0]=\"1\" [1]=\"2\"", "$'a\\tb c'");
+    restore.guard = restore.reassert = restore.prompt_variables = restore.readline = true;
+    expect_state(":", &restore, "3 - 3 - a\tb c");
+    const char *const foreign[] = { "x; false", "x\nfalse", "$'x'; false", "$'x", "x y",
+                                    "x\\",      "$(false)", "x`false`",    "'x" };
+    for (size_t i = 0; i < SWX_COUNT(foreign); i++) { /* what no %q writes was written by somebody else */
+        restore = restore_of(0, "[0]=\"0\"", foreign[i]);
+        expect_state("true kept", &restore, "0 - 0 - PS2=");
+    }
+}
+
+static void test_restore_of_a_long_word(void)
+{
     static char many[SWX_LAST_MAX + 2], wanted[SWX_LAST_MAX + 20];
     memset(many, 'x', SWX_LAST_MAX + 1);
-    expect_state(
-        "true kept",
-        &(swx_restore){ .code = 0, CODES("[0]=\"0\""), .last = (uint8_t *)many, .last_size = SWX_LAST_MAX + 1 },
-        "0 - 0 - PS2=");
-    snprintf(wanted, sizeof(wanted), "7 - 0 7 - %.*s", (int)SWX_LAST_MAX, many);
-    expect_state("true kept",
-                 &(swx_restore){ .code = 7,
-                                 CODES("[0]=\"0\" [1]=\"7\""),
-                                 .last = (uint8_t *)many,
-                                 .last_size = SWX_LAST_MAX,
-                                 .guard = true,
-                                 .reassert = true },
-                 wanted);
+    swx_restore restore = restore_of(0, "[0]=\"0\"", many);
+    expect_state("true kept", &restore, "0 - 0 - PS2=");
+    many[SWX_LAST_MAX] = 0;
+    snprintf(wanted, sizeof(wanted), "7 - 0 7 - %s", many);
+    restore = restore_of(7, "[0]=\"0\" [1]=\"7\"", many);
+    restore.guard = restore.reassert = true;
+    expect_state("true kept", &restore, wanted);
     for (int shift = 0; shift < 8; shift++) { /* no character is cut, wherever a line ends */
         int length = sprintf(many, "$'%.*s", shift, "xxxxxxx"),
             shown = sprintf(wanted, "3 - 3 - %.*s", shift, "xxxxxxx");
@@ -221,24 +203,10 @@ static void test_restore(void)
             length += sprintf(many + length, "\\0017\\'");
             shown += sprintf(wanted + shown, "\0017'");
         }
-        length += sprintf(many + length, "'");
-        expect_state(
-            "true kept",
-            &(swx_restore){ .code = 3, CODES("[0]=\"3\""), .last = (uint8_t *)many, .last_size = (size_t)length },
-            wanted);
+        strcpy(many + length, "'");
+        restore = restore_of(3, "[0]=\"3\"", many);
+        expect_state("true kept", &restore, wanted);
     }
-    const char *const foreign[] = { "x; false", "x\nfalse", "$'x'; false", "$'x", "x y",
-                                    "x\\",      "$(false)", "x`false`",    "'x" };
-    for (size_t i = 0; i < SWX_COUNT(foreign); i++) { /* what no %q writes was written by somebody else */
-        expect_state(
-            "true kept",
-            &(swx_restore){
-                .code = 0, CODES("[0]=\"0\""), .last = (const uint8_t *)foreign[i], .last_size = strlen(foreign[i]) },
-            "0 - 0 - PS2=");
-    }
-    expect_state("readonly PS1 PS0 PS2",
-                 &(swx_restore){ .code = 4, CODES("[0]=\"0\" [1]=\"4\""), .last = last, .last_size = size },
-                 "4 - 0 4 - a\tb c");
 }
 
 /* The prompts are in force and are not handed to children. */
@@ -266,17 +234,10 @@ static void test_no_memory(void)
 {
 #ifdef SWX_ALLOC_TEST
     swx_marks marks = new_marks();
-    const swx_restore restore = { .code = 1,
-                                  CODES("[0]=\"0\" [1]=\"1\""),
-                                  .last = (const uint8_t *)"x",
-                                  .last_size = 1,
-                                  .guard = true,
-                                  .reassert = true,
-                                  .readline = true,
-                                  .prompt_variables = true,
-                                  .disarm = true,
-                                  .modes = (const uint8_t *)"500:5",
-                                  .modes_size = 5 };
+    swx_restore restore = restore_of(1, "[0]=\"0\" [1]=\"1\"", "x");
+    restore.guard = restore.reassert = restore.readline = restore.prompt_variables = restore.disarm = true;
+    restore.modes = (const uint8_t *)"500:5";
+    restore.modes_size = 5;
     const swx_startup startup = { .script = (const uint8_t *)":", .size = 1, .carrier = true, .reassert = true };
     for (int which = 0; which < 3; which++) {
         swx_status status = SWX_ENOMEM;
@@ -320,4 +281,4 @@ static void test_modes(void)
     }
 }
 
-TEST_MAIN(test_question, test_restore, test_startup, test_modes, test_no_memory)
+TEST_MAIN(test_question, test_restore, test_restore_of_a_long_word, test_startup, test_modes, test_no_memory)
