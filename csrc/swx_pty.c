@@ -307,10 +307,7 @@ void swx_pty_set_raw(swx_pty *pty, bool raw)
 
 swx_status swx_pty_signal(const swx_pty *pty, int signal_number, swx_error *err)
 {
-    if (ioctl(pty->master, TIOCSIG, signal_number) != 0) {
-        return swx_fail_sys(err, "ioctl(TIOCSIG)", errno);
-    }
-    return SWX_OK;
+    return ioctl(pty->master, TIOCSIG, signal_number) == 0 ? SWX_OK : swx_fail_sys(err, "ioctl(TIOCSIG)", errno);
 }
 
 pid_t swx_pty_foreground(const swx_pty *pty)
@@ -342,8 +339,5 @@ void swx_pty_forget_input(const swx_pty *pty) { tcflush(pty->slave, TCIFLUSH); }
 swx_status swx_pty_resize(const swx_pty *pty, unsigned rows, unsigned columns, swx_error *err)
 {
     struct winsize size = screen(rows, columns);
-    if (ioctl(pty->master, TIOCSWINSZ, &size) != 0) {
-        return swx_fail_sys(err, "ioctl(TIOCSWINSZ)", errno);
-    }
-    return SWX_OK;
+    return ioctl(pty->master, TIOCSWINSZ, &size) == 0 ? SWX_OK : swx_fail_sys(err, "ioctl(TIOCSWINSZ)", errno);
 }

@@ -181,14 +181,10 @@ static int64_t quiet_deadline(const swx_session *s, const swx_op *op)
 
 int64_t swx_session_deadline(const swx_session *s)
 {
-    int64_t due = SWX_NEVER;
-    if (s->state == CLOSED) {
-        return due;
+    if (s->state == CLOSED || s->state == CLOSING) {
+        return s->state == CLOSED ? SWX_NEVER : s->close_step;
     }
-    if (s->state == CLOSING) {
-        return s->close_step;
-    }
-    due = earlier(due, s->check);
+    int64_t due = s->check;
     if (may_rest(s)) {
         due = earlier(due, s->park_at);
     }
@@ -258,11 +254,8 @@ void swx_session_due(swx_session *s, int64_t now)
         s->check = SWX_NEVER;
         swx_completion_check(s, now, false);
     }
-    if (s->state == STARTING && s->give_up <= now) {
+    if ((s->state == STARTING || s->state == RESYNC) && s->give_up <= now) {
         swx_session_claim_start(s);
-        swx_session_lose(s);
-    }
-    if (s->state == RESYNC && s->give_up <= now) {
         swx_session_lose(s);
     }
     swx_op *op = s->current;
