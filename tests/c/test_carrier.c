@@ -108,36 +108,14 @@ static void test_interrupts_at_the_end(void)
     close_session(s);
 }
 
-static void expect_hinted(swx_session *s, const char *line, const char *output)
+/* Nobody says that the shell is at its prompt: PROMPT_COMMAND is armed where the startup may change prompts later. */
+static void test_what_the_startup_leaves(void)
 {
-    swx_op op = operation(SWX_OP_RUN, line);
-    op.hints = SWX_HINT_PROMPT | SWX_HINT_SOURCE;
-    complete(s, &op);
-    EXPECT(&op, SWX_END_DONE, 0, output);
-}
-
-/* No owner says that the shell is at its prompt: PROMPT_COMMAND is armed before the first command that may touch the
- * prompts, with nothing changed by it, or by the startup. */
-static void test_prompts(void)
-{
-    swx_session *s = open_carried();
-    expect_run(s, "echo \"${PROMPT_COMMAND-none}\"; false | true | (exit 4) # x\n", 4, "none\n");
-    uint64_t questions = swx_session_look(s).questions, commands = swx_session_look(s).commands;
-    expect_hinted(s, "echo $? ${PIPESTATUS[@]}; x=y; PS1=\"$x \"\n", "4 1 0 4\n");
-    CHECK(swx_session_look(s).questions == questions + 2 && swx_session_look(s).commands == commands + 1);
-    static const char *const prompts[] = { "PS1='$ '\n", "unset PS1 PS0\n", "PS1='(venv) '$PS1\n",
-                                           "PROMPT_COMMAND='PS1=x PS0=y PS2=z'\n", "PS1=; PS0=\n" };
-    for (size_t i = 0; i < SWX_COUNT(prompts); i++) {
-        expect_hinted(s, prompts[i], "");
-        expect_run(s, "echo one; (exit 5)\n", 5, "one\n");
-        expect_run(s, "{\necho two $?\n}\n", 0, "two 5\n");
-    }
-    close_session(s);
     static const char *const startup[] = { "PROMPT_COMMAND='PS1=user\\>'; activate() { :; }",
                                            "activate() { PS1='(venv) '; }", "alias activate='PS1=x'",
                                            "trap 'PS1=x' USR1; activate() { kill -USR1 $$; }" };
     for (size_t i = 0; i < SWX_COUNT(startup); i++) {
-        s = open_with(startup[i]);
+        swx_session *s = open_with(startup[i]);
         expect_run(s, "activate\n", 0, "");
         expect_run(s, "echo two; (exit 6)\n", 6, "two\n");
         close_session(s);
@@ -167,21 +145,6 @@ static void test_refusals(void)
     op = operation(SWX_OP_LINE, "a line\n");
     complete(s, &op);
     EXPECT(&op, SWX_END_DONE, 0, "got a line\n");
-    close_session(s);
-}
-
-/* Half a line for a program that ends without reading it is no beginning of the next command. */
-static void test_half_a_line(void)
-{
-    swx_session *s = open_carried();
-    swx_op op = operation(SWX_OP_RUN, "sleep 1\n"), line = operation(SWX_OP_LINE, "half a line");
-    op.deadline = now() + 50 * MS;
-    complete(s, &op);
-    EXPECT(&op, SWX_END_TIMEOUT, 0, "");
-    line.deadline = now() + 50 * MS;
-    complete(s, &line);
-    EXPECT(&line, SWX_END_TIMEOUT, 0, "");
-    expect_run(s, "echo fine\n", 0, "fine\n");
     close_session(s);
 }
 
@@ -271,8 +234,13 @@ static void test_no_memory(void)
 #endif
 }
 
-static const swx_test tests[] = { test_fresh_nonce,           test_startup, test_an_interrupt_that_fails,
-                                  test_interrupts_at_the_end, test_prompts, test_refusals,
-                                  test_half_a_line,           test_ends,    test_no_memory };
+static const swx_test tests[] = { test_fresh_nonce,
+                                  test_startup,
+                                  test_an_interrupt_that_fails,
+                                  test_interrupts_at_the_end,
+                                  test_what_the_startup_leaves,
+                                  test_refusals,
+                                  test_ends,
+                                  test_no_memory };
 
 int main(int argc, char **argv) { return run_or_carry(tests, SWX_COUNT(tests), argc, argv); }
