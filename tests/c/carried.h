@@ -116,4 +116,11 @@ static inline int run_or_carry(const swx_test *tests, size_t count, int argc, ch
     return 0;
 }
 
+#define CARRIED_MAIN(...)                                         \
+    int main(int argc, char **argv)                               \
+    {                                                             \
+        const swx_test tests[] = { __VA_ARGS__ };                 \
+        return run_or_carry(tests, SWX_COUNT(tests), argc, argv); \
+    }
+
 #endif

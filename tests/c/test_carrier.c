@@ -234,13 +234,5 @@ static void test_no_memory(void)
 #endif
 }
 
-static const swx_test tests[] = { test_fresh_nonce,
-                                  test_startup,
-                                  test_an_interrupt_that_fails,
-                                  test_interrupts_at_the_end,
-                                  test_what_the_startup_leaves,
-                                  test_refusals,
-                                  test_ends,
-                                  test_no_memory };
-
-int main(int argc, char **argv) { return run_or_carry(tests, SWX_COUNT(tests), argc, argv); }
+CARRIED_MAIN(test_fresh_nonce, test_startup, test_an_interrupt_that_fails, test_interrupts_at_the_end,
+             test_what_the_startup_leaves, test_refusals, test_ends, test_no_memory)

@@ -144,9 +144,7 @@ static void test_death(void)
         expect_run(s, held ? "trap '' HUP; (sleep 1; seq 20000; sleep 0.1) & disown\n" : ":\n", 0, NULL);
         check_rest(s, before, 2);
         CHECK(kill(swx_session_pid(s), SIGKILL) == 0);
-        for (int64_t limit = now() + PATIENCE; !swx_session_look(s).dead; turn(s, limit)) {
-            CHECK(now() < limit);
-        }
+        TURN_UNTIL(s, swx_session_look(s).dead)
         swx_op op = operation(SWX_OP_RUN, "echo\n"), line = operation(SWX_OP_LINE, "");
         submit(s, &op);
         CHECK(op.signal == SIGKILL && !op.typed_out);
@@ -342,18 +340,14 @@ static void test_hangup(void)
     swx_session *s = open_letting_go();
     check_rest(s, before, 2);
     CHECK(kill(swx_session_pid(s), SIGUSR1) == 0);
-    for (int64_t limit = now() + PATIENCE; open_descriptors() != before + 3; turn(s, limit)) {
-        CHECK(now() < limit);
-    }
+    TURN_UNTIL(s, open_descriptors() == before + 3)
     CHECK(turns_in(s, 100 * MS) < 20);
     rest(s, 100 * MS);
     expect_run(s, "echo lives; (exit 3)\n", 3, "lives\n");
     check_rest(s, before, 2);
     take_descriptors_away(0);
     CHECK(kill(swx_session_pid(s), SIGUSR1) == 0);
-    for (int64_t limit = now() + PATIENCE; swx_session_wants_read(s); turn(s, limit)) {
-        CHECK(now() < limit);
-    }
+    TURN_UNTIL(s, !swx_session_wants_read(s))
     CHECK(turns_in(s, 100 * MS) < 20 && swx_session_look(s).idle);
     rest(s, 100 * MS);
     give_back();
@@ -362,9 +356,7 @@ static void test_hangup(void)
     check_rest(s, before, 2);
     CHECK(kill(swx_session_pid(s), SIGKILL) == 0);
     take_descriptors_away(0);
-    for (int64_t limit = now() + PATIENCE; !swx_session_look(s).dead; turn(s, limit)) {
-        CHECK(now() < limit);
-    }
+    TURN_UNTIL(s, swx_session_look(s).dead)
     CHECK(turns_in(s, 100 * MS) < 20);
     give_back();
     swx_op op = operation(SWX_OP_RUN, "echo\n");

@@ -41,12 +41,7 @@ static void wait_for_read(swx_session *s, pid_t pid)
 }
 
 /* Until the START mark of what runs has come. */
-static void wait_until_doubtful(swx_session *s)
-{
-    for (int64_t limit = now() + PATIENCE; !swx_session_look(s).doubtful; turn(s, limit)) {
-        CHECK(now() < limit);
-    }
-}
+static void wait_until_doubtful(swx_session *s) { TURN_UNTIL(s, swx_session_look(s).doubtful) }
 
 static pid_t shell_of(swx_session *s)
 {
@@ -209,7 +204,5 @@ static void test_no_carrier(void)
     close_session(s);
 }
 
-static const swx_test tests[] = { test_prompts_are_gone,   test_echo,          test_output_on_its_way,
-                                  test_command_on_its_way, test_without_start, test_no_carrier };
-
-int main(int argc, char **argv) { return run_or_carry(tests, SWX_COUNT(tests), argc, argv); }
+CARRIED_MAIN(test_prompts_are_gone, test_echo, test_output_on_its_way, test_command_on_its_way, test_without_start,
+             test_no_carrier)

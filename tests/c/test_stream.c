@@ -54,11 +54,7 @@ static void take_all(swx_session *s, swx_op *op, counted *c)
 /* Until the terminal is read no more. */
 static void wait_until_held(swx_session *s)
 {
-    int64_t limit = now() + PATIENCE;
-    while (swx_session_wants_read(s)) {
-        CHECK(now() < limit);
-        turn(s, limit);
-    }
+    TURN_UNTIL(s, !swx_session_wants_read(s))
     unsigned turns = 0;
     for (int64_t until = now() + 20 * MS; now() < until; turns++) { /* it stays so, and nothing turns meanwhile */
         turn(s, until);
@@ -236,12 +232,5 @@ static void test_behind_a_carrier(void)
     close_session(s);
 }
 
-static const swx_test tests[] = { test_the_end_is_heard_while_held,
-                                  test_a_deadline_hears_the_end,
-                                  test_the_shell_is_killed_while_held,
-                                  test_interrupt_while_held,
-                                  test_a_wait_for_the_end,
-                                  test_a_notice_that_was_taken,
-                                  test_behind_a_carrier };
-
-int main(int argc, char **argv) { return run_or_carry(tests, SWX_COUNT(tests), argc, argv); }
+CARRIED_MAIN(test_the_end_is_heard_while_held, test_a_deadline_hears_the_end, test_the_shell_is_killed_while_held,
+             test_interrupt_while_held, test_a_wait_for_the_end, test_a_notice_that_was_taken, test_behind_a_carrier)

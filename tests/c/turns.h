@@ -56,14 +56,12 @@ static inline void turn(swx_session *s, int64_t limit)
     }
 }
 
-static inline void wait_for(swx_session *s, const swx_op *op)
-{
-    int64_t limit = now() + PATIENCE;
-    while (op->end == SWX_END_NONE) {
-        CHECK(now() < limit);
-        turn(s, limit);
+#define TURN_UNTIL(s, condition)                                           \
+    for (int64_t limit = now() + PATIENCE; !(condition); turn(s, limit)) { \
+        CHECK(now() < limit);                                              \
     }
-}
+
+static inline void wait_for(swx_session *s, const swx_op *op) { TURN_UNTIL(s, op->end != SWX_END_NONE) }
 
 static inline void submit(swx_session *s, swx_op *op) { swx_session_submit(s, op, now()); }
 
