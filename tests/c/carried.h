@@ -90,9 +90,9 @@ static inline swx_session *begin(char *const *argv)
     return s;
 }
 
-static inline swx_session *open_with(const char *script)
+static inline swx_session *open_behind(char *const *argv, const char *script)
 {
-    swx_session *s = begin(carried);
+    swx_session *s = begin(argv);
     swx_op start = operation(SWX_OP_START, script);
     complete(s, &start);
     EXPECT(&start, SWX_END_DONE, 0, "");
@@ -100,7 +100,7 @@ static inline swx_session *open_with(const char *script)
     return s;
 }
 
-static inline swx_session *open_carried(void) { return open_with(":"); }
+static inline swx_session *open_carried(void) { return open_behind(carried, ":"); }
 
 /* Runs the tests, or carries: what the `main` of such a test does. */
 static inline int run_or_carry(const swx_test *tests, size_t count, int argc, char **argv)

@@ -294,20 +294,6 @@ static void let_go(int number)
     }
 }
 
-static char *const letting_go[] = {
-    (char[]){ "/proc/self/exe" }, (char[]){ "let-go" },      (char[]){ "bash" }, (char[]){ "--noprofile" },
-    (char[]){ "--norc" },         (char[]){ "--noediting" }, (char[]){ "-i" },   NULL
-};
-
-static swx_session *open_letting_go(void)
-{
-    swx_session *s = begin(letting_go);
-    swx_op start = operation(SWX_OP_START, ":");
-    complete(s, &start);
-    EXPECT(&start, SWX_END_DONE, 0, "");
-    return s;
-}
-
 static void test_carried(void)
 {
     size_t before = open_descriptors();
@@ -337,7 +323,10 @@ static void test_carried(void)
 static void test_hangup(void)
 {
     size_t before = open_descriptors();
-    swx_session *s = open_letting_go();
+    char *letting_go[SWX_COUNT(carried)];
+    memcpy(letting_go, carried, sizeof(carried));
+    letting_go[1] = (char[]){ "let-go" };
+    swx_session *s = open_behind(letting_go, ":");
     check_rest(s, before, 2);
     CHECK(kill(swx_session_pid(s), SIGUSR1) == 0);
     TURN_UNTIL(s, open_descriptors() == before + 3)
