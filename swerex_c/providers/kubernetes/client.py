@@ -6,15 +6,14 @@
                  exec()                 the WebSocket of a program
 
 All code here runs in the event loop of `swerex_c.utils.background`. The library `kubernetes_asyncio` reads kubeconfigs,
-runs the programs that they name for credentials, and makes URLs, headers and TLS. Its models are not used, because a
-cluster may be newer than they are.
+runs the programs that they name for credentials, and makes the TLS context. The requests are our own, because a cluster
+may be newer than the library's models, and a program's WebSocket needs more than its client offers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import json
 import math
 import os
@@ -24,7 +23,7 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import aiohttp
 import yarl
@@ -38,7 +37,8 @@ __all__ = ["Access", "Cluster", "ClusterError", "require", "startup_error"]
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Directory of the credentials that a pod has for its own cluster."""
 
-_EXEC = "connect_get_namespaced_pod_exec"
+_WATCH, _EXEC = "WATCH", "EXEC"
+"""GET requests whose response is a stream: of changes, and a WebSocket."""
 
 _EXEC_PROTOCOL = "v5.channel.k8s.io"
 """The protocol of a program's WebSocket. It can tell the end of the input; Kubernetes knows it since 1.30."""
@@ -150,19 +150,19 @@ def startup_error(error: ClusterError, what: str) -> PodStartupError:
     return PodStartupError(f"Cannot {what}: {error}{hint}", cause=error.cause, reason=error.reason)
 
 
-def _api_error(code: int, body: bytes = b"", retry_after: str = "") -> ClusterError:
-    """Return the error for an error response, with the server's own words.
-
-    Args:
-        retry_after: header `Retry-After` of the response; it is ignored unless it is a number of seconds.
-    """
+async def _raise(response: aiohttp.ClientResponse) -> None:
+    """Raise the error of an error response, with the server's own words."""
+    if response.status < 400:
+        return
+    body = await response.read()
     try:
         status = json.loads(body)
         reason, message = str(status.get("reason") or ""), str(status.get("message") or "")
     except (ValueError, AttributeError):  # an error page of a proxy is not JSON
         reason, message = "", body[:500].decode(errors="replace")
-    text = " ".join(message.split()) or reason or f"HTTP status {code}"
-    return ClusterError(text, code=code, reason=reason, pause=float(retry_after) if retry_after.isdecimal() else None)
+    text = " ".join(message.split()) or reason or f"HTTP status {response.status}"
+    after = response.headers.get("Retry-After", "")
+    raise ClusterError(text, code=response.status, reason=reason, pause=float(after) if after.isdecimal() else None)
 
 
 def _one_line(error: BaseException) -> str:
@@ -227,9 +227,6 @@ class Access:
                 temp_file_path=directory,
             )
             namespace = str((loader.current_context or {}).get("context", {}).get("namespace") or "")
-        # A token is read again when the server refuses it. Its file may end with a newline, which no header may have.
-        configuration.refresh_api_key_hook = None
-        configuration.api_key = {name: str(key).strip() for name, key in configuration.api_key.items()}
         configuration.connection_pool_maxsize = 0  # no limit: each program and each watch has a connection of its own
         return configuration, namespace or "default"
 
@@ -259,9 +256,9 @@ class Cluster:
 
     def _reset(self) -> None:
         """Reset to the state without connections and credentials."""
-        self._api: Any = None  # the library's `CoreV1Api` that sends HTTP requests
-        self._exec_api: Any = None  # the one that opens WebSockets instead
-        self._clients: list[Any] = []  # also former ones, whose connections programs still use
+        self._client: Any = None  # the library's `ApiClient`, with the credentials
+        self._session: Any = None  # sends the requests, over the connections of the client
+        self._clients: list[Any] = []  # both, and former ones, whose connections programs still use
         self._renewing = asyncio.Lock()
 
     @classmethod
@@ -300,58 +297,67 @@ class Cluster:
     async def _renew(self, stale: Any) -> None:
         """Read the configuration and make clients with it, unless that was done since the client `stale` was in use."""
         async with self._renewing:
-            if self._api is not stale:
+            if self._client is not stale:
                 return
             library = require()
             with temporary_directory("swerex-c-") as directory:
                 try:
                     configuration, self.namespace = await self.access.load(directory)
-                    requests, sockets = (library.client.ApiClient(configuration) for _ in range(2))
+                    client = library.client.ApiClient(configuration)
                 except Exception as error:  # a malformed file can make the library raise any exception
                     origin = "The pod's service account" if self.access.in_cluster else "The kubeconfig "
                     message = f"{origin}{self.access.kubeconfig or ''} cannot be used: {_one_line(error)}"
                     raise ClusterError(message, cause="credentials") from error
                 finally:
                     _forget_files(directory)
-            sockets.request = functools.partial(_open_socket, sockets)
-            requests.user_agent = sockets.user_agent = f"swerex-c/{__version__}"
-            self._clients += [requests, sockets]
-            self._api, self._exec_api = library.client.CoreV1Api(requests), library.client.CoreV1Api(sockets)
+            headers = {"User-Agent": f"swerex-c/{__version__}"}
+            if token := configuration.api_key.get("BearerToken"):  # is read again when the server refuses it
+                headers["Authorization"] = str(token).strip()  # its file may end with a newline
+            self._client = client
+            self._session = aiohttp.ClientSession(
+                connector=client.rest_client.pool_manager.connector,
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(),
+                trust_env=True,
+                read_bufsize=2 << 20,  # for a watch, which has a pod in each line
+                raise_for_status=_raise,
+            )
+            self._clients += [client, self._session]
 
     # Sending
 
     async def _send(
         self,
-        method: str,
-        *args: Any,
+        path: str,
+        query: Mapping[str, Any] | None = None,
+        *,
+        method: str = "GET",
+        body: Any = None,
         patience: float = _PATIENCE,
         busy: float = _TIMEOUT,
-        websocket: bool = False,
-        **parameters: Any,
     ) -> Any:
-        """Call a method of the library's `CoreV1Api`, which is repeated while it fails in a way that may pass.
+        """Send a request, which is repeated while it fails in a way that may pass.
 
         Any of our requests may be carried out twice: we choose the name of a pod to create, there may be nothing to
         delete, and a program to start is an idle bash, which ends with its connection.
 
         Args:
+            query: parameters; those that are None are left out.
+            method: of HTTP, or `_WATCH` or `_EXEC`.
             patience: seconds for which the request is repeated after failures.
             busy: the same for a server that has too much to do.
-            websocket: open a WebSocket, and return it.
 
         Returns:
-            the body of the response; for a watch the response, before its body is read.
+            the body of the response; for a watch the response, before its body is read; for a program its WebSocket.
         """
         began, pause = time.monotonic(), 0.1
         renewed = may_have_run = False
         while True:
             await self._renew(None)
-            used = self._api
+            used = self._client
             try:
                 async with asyncio.timeout(_TIMEOUT):
-                    if websocket:
-                        return await getattr(self._exec_api, method)(*args, _preload_content=False, **parameters)
-                    return await self._ask(method, args, parameters)
+                    return await self._ask(method, path, query or {}, body)
             except ClusterError as raised:
                 error = raised
             except (aiohttp.ClientError, OSError) as raised:
@@ -368,34 +374,34 @@ class Cluster:
                 raise error
             await asyncio.sleep(pause)
 
-    async def _ask(self, method: str, args: Any, parameters: Mapping[str, Any]) -> Any:
-        response = await getattr(self._api, method)(*args, _preload_content=False, **parameters)
-        if response.status < 400 and "watch" in parameters:
-            return response
-        body = await response.read()
-        if response.status >= 400:
-            raise _api_error(response.status, body, response.headers.get("Retry-After", ""))
-        return body
+    async def _ask(self, method: str, path: str, query: Mapping[str, Any], body: Any) -> Any:
+        session, configuration = self._session, self._client.configuration
+        options = {
+            "proxy": configuration.proxy,
+            "proxy_headers": configuration.proxy_headers,
+            "server_hostname": configuration.tls_server_name,
+        }
+        parameters = urlencode({name: value for name, value in query.items() if value is not None}, doseq=True)
+        url = yarl.URL(f"{configuration.host}/api/v1/{path}?{parameters}", encoded=True)
+        if method == _EXEC:
+            return await session.ws_connect(url, protocols=(_EXEC_PROTOCOL,), autoping=False, **options)
+        response = await session.request("GET" if method == _WATCH else method, url, json=body, **options)
+        return response if method == _WATCH else await response.read()
 
     def _converted(self, error: Exception) -> ClusterError:
         """Return the error for an exception of the libraries, which is its cause."""
-        if isinstance(error, aiohttp.WSServerHandshakeError):
-            converted = _api_error(error.status)
-        else:
-            late = isinstance(error, TimeoutError) and not str(error)
-            problem = (
-                f"did not answer within {_TIMEOUT:g} seconds" if late else f"cannot be reached: {_one_line(error)}"
-            )
-            converted = ClusterError(f"{self._api.api_client.configuration.host} {problem}")
-            converted.may_have_run = not isinstance(error, aiohttp.ClientConnectorError)
-            converted.may_pass = not isinstance(error, _PERMANENT)
+        late = isinstance(error, TimeoutError) and not str(error)
+        problem = f"did not answer within {_TIMEOUT:g} seconds" if late else f"cannot be reached: {_one_line(error)}"
+        converted = ClusterError(f"{self._client.configuration.host} {problem}")
+        converted.may_have_run = not isinstance(error, aiohttp.ClientConnectorError)
+        converted.may_pass = not isinstance(error, _PERMANENT)
         converted.__cause__ = error
         return converted
 
     # Requests
 
-    async def _json(self, method: str, *args: Any, **parameters: Any) -> dict[str, Any]:
-        body = await self._send(method, *args, **parameters)
+    async def _json(self, path: str, query: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        body = await self._send(path, query)
         try:
             found = json.loads(body)
         except ValueError:
@@ -406,7 +412,7 @@ class Cluster:
 
     async def get(self, namespace: str, name: str) -> dict[str, Any]:
         """Return a pod."""
-        return await self._json("read_namespaced_pod", name, namespace)
+        return await self._json(_pods(namespace, name))
 
     async def create(self, namespace: str, pod: Mapping[str, Any], *, busy: float) -> None:
         """Create a pod. It is no error if there is already one of its name, which is ours.
@@ -415,7 +421,7 @@ class Cluster:
             busy: seconds to ask a server again that has too much to do.
         """
         try:
-            await self._send("create_namespaced_pod", namespace, dict(pod), patience=_MORE_PATIENCE, busy=busy)
+            await self._send(_pods(namespace), method="POST", body=pod, patience=_MORE_PATIENCE, busy=busy)
         except ClusterError as error:
             if error.reason != "AlreadyExists":
                 raise
@@ -428,7 +434,7 @@ class Cluster:
         """
         options = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": grace}
         try:
-            await self._send("delete_namespaced_pod", name, namespace, body=options, patience=_MORE_PATIENCE)
+            await self._send(_pods(namespace, name), method="DELETE", body=options, patience=_MORE_PATIENCE)
         except ClusterError as error:
             if error.code != 404:
                 raise
@@ -437,23 +443,22 @@ class Cluster:
 
     async def find(self, namespace: str | None, selector: str) -> list[dict[str, Any]]:
         """Return the pods that match a label selector, of one namespace or, with None, of all."""
-        method = "list_pod_for_all_namespaces" if namespace is None else "list_namespaced_pod"
-        where = () if namespace is None else (namespace,)
-        return list((await self._json(method, *where, label_selector=selector))["items"])
+        path = "pods" if namespace is None else _pods(namespace)
+        return list((await self._json(path, {"labelSelector": selector}))["items"])
 
     async def log(self, namespace: str, name: str, container: str, *, tail: int | None) -> str:
         """Return the output of a container; of its lines only the last `tail`."""
-        more: dict[str, Any] = {} if tail is None else {"tail_lines": tail}
-        output: bytes = await self._send("read_namespaced_pod_log", name, namespace, container=container, **more)
+        output: bytes = await self._send(_pods(namespace, name, "log"), {"container": container, "tailLines": tail})
         return output.decode(errors="replace")
 
     async def events(self, namespace: str, pod: str, uid: str) -> list[dict[str, Any]]:
         """Return the events of a pod."""
         selector = f"involvedObject.kind=Pod,involvedObject.name={pod}" + (f",involvedObject.uid={uid}" if uid else "")
-        return list((await self._json("list_namespaced_event", namespace, field_selector=selector))["items"])
+        path = f"namespaces/{quote(namespace)}/events"
+        return list((await self._json(path, {"fieldSelector": selector}))["items"])
 
     async def node(self, name: str) -> dict[str, Any]:
-        return await self._json("read_node", name)
+        return await self._json(f"nodes/{quote(name)}")
 
     async def watch(
         self, namespace: str, name: str, version: str, seconds: float
@@ -469,14 +474,9 @@ class Cluster:
             aiohttp.ClientError, OSError: if the connection breaks.
             LookupError, TypeError, ValueError: if an event does not have the form of one.
         """
-        response = await self._send(
-            "list_namespaced_pod",
-            namespace,
-            field_selector=f"metadata.name={name}",
-            resource_version=version,
-            watch=True,
-            timeout_seconds=math.ceil(seconds),
-        )
+        query = {"fieldSelector": f"metadata.name={name}", "resourceVersion": version, "watch": "true"}
+        query["timeoutSeconds"] = str(math.ceil(seconds))
+        response = await self._send(_pods(namespace), query, method=_WATCH)
         try:
             async for line in response.content:
                 event = json.loads(line)
@@ -490,13 +490,16 @@ class Cluster:
     ) -> aiohttp.ClientWebSocketResponse:
         """Start a program in a container, and return the WebSocket to it."""
         streams = {"stdin": True, "stdout": True, "stderr": not tty, "tty": tty}
-        parameters: dict[str, Any] = {name: str(value).lower() for name, value in streams.items()}
-        parameters["container"] = container
+        query = {name: str(value).lower() for name, value in streams.items()}
         opened: aiohttp.ClientWebSocketResponse
         try:
-            opened = await self._send(_EXEC, pod, namespace, websocket=True, command=command, **parameters)
+            opened = await self._send(
+                _pods(namespace, pod, "exec"), {**query, "container": container, "command": command}, method=_EXEC
+            )
         except ClusterError as error:
-            raise await self._refusal(pod, namespace, container, error) from error.__cause__
+            if error.code in (400, 403) and not error.reason:  # not a refusal of Kubernetes, but of the protocol
+                raise ClusterError(f"{error}. {_TOO_OLD}", code=error.code) from error
+            raise
         if opened.protocol != _EXEC_PROTOCOL:
             await opened.close()
             raise ClusterError(_TOO_OLD, code=400)
@@ -505,39 +508,10 @@ class Cluster:
                 connection.setsockopt(*option)
         return opened
 
-    async def _refusal(self, pod: str, namespace: str, container: str | None, error: ClusterError) -> ClusterError:
-        """Return the error for a refused WebSocket, with the server's message.
 
-        The client of aiohttp does not read the message, so it comes from a repeated request without a WebSocket. Such a
-        request starts no program even if the server no longer refuses it.
-        """
-        if not error.code:
-            return error
-        try:
-            await self._send(_EXEC, pod, namespace, command="true", container=container)
-        except ClusterError as refused:
-            if refused.code and "pgrade" not in str(refused):
-                return refused
-        return ClusterError(f"{error}. {_TOO_OLD}", code=error.code) if error.code in (400, 403) else error
-
-
-async def _open_socket(client: Any, method: str, url: str, **request: Any) -> Any:
-    """Open a WebSocket for a request. Replaces the function by which the library sends a request that it has made.
-
-    Args:
-        client: `ApiClient` of the library.
-    """
-    configuration = client.configuration
-    query = urlencode(request.get("query_params") or (), doseq=True)
-    return await client.rest_client.pool_manager.ws_connect(
-        yarl.URL(f"{url.replace('http', 'ws', 1)}?{query}", encoded=True),
-        headers={name: value for name, value in (request.get("headers") or {}).items() if name != "Content-Type"},
-        protocols=(_EXEC_PROTOCOL,),
-        server_hostname=configuration.tls_server_name,
-        proxy=configuration.proxy,
-        proxy_headers=configuration.proxy_headers,
-        autoping=False,
-    )
+def _pods(namespace: str, *parts: str) -> str:
+    """Return the path of the pods of a namespace, or of a part of a pod."""
+    return "/".join(("namespaces", quote(namespace), "pods", *map(quote, parts)))
 
 
 def _forget() -> None:
