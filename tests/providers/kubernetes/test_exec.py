@@ -324,7 +324,7 @@ def connections_to(port: int) -> int:
 
 def test_connections_are_closed_with_their_last_user(server: ApiServer, pod: str, opened: Open) -> None:
     first, second = opened(pod, server.kubeconfig), opened(pod, server.kubeconfig)
-    assert connections_to(server.port)
+    assert connections_to(server.port) == 1
     run_blocking(first.close())
     assert run_blocking(second.why_lost(), DEADLINE) is None
     for _ in range(2):
