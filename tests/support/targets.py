@@ -9,7 +9,7 @@ import asyncio
 import importlib.util
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -486,9 +486,8 @@ def _fargate(get: Get) -> Iterator[Target]:
 
     directory = _directory(get)
     with ExitStack() as stack:
-        moto = stack.enter_context(closing(aws_fixtures.Moto()))
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        world = stack.enter_context(aws_fixtures.world(moto, directory, patch))
+        world = stack.enter_context(aws_fixtures.world(directory, patch))
         patch.setattr(fargate, "_POLL_SECONDS", 0.02)  # tasks change their state when they are looked at
         yield from _started(
             "fargate",

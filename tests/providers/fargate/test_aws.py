@@ -24,9 +24,9 @@ from swerex_c.utils.aws import (
     get_task_definition,
     run_fargate_task,
 )
-from tests.support.aws_fixtures import REGION, World, aws, json_error, moto
+from tests.support.aws_fixtures import REGION, World, aws, json_error
 
-__all__ = ["aws", "moto"]
+__all__ = ["aws"]
 
 TAG = {"origin": "swe-rex-deployment-auto"}
 

@@ -17,9 +17,9 @@ from swerex_c.utils.aws import (
     get_task_definition,
     run_fargate_task,
 )
-from tests.support.aws_fixtures import World, aws, json_error, moto, xml_error
+from tests.support.aws_fixtures import World, aws, json_error, xml_error
 
-__all__ = ["aws", "moto"]
+__all__ = ["aws"]
 
 TAGS = [{"Key": "origin", "Value": "swe-rex-deployment-auto"}]
 

@@ -19,11 +19,11 @@ from swerex_c.deployment.fargate import FargateDeployment
 from swerex_c.deployment.hooks.status import SetStatusDeploymentHook
 from swerex_c.exceptions import SandboxLostError
 from swerex_c.utils.free_port import find_free_port
-from tests.support.aws_fixtures import REGION, World, aws, boto3, moto
+from tests.support.aws_fixtures import REGION, World, aws, boto3
 from tests.support.targets import Session
 from tests.support.wait import DEADLINE, until_dead
 
-__all__ = ["aws", "moto"]
+__all__ = ["aws"]
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +105,7 @@ async def test_the_loop_is_free_while_aws_is_waited_for(aws: World) -> None:
     await place.start()
     with contextlib.suppress(SandboxLostError):
         (task,) = aws.processes()
-        await asyncio.to_thread(aws._kill, task)
+        await asyncio.to_thread(aws.end, task.arn)
         await until_dead(place)
     await place.stop()
     aws.instead = {}
@@ -232,7 +232,7 @@ async def test_a_task_that_ecs_has_forgotten_is_told(aws: World) -> None:
     await place.start()
     (task,) = aws.processes()
     assert task.process is not None
-    await asyncio.to_thread(aws._kill, task)
+    await asyncio.to_thread(aws.end, task.arn)
     missing = b'{"tasks": [], "failures": [{"reason": "MISSING"}]}'
     aws.instead["ecs.DescribeTasks"] = lambda _: (200, "application/x-amz-json-1.1", missing)
     with pytest.raises(SandboxLostError, match="no longer known to ECS"):
@@ -246,7 +246,7 @@ async def test_an_aws_that_does_not_answer_says_nothing_about_a_server_that_does
     aws.instead["ecs.DescribeTasks"] = lambda _: (500, "text/plain", b"")
     assert await place.is_alive(timeout=5)
     (task,) = aws.processes()
-    await asyncio.to_thread(aws._kill, task)
+    await asyncio.to_thread(aws.end, task.arn)
     await until_dead(place, 1)
     assert not await place.is_alive(timeout=1)
     await place.stop()

@@ -15,10 +15,10 @@ from swerex_c.deployment.fargate import FargateDeployment
 from swerex_c.exceptions import DeploymentStartupError, RuntimeClosedError, StartupTimeoutError
 from swerex_c.providers.fargate import task
 from swerex_c.utils.free_port import find_free_port
-from tests.support.aws_fixtures import Answer, World, aws, failed_task, json_error, moto, xml_error
+from tests.support.aws_fixtures import Answer, World, aws, failed_task, json_error, xml_error
 from tests.support.wait import settle, until_async
 
-__all__ = ["aws", "moto"]
+__all__ = ["aws"]
 
 _JSON = "application/x-amz-json-1.1"
 
