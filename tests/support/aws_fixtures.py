@@ -28,6 +28,11 @@ from typing import Any
 
 import pytest
 
+from swerex_c.deployment.fargate import FargateDeployment
+from swerex_c.providers.fargate import deployment as fargate
+from swerex_c.providers.fargate import task as tasks
+from swerex_c.utils import aws_teardown
+from swerex_c.utils.free_port import find_free_port
 from tests.support.fake_cloud import kill_all
 from tests.support.wait import DEADLINE
 
@@ -40,7 +45,7 @@ werkzeug = pytest.importorskip("werkzeug")
 serving = pytest.importorskip("werkzeug.serving")
 werkzeug_test = pytest.importorskip("werkzeug.test")
 
-__all__ = ["REGION", "Answer", "World", "aws", "failed_task", "json_error", "world", "xml_error"]
+__all__ = ["REGION", "Answer", "World", "aws", "deployment", "failed_task", "json_error", "world", "xml_error"]
 
 REGION = "eu-central-1"
 """Where everything is: not where the original thinks that it is."""
@@ -370,6 +375,11 @@ def world(directory: Path, patch: pytest.MonkeyPatch) -> Iterator[World]:
     for name, value in variables.items():
         patch.setenv(name, value)
     patch.setattr(boto3, "DEFAULT_SESSION", None)  # which may have been made with others
+    # Tasks change their state when they are looked at, and not with the time; and few tries are many.
+    patch.setattr(fargate, "_POLL_SECONDS", 0.02)
+    patch.setattr(fargate, "_AGREE_SECONDS", 8.0)
+    patch.setattr(tasks, "_FIND_SECONDS", 0.5)
+    patch.setattr(aws_teardown, "_END_SECONDS", 6.0)
     commands = directory / "bin"
     commands.mkdir()
     server = commands / "swerex-remote"
@@ -380,3 +390,7 @@ def world(directory: Path, patch: pytest.MonkeyPatch) -> Iterator[World]:
     found.path = f"{commands}:/usr/local/bin:/usr/bin:/bin"
     yield found
     found.close()
+
+
+def deployment(kind: type[FargateDeployment] = FargateDeployment, **fields: Any) -> FargateDeployment:
+    return kind(**{"image": "registry.example.org/image:1", "port": find_free_port(), **fields})

@@ -3,7 +3,7 @@
     REST        pods: create, get, list, watch, delete, log; events and nodes: read. Versions, 410, Status errors
     discovery   of the core group, as far as `kubectl get pod` and `kubectl exec` ask
     admission   `refuse(...)`; every pod is also read as the library's model has it, so that no field is made up
-    kubelet     what a pod's image says in `kubelets`, or it just runs; a pod's programs are processes of this machine
+    kubelet     what a test says, or a pod just runs; its programs are processes of this machine
     exec        the real protocol, `v5.channel.k8s.io` or `v4.channel.k8s.io`, by `exec_program`
 
 `with ApiServer() as server: server.kubeconfig` reaches it.
@@ -25,13 +25,15 @@ import socket
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from aiohttp import web
 
+from swerex_c.deployment.kubernetes import KubernetesDeployment
 from tests.support import needs
 from tests.support.exec_program import ExecProgram
 from tests.support.fake_cloud import LoopThread, Program, certificate
@@ -78,16 +80,14 @@ class ApiServer:
         self.port = 0
         self.context, self.authority = certificate(self.directory) if tls else (None, None)
         self.pods: dict[tuple[str, str], Pod] = {}
-        self.namespaces = {"default", "other"}
         self.nodes: dict[str, Pod] = {"node-1": {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}}
         self.events: list[Pod] = []
         self.logs: dict[str, str] = {}
-        self.kubelets: dict[str, Kubelet] = {}
+        self.kubelet: Kubelet = ApiServer.run
         self.protocols: tuple[str, ...] = (PROTOCOL, "v4.channel.k8s.io")
         self.tokens: set[str] | None = None
         self.refusals: list[Callable[[web.Request, Pod | None], web.StreamResponse | None]] = []
         self.asked: list[str] = []
-        self.deleted: list[str] = []
         self.passes = asyncio.Event()  # without it no request is carried out
         self.passes.set()
         self.creating = 0  # requests for pods that are not answered
@@ -196,16 +196,6 @@ class ApiServer:
         await self.schedule(pod)
         (self.directory / pod["metadata"]["name"]).mkdir(exist_ok=True)
         await self.container(pod, {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, "Running")
-        if seconds := pod["spec"].get("activeDeadlineSeconds"):
-            await asyncio.sleep(seconds)
-            self._kill(pod["metadata"]["name"])
-            await self.update(
-                pod, phase="Failed", reason="DeadlineExceeded", message="Pod was active longer than specified deadline"
-            )
-
-    async def _kubelet(self, pod: Pod) -> None:
-        script = self.kubelets.get(pod["spec"]["containers"][0]["image"])
-        await (script(self, pod) if script else self.run(pod))
 
     # Storage
 
@@ -226,7 +216,6 @@ class ApiServer:
 
     async def _remove(self, namespace: str, name: str) -> None:
         pod = self.pods.pop((namespace, name))
-        self.deleted.append(name)
         await self._publish("DELETED", pod)
         self._kill(name)
 
@@ -278,8 +267,6 @@ class ApiServer:
 
     async def _create(self, request: web.Request) -> web.Response:
         namespace = request.match_info["namespace"]
-        if namespace not in self.namespaces:
-            return status(404, "NotFound", f'namespaces "{namespace}" not found')
         pod = json.loads(await request.read())
         if wrong := await self.wrong(pod):
             return status(422, "Invalid", f'Pod "{pod["metadata"].get("name")}" is invalid: {wrong}')
@@ -290,8 +277,7 @@ class ApiServer:
         pod["status"] = {"phase": "Pending"}
         self.pods[namespace, name] = pod
         await self._publish("ADDED", pod)
-        task = asyncio.ensure_future(self._kubelet(pod))
-        self._tasks.add(task)
+        self._tasks.add(asyncio.ensure_future(self.kubelet(self, pod)))
         if self.after_create is not None:
             await self.after_create()
         return web.json_response(pod, status=201)
@@ -369,7 +355,7 @@ class ApiServer:
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         selected = self._selected(request)
-        at = int(request.query.get("resourceVersion", self.version))
+        at = int(request.query["resourceVersion"])
         loop = asyncio.get_running_loop()
         until = loop.time() + float(request.query.get("timeoutSeconds", 3600))
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
@@ -381,9 +367,6 @@ class ApiServer:
         self.watching += 1
         self.told = at  # for who asks from there has seen it
         try:
-            if "resourceVersion" not in request.query and not self.silent_watch:
-                for pod in [it for it in self.pods.values() if selected(it)]:
-                    await tell("ADDED", pod)
             while True:
                 if at < self.oldest:
                     expired = {"kind": "Status", "code": 410, "reason": "Expired"}
@@ -423,8 +406,8 @@ class ApiServer:
         return web.json_response({"kind": "EventList", "metadata": {}, "items": self.events})
 
     async def _node(self, request: web.Request) -> web.Response:
-        node = self.nodes.get(request.match_info["node"])
         name = request.match_info["node"]
+        node = self.nodes.get(name)
         return web.json_response(node) if node else status(404, "NotFound", f'nodes "{name}" not found')
 
     async def _exec(self, request: web.Request) -> web.StreamResponse:
@@ -514,3 +497,15 @@ class ApiServer:
         for pid in needs.mentioning(str(self.directory)):
             needs.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        yield server
+
+
+def deployment(server: ApiServer, **more: Any) -> KubernetesDeployment:
+    return KubernetesDeployment(
+        **{"image": "tests", "kubeconfig": server.kubeconfig, "startup_timeout": DEADLINE, **more}
+    )

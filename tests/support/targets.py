@@ -425,14 +425,12 @@ def _need(module: str, extra: str) -> None:
 @_engine("kubernetes", lost=True)
 def _kubernetes(get: Get) -> Iterator[Target]:
     _need("kubernetes_asyncio", "kubernetes")
-    from swerex_c import KubernetesDeployment
-    from tests.support.kubernetes_server import ApiServer
+    from tests.support.kubernetes_server import ApiServer, deployment
 
     with ApiServer() as server:
-        fields = {"image": "tests", "kubeconfig": server.kubeconfig, "startup_timeout": DEADLINE}
         yield from _started(
             "kubernetes",
-            lambda: KubernetesDeployment(**fields),
+            lambda: deployment(server),
             _directory(get),
             fake=True,
             left=lambda: [name for _, name in server.pods],
@@ -479,19 +477,15 @@ def _daytona(get: Get) -> Iterator[Target]:
 @_engine("fargate", lost=True)
 def _fargate(get: Get) -> Iterator[Target]:
     _need("moto", "fargate, and moto")
-    from swerex_c import FargateDeployment
-    from swerex_c.deployment import fargate
-    from swerex_c.utils.free_port import find_free_port
     from tests.support import aws_fixtures
 
     directory = _directory(get)
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         world = stack.enter_context(aws_fixtures.world(directory, patch))
-        patch.setattr(fargate, "_POLL_SECONDS", 0.02)  # tasks change their state when they are looked at
         yield from _started(
             "fargate",
-            lambda: FargateDeployment(image="registry.example.org/image:1", port=find_free_port()),
+            aws_fixtures.deployment,
             directory,
             fake=True,
             left=lambda: [task.arn for task in world.processes()],

@@ -24,11 +24,6 @@ __all__ = ["aws"]
 TAGS = [{"Key": "origin", "Value": "swe-rex-deployment-auto"}]
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aws_teardown, "_END_SECONDS", 6.0)
-
-
 def fill(aws: World) -> None:
     """What two deployments leave that are never stopped, one of them in a cluster that was there."""
     aws.steps = ["RUNNING"]
@@ -97,20 +92,15 @@ def test_everything_and_nothing_else(aws: World, monkeypatch: pytest.MonkeyPatch
         assert "Cleanup cancelled" in capsys.readouterr().out
 
     asked = answers(monkeypatch, "Y")
+    aws.calls.clear()
     assert aws_teardown.main() == 0
     assert there(aws) == LEFT and len(asked) == 1
+    order = ["ecs.StopTask", "ecs.DeleteCluster", "ecs.DeregisterTaskDefinition", "ec2.DeleteSecurityGroup"]
+    at = [aws.calls.index(each) for each in [*order, "iam.DeleteRole"]]
+    assert at == sorted(at)
 
     assert aws_teardown.main(["--yes"]) == 0, "again"
     assert there(aws) == LEFT and "found to delete" in capsys.readouterr().out
-
-
-def test_the_order(aws: World) -> None:
-    fill(aws)
-    aws.calls.clear()
-    assert aws_teardown.main(["--yes"]) == 0
-    deleting = ["ecs.StopTask", "ecs.DeleteCluster", "ecs.DeregisterTaskDefinition", "ec2.DeleteSecurityGroup"]
-    at = [aws.calls.index(each) for each in [*deleting, "iam.DeleteRole"]]
-    assert at == sorted(at)
 
 
 FAILURES: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
@@ -150,16 +140,10 @@ def test_what_cannot_be_looked_for_keeps_no_other(aws: World, capsys: Any) -> No
 
 def test_a_group_that_is_in_use_for_a_while(aws: World) -> None:
     fill(aws)
-    left = 1
-
-    def busy(_: dict[str, Any]) -> Any:
-        nonlocal left
-        left -= 1
-        return xml_error("DependencyViolation", "resource has a dependent object") if left >= 0 else None
-
-    aws.instead["ec2.DeleteSecurityGroup"] = busy
+    answers = [xml_error("DependencyViolation", "resource has a dependent object")]
+    aws.instead["ec2.DeleteSecurityGroup"] = lambda _: answers.pop() if answers else None
     assert aws_teardown.delete_security_groups(ask=False) == 0
-    assert there(aws)["groups"] == []
+    assert there(aws)["groups"] == [] and not answers
 
 
 def test_what_another_deletes_meanwhile(aws: World) -> None:

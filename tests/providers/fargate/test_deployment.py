@@ -8,32 +8,20 @@ import logging
 import re
 import shlex
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from swerex_c.deployment import fargate
-from swerex_c.deployment.config import FargateDeploymentConfig, get_deployment
 from swerex_c.deployment.fargate import FargateDeployment
 from swerex_c.deployment.hooks.status import SetStatusDeploymentHook
 from swerex_c.exceptions import SandboxLostError
-from swerex_c.utils.free_port import find_free_port
-from tests.support.aws_fixtures import REGION, World, aws, boto3
+from tests.support.aws_fixtures import REGION, World, aws, boto3, deployment
 from tests.support.targets import Session
 from tests.support.wait import DEADLINE, until_dead
 
 __all__ = ["aws"]
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks of the tests change their state when they are looked at, and not with the time."""
-    monkeypatch.setattr(fargate, "_POLL_SECONDS", 0.02)
-
-
-def deployment(**fields: Any) -> FargateDeployment:
-    return FargateDeployment(image="registry.example.org/image:1", port=find_free_port(), **fields)
 
 
 async def says(place: FargateDeployment, command: str) -> str:
@@ -43,48 +31,40 @@ async def says(place: FargateDeployment, command: str) -> str:
     return (await session.run(command)).output
 
 
-async def test_its_task(aws: World) -> None:
+async def test_its_task(aws: World, caplog: pytest.LogCaptureFixture) -> None:
+    """What is told of it, and where its key is and is not."""
+    steps: list[str] = []
     place = deployment()
+    place.logger = logging.getLogger("tests.fargate")
+    place.add_hook(SetStatusDeploymentHook("a", lambda _, step: steps.append(step)))
     aws.address_after = 2
-    await place.start()
-    assert await place.is_alive(timeout=10)
+    with caplog.at_level("INFO", "tests.fargate"):
+        await place.start()
+    assert steps == ["Preparing AWS", "Starting task", "Starting runtime"]
     assert place.container_name == "registryexampleorgimage1"
     (arn,) = aws.wants()
     assert place._task_arn == arn and place._cluster_arn in aws.client("ecs").list_clusters()["clusterArns"]
     assert place.runtime._speaks_frames, "the frames passed"
     assert place.runtime._config.timeout == 60
+    url = re.search(r"Monitor logs at: (\S+)", caplog.text)
+    assert url and url[1] == (
+        f"https://{REGION}.console.aws.amazon.com/cloudwatch/home?region={REGION}#logsV2:log-groups/log-group/"
+        f"%2Fecs%2Fswe-rex-deployment/log-events/ecs%2Fregistryexampleorgimage1%2F{arn.split('/')[-1]}"
+    )
+
+    key = place.runtime._config.auth_token
+    (task,) = aws.tasks.values()
+    assert task.environment == {"SWEREX_AUTH_TOKEN": key}
+    assert key not in str(task.command) + caplog.text
+    assert key not in await says(place, "env; ps -ef; cat /proc/$PPID/environ /proc/$PPID/cmdline | tr '\\0' '\\n'")
 
     await place.stop()
     assert aws.wants() == [] and aws.processes() == []
-    (task,) = aws.client("ecs").describe_tasks(cluster="swe-rex-cluster", tasks=[arn])["tasks"]
-    assert (task["lastStatus"], task["stoppedReason"]) == ("STOPPED", "Stopped by its deployment")
+    (told,) = aws.client("ecs").describe_tasks(cluster="swe-rex-cluster", tasks=[arn])["tasks"]
+    assert (told["lastStatus"], told["stoppedReason"]) == ("STOPPED", "Stopped by its deployment")
     assert place.container_name is None and place._task_arn is None
     await place.stop()
     assert aws.calls.count("ecs.StopTask") == 1
-
-
-async def test_the_key_is_where_it_has_to_be(aws: World) -> None:
-    place = deployment()
-    await place.start()
-    (task,) = aws.tasks.values()
-    key = place.runtime._config.auth_token
-    assert key not in str(task.command)
-    assert task.environment == {"SWEREX_AUTH_TOKEN": key}
-    assert key not in await says(place, "env; ps -ef")
-    assert key not in await says(place, "cat /proc/$PPID/environ /proc/$PPID/cmdline | tr '\\0' '\\n'")
-    await place.stop()
-
-
-async def test_two_starts_at_once_in_an_empty_account(aws: World) -> None:
-    port, other = find_free_port(), find_free_port()
-    places = [FargateDeployment(image="image", port=port), FargateDeployment(image="image", port=other)]
-    places[1]._config.execution_role_prefix = places[0]._config.execution_role_prefix
-    await asyncio.gather(*(place.start() for place in places))
-    assert [await says(place, "echo hi") for place in places] == ["hi\n", "hi\n"]
-    assert len(aws.wants()) == 2
-    assert len(aws.client("iam").list_roles()["Roles"]) == 1
-    await asyncio.gather(*(place.stop() for place in places))
-    assert aws.wants() == []
 
 
 async def test_the_loop_is_free_while_aws_is_waited_for(aws: World) -> None:
@@ -121,6 +101,7 @@ async def test_arguments_of_the_task(aws: World) -> None:
             "taskRoleArn": "arn:aws:iam::123456789012:role/x",
         },
         allowed_cidr="127.0.0.1/8",
+        log_group=None,
     )
     await place.start()
     ecs, ec2 = aws.client("ecs"), aws.client("ec2")
@@ -134,6 +115,8 @@ async def test_arguments_of_the_task(aws: World) -> None:
     assert await says(place, "echo hi") == "hi\n"
     (group,) = ec2.describe_security_groups(GroupIds=[str(place._security_group_id)])["SecurityGroups"]
     assert [each["CidrIp"] for each in group["IpPermissions"][0]["IpRanges"]] == ["127.0.0.0/8"]
+    definition = ecs.describe_task_definition(taskDefinition=task["taskDefinitionArn"])["taskDefinition"]
+    assert "logConfiguration" not in definition["containerDefinitions"][0]
     await place.stop()
 
 
@@ -152,7 +135,7 @@ class Own(FargateDeployment):
 
 
 async def test_a_subclass_has_its_own_network_key_and_command(aws: World) -> None:
-    place = Own(image="image", port=find_free_port())
+    place = deployment(Own)
     place.own_subnet = aws.client("ec2").describe_subnets()["Subnets"][-1]["SubnetId"]
     await place.start()
     (task,) = aws.client("ecs").describe_tasks(cluster="swe-rex-cluster", tasks=[str(place._task_arn)])["tasks"]
@@ -188,55 +171,31 @@ async def test_an_image_without_the_server_gets_it_from_the_network(aws: World) 
     await place.stop()
 
 
-async def test_hooks_and_the_log(aws: World, caplog: pytest.LogCaptureFixture) -> None:
-    steps: list[str] = []
-    place = deployment()
-    place.logger = logging.getLogger("tests.fargate")
-    place.add_hook(SetStatusDeploymentHook("a", lambda _, step: steps.append(step)))
-    with caplog.at_level("INFO", "tests.fargate"):
-        await place.start()
-    arn, key = str(place._task_arn), place.runtime._config.auth_token
-    assert steps == ["Preparing AWS", "Starting task", "Starting runtime"]
-    assert f"Container task submitted: {arn}" in caplog.text and "Container public IP: 127.0.0.1" in caplog.text
-    url = re.search(r"Monitor logs at: (\S+)", caplog.text)
-    assert url and url[1] == (
-        f"https://{REGION}.console.aws.amazon.com/cloudwatch/home?region={REGION}#logsV2:log-groups/log-group/"
-        f"%2Fecs%2Fswe-rex-deployment/log-events/ecs%2Fregistryexampleorgimage1%2F{arn.split('/')[-1]}"
-    )
-    assert key not in caplog.text
-    await place.stop()
+def stopped_by_somebody(aws: World, arn: str) -> None:
+    boto3.client("ecs").stop_task(cluster="swe-rex-cluster", task=arn, reason="the bill")
 
 
-async def test_the_task_ends_by_itself(aws: World) -> None:
-    place = deployment(container_timeout=3)
-    await place.start()
-    with pytest.raises(SandboxLostError, match="process terminated. .*container_timeout of 3 seconds"):
-        await until_dead(place)
-    assert aws.processes() == []
-    await place.stop()
-    assert aws.wants() == []
-
-
-async def test_a_task_that_was_stopped_is_told(aws: World) -> None:
-    place = deployment()
-    await place.start()
-    ecs = boto3.client("ecs")  # somebody else's
-    ecs.stop_task(cluster="swe-rex-cluster", task=str(place._task_arn), reason="the bill")
-    with pytest.raises(SandboxLostError, match=r"STOPPED: the bill; .*exit code is 143"):
-        await until_dead(place)
-    await place.stop()
-
-
-async def test_a_task_that_ecs_has_forgotten_is_told(aws: World) -> None:
-    place = deployment()
-    await place.start()
-    (task,) = aws.processes()
-    assert task.process is not None
-    await asyncio.to_thread(aws.end, task.arn)
+def forgotten(aws: World, arn: str) -> None:
+    aws.end(arn)
     missing = b'{"tasks": [], "failures": [{"reason": "MISSING"}]}'
     aws.instead["ecs.DescribeTasks"] = lambda _: (200, "application/x-amz-json-1.1", missing)
-    with pytest.raises(SandboxLostError, match="no longer known to ECS"):
+
+
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [
+        (lambda *_: None, "process terminated. .*container_timeout of 6 seconds"),
+        (stopped_by_somebody, r"STOPPED: the bill; .*exit code is 143"),
+        (forgotten, "no longer known to ECS"),
+    ],
+)
+async def test_why_a_task_has_ended(aws: World, end: Callable[[World, str], object], says: str) -> None:
+    place = deployment(container_timeout=6 if "timeout" in says else 900)
+    await place.start()
+    await asyncio.to_thread(end, aws, str(place._task_arn))
+    with pytest.raises(SandboxLostError, match=says):
         await until_dead(place)
+    assert aws.processes() == []
     await place.stop()
 
 
@@ -249,19 +208,6 @@ async def test_an_aws_that_does_not_answer_says_nothing_about_a_server_that_does
     await asyncio.to_thread(aws.end, task.arn)
     await until_dead(place, 1)
     assert not await place.is_alive(timeout=1)
-    await place.stop()
-
-
-async def test_made_from_a_configuration(aws: World) -> None:
-    config = FargateDeploymentConfig(image="image", port=find_free_port(), log_group=None)
-    place = get_deployment(config)
-    assert isinstance(place, FargateDeployment) and place._config == config
-    await place.start()
-    assert await says(place, "echo hi") == "hi\n"
-    definition = aws.client("ecs").describe_task_definition(
-        taskDefinition=str((place._task_definition or {})["taskDefinitionArn"])
-    )
-    assert "logConfiguration" not in definition["taskDefinition"]["containerDefinitions"][0]
     await place.stop()
 
 

@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from swerex_c.deployment import fargate
 from swerex_c.deployment.fargate import FargateDeployment
 from swerex_c.exceptions import DeploymentStartupError, RuntimeClosedError, StartupTimeoutError
-from swerex_c.providers.fargate import task
-from swerex_c.utils.free_port import find_free_port
-from tests.support.aws_fixtures import Answer, World, aws, failed_task, json_error, xml_error
-from tests.support.wait import settle, until_async
+from tests.support.aws_fixtures import Answer, World, aws, deployment, failed_task, json_error, xml_error
+from tests.support.wait import DEADLINE, settle, until, until_async
 
 __all__ = ["aws"]
 
 _JSON = "application/x-amz-json-1.1"
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks of the tests change their state when they are looked at, and not with the time; and few tries are many."""
-    monkeypatch.setattr(fargate, "_POLL_SECONDS", 0.02)
-    monkeypatch.setattr(fargate, "_AGREE_SECONDS", 8.0)
-    monkeypatch.setattr(task, "_FIND_SECONDS", 0.5)
-
-
-def deployment(**fields: Any) -> FargateDeployment:
-    return FargateDeployment(image="image", port=find_free_port(), **fields)
 
 
 def nothing_is_left(aws: World, place: FargateDeployment) -> None:
@@ -190,49 +175,32 @@ class Other(FargateDeployment):
 
 
 async def test_what_the_container_said_is_told(aws: World) -> None:
-    place = Other(image="image", port=find_free_port())
-    place.command = "echo this image has no server; echo and says so >&2; exit 7"
-    says = r"exit code is 7\.\nThe end of its output:\nthis image has no server\nand says so"
-    with pytest.raises(DeploymentStartupError, match=says):
-        await place.start()
-    nothing_is_left(aws, place)
+    place = deployment(Other)
+    place.command = "echo this image has no server; echo and says so >&2; exit 7"  # type: ignore[attr-defined]
+    await fails(aws, place, r"exit code is 7\.\nThe end of its output:\nthis image has no server\nand says so")
 
 
-async def test_a_task_that_ecs_does_not_know_yet_is_waited_for(aws: World) -> None:
-    left = 3
+# What is asked for again
 
-    def missing(_: dict[str, Any]) -> Answer | None:
-        nonlocal left
-        left -= 1
-        return (200, _JSON, b'{"tasks": [], "failures": [{"reason": "MISSING"}]}') if left >= 0 else None
-
-    aws.instead["ecs.DescribeTasks"] = missing
-    place = deployment()
-    await place.start()
-    assert left < 0
-    await place.stop()
+UNASSUMED = "ECS was unable to assume the role 'arn:aws:iam::1:role/x' that was provided for this task."
+UNLINKED = "Unable to assume the service linked role. Please verify that the ECS service linked role exists."
+MISSING = (200, _JSON, b'{"tasks": [], "failures": [{"reason": "MISSING"}]}')
 
 
 @pytest.mark.parametrize(
-    "message",
+    ("operation", "times", "answer"),
     [
-        "ECS was unable to assume the role 'arn:aws:iam::1:role/x' that was provided for this task.",
-        "Unable to assume the service linked role. Please verify that the ECS service linked role exists.",
+        ("ecs.DescribeTasks", 3, MISSING),
+        ("ecs.RunTask", 1, json_error("ClientException", UNASSUMED)),
+        ("ecs.CreateCluster", 1, json_error("ClientException", UNLINKED)),
     ],
 )
-async def test_a_role_that_is_not_known_yet_is_waited_for(aws: World, message: str) -> None:
-    left = 1
-    operation = "ecs.CreateCluster" if "linked" in message else "ecs.RunTask"
-
-    def refuse(_: dict[str, Any]) -> Answer | None:
-        nonlocal left
-        left -= 1
-        return json_error("ClientException", message) if left >= 0 else None
-
-    aws.instead[operation] = refuse
+async def test_what_ecs_does_not_know_yet_is_waited_for(aws: World, operation: str, times: int, answer: Answer) -> None:
+    answers = [answer] * times
+    aws.instead[operation] = lambda _: answers.pop() if answers else None
     place = deployment()
     await place.start()
-    assert aws.calls.count(operation) == 2
+    assert not answers and aws.calls.count(operation) > times
     await place.stop()
 
 
@@ -258,31 +226,28 @@ async def test_what_is_throttled_is_asked_again(aws: World) -> None:
     nothing_is_left(aws, place)
 
 
-async def test_an_answer_that_is_lost_runs_no_second_task(aws: World) -> None:
-    lost = 1
-
-    def lose(answer: Answer) -> Answer | None:
-        nonlocal lost
-        lost -= 1
-        return None if lost >= 0 else answer
-
-    aws.after["ecs.RunTask"] = lose
-    place = deployment()
-    await place.start()
-    assert aws.calls.count("ecs.RunTask") == 2 and len(aws.wants()) == len(aws.tasks) == 1
-    await place.stop()
-
-
 @pytest.mark.parametrize(
-    ("answer", "says"),
-    [(None, "closed before we received a valid response"), ((200, _JSON, b"<html>"), "cannot run a task")],
+    ("answer", "times", "says"),
+    [
+        (None, 1, ""),
+        (None, 3, "closed before we received a valid response"),
+        ((200, _JSON, b"<html>"), 1, "cannot run a task"),
+    ],
 )
-async def test_a_task_whose_answer_is_lost_or_no_answer_is_found_and_stopped(
-    aws: World, answer: Answer | None, says: str
+async def test_an_answer_that_is_lost_or_none_leaves_no_task(
+    aws: World, answer: Answer | None, times: int, says: str
 ) -> None:
-    aws.after["ecs.RunTask"] = lambda _: answer
-    await fails(aws, deployment(), says)
-    assert len(aws.tasks) == 1 and aws.calls.count("ecs.StopTask") == 1
+    """Either the task is the one that a repeated request has run, or it is found and stopped."""
+    answers = [answer] * times
+    aws.after["ecs.RunTask"] = lambda gave: answers.pop() if answers else gave
+    place = deployment()
+    if says:
+        await fails(aws, place, says)
+    else:
+        await place.start()
+        assert len(aws.wants()) == 1
+        await place.stop()
+    assert len(aws.tasks) == 1 and not answers and aws.calls.count("ecs.StopTask") == 1
 
 
 async def test_a_task_that_cannot_be_stopped_is_named(aws: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -290,8 +255,6 @@ async def test_a_task_that_cannot_be_stopped_is_named(aws: World, caplog: pytest
     await place.start()
     arn = place._task_arn
     aws.instead["ecs.StopTask"] = lambda _: json_error("AccessDeniedException", "not authorized")
-    import logging
-
     place.logger = logging.getLogger("tests.fargate")
     await place.stop()
     assert f"aws ecs stop-task --cluster {place._cluster_arn} --task {arn}` ends it sooner" in caplog.text
@@ -312,8 +275,8 @@ async def test_a_task_that_cannot_be_stopped_is_named(aws: World, caplog: pytest
 async def test_what_is_too_slow(aws: World, slow: str, words: str) -> None:
     if slow == "task":
         aws.steps = ["PROVISIONING"] * 100_000
-    place = Other(image="image", port=find_free_port())
-    place.hurries = slow
+    place = deployment(Other)
+    place.hurries = slow  # type: ignore[attr-defined]
     with pytest.raises(StartupTimeoutError, match=words):
         await place.start()
     assert len(aws.tasks) == 1
@@ -338,69 +301,52 @@ STAGES = [
 ]
 
 
-async def given_up(
-    aws: World, place: FargateDeployment, stage: str, how: Callable[[asyncio.Task[None]], Coroutine[Any, Any, None]]
-) -> asyncio.Task[None]:
-    """A start that is given up while AWS answers one request: it has done what was asked, and has not said so."""
+async def cancel(_: FargateDeployment, starting: asyncio.Future[None]) -> None:
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+
+
+async def stop(place: FargateDeployment, starting: asyncio.Future[None]) -> None:
+    await place.stop()
+    with pytest.raises(RuntimeClosedError):
+        await starting
+
+
+@pytest.mark.parametrize(
+    ("stage", "give_up"),
+    [*((stage, cancel) for stage in STAGES), ("iam.CreateRole", stop), ("ecs.RunTask", stop)],
+)
+async def test_a_start_that_is_given_up_undoes_itself(aws: World, stage: str, give_up: Any) -> None:
+    """While AWS answers one request: it has done what was asked, and has not said so."""
     there, go_on = threading.Event(), threading.Event()
 
     def hold(answer: Answer) -> Answer:
         there.set()
-        go_on.wait(60)
+        go_on.wait(DEADLINE)
         return answer
 
     aws.after[stage] = hold
+    place = deployment()
     starting = asyncio.ensure_future(place.start())
-    await asyncio.to_thread(there.wait, 60)
-    assert there.is_set(), "the stage is not reached"
-    giving_up = asyncio.ensure_future(how(starting))
+    await asyncio.to_thread(until, there.is_set)
+    giving_up = asyncio.ensure_future(give_up(place, starting))
     await settle()  # it is under way
     go_on.set()
-    await asyncio.wait_for(giving_up, 60)
-    with contextlib.suppress(BaseException):
-        await asyncio.wait_for(asyncio.shield(starting), 60)
-    assert starting.done()
-    return starting
-
-
-async def cancel(starting: asyncio.Task[None]) -> None:
-    starting.cancel()
-
-
-@pytest.mark.parametrize("stage", STAGES)
-async def test_a_cancelled_start_undoes_itself(aws: World, stage: str) -> None:
-    place = deployment()
-    starting = await given_up(aws, place, stage, cancel)
-    assert starting.cancelled()
+    await asyncio.wait_for(giving_up, DEADLINE)
     nothing_is_left(aws, place)
     assert len(aws.tasks) == (STAGES.index(stage) >= STAGES.index("ecs.RunTask"))
     assert aws.calls.count("ecs.StopTask") == len(aws.tasks)
-    if stage in ("iam.CreateRole", "ec2.CreateSecurityGroup", "ecs.RunTask"):  # which left something that is half made
+    if stage in ("iam.CreateRole", "ec2.CreateSecurityGroup"):  # which left something that is half made
         del aws.after[stage]
         await place.start()
-        assert await place.is_alive(timeout=10)
         await place.stop()
-        nothing_is_left(aws, place)
-
-
-@pytest.mark.parametrize("stage", ["iam.CreateRole", "ecs.RunTask", "ecs.DescribeTasks"])
-async def test_a_stopped_start_undoes_itself(aws: World, stage: str) -> None:
-    place = deployment()
-
-    async def stop(_: asyncio.Task[None]) -> None:
-        await place.stop()
-
-    starting = await given_up(aws, place, stage, stop)
-    assert isinstance(starting.exception(), RuntimeClosedError)
-    nothing_is_left(aws, place)
 
 
 async def test_cancelled_while_the_server_starts(aws: World) -> None:
-    place = Other(image="image", port=find_free_port())
+    place = deployment(Other)
     starting = asyncio.ensure_future(place.start())
     await until_async(lambda: place._runtime)
     assert aws.processes()
-    starting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(starting, 60)
+    await asyncio.wait_for(cancel(place, starting), DEADLINE)
     nothing_is_left(aws, place)

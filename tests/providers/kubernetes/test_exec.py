@@ -30,8 +30,7 @@ from swerex_c.utils.background import run_blocking
 from tests.support import exec_program
 from tests.support.direct_programs import run, started
 from tests.support.harness import needs
-from tests.support.kubernetes_fixtures import server
-from tests.support.kubernetes_server import ApiServer, status
+from tests.support.kubernetes_server import ApiServer, server, status
 from tests.support.sandboxes import lost, working
 from tests.support.wait import DEADLINE, until, until_async
 
@@ -195,11 +194,6 @@ def oom(server: ApiServer, pod: str) -> None:
     server.do(server.container(server.pod(pod), {"terminated": {"reason": "OOMKilled", "exitCode": 137}}, "Failed"))
 
 
-def evict(server: ApiServer, pod: str) -> None:
-    words = "The node was low on resource: memory."
-    server.change(pod, phase="Failed", reason="Evicted", message=words, containerStatuses=[])
-
-
 def lose_node(server: ApiServer, pod: str, **nodes: Any) -> None:
     server.change(pod, conditions=[{"type": "Ready", "status": "False"}])
     refuse_exec(server, 500, "InternalError", "error dialing backend: dial tcp 10.0.0.7:10250: i/o timeout")
@@ -219,7 +213,6 @@ def recreate(server: ApiServer, pod: str) -> None:
 LOSSES: dict[str, tuple[Callable[[ApiServer, str], object], str]] = {
     "deleted": (ApiServer.delete, "is gone: it was deleted"),
     "out of memory": (oom, "does not run: OOMKilled: its container main has ended with exit code 137"),
-    "evicted": (evict, "does not run: Evicted: The node was low on resource: memory"),
     "node": (lose_nodes_status, "The node node-1 of the pod .* is not there: Kubelet stopped posting"),
     "node gone": (lose_node, "The node node-1 of the pod .* is gone"),
     "recreated": (recreate, "was deleted, and is not the one that it was"),

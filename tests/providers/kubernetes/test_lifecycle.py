@@ -18,18 +18,15 @@ from swerex_c.exceptions import DeploymentNotStartedError, PodStartupError, Runt
 from swerex_c.providers import ownership
 from swerex_c.providers.kubernetes import pod_spec
 from swerex_c.providers.kubernetes.prune import prune
-from swerex_c.runtime.abstract import Command
-from tests.support.kubernetes_fixtures import deployment, server
-from tests.support.kubernetes_server import ApiServer, Pod, status
+from tests.support.kubernetes_server import ApiServer, Pod, deployment, server, status
 from tests.support.wait import settle, until_async
 
 __all__ = ["server"]
 
 
-async def test_its_environment_and_its_log(server: ApiServer) -> None:
-    made = deployment(server, environment={"A": "b c"}, time_to_live=600)
+async def test_its_log(server: ApiServer) -> None:
+    made = deployment(server)
     await made.start()
-    assert (await made.runtime.execute(Command(command="echo $A", shell=True))).stdout == "b c\n"
     server.logs[str(made.pod_name)] = "1\n2\n3\n"
     assert await made.logs() == "1\n2\n3\n" and await made.logs(tail=1) == "3\n"
     await made.stop()
@@ -65,7 +62,7 @@ async def test_a_start_that_is_given_up_leaves_nothing(server: ApiServer, stage:
 
     server.refusals.append(note)  # type: ignore[arg-type]
     server.after_create = created
-    server.kubelets["tests"] = kubelet
+    server.kubelet = kubelet
     made = deployment(server)
     starting = asyncio.ensure_future(made.start())
     if stage == "connect":
@@ -82,23 +79,6 @@ async def test_a_start_that_is_given_up_leaves_nothing(server: ApiServer, stage:
         await starting
     await until_async(lambda: not server.creating)
     assert not server.pods and made.pod_name is None
-    made = deployment(server)
-    server.after_create = None
-    server.refusals.clear()
-    server.kubelets.clear()
-    await made.start()
-    await made.stop()
-    assert not server.pods
-
-
-async def test_its_time_to_live_ends_it(server: ApiServer) -> None:
-    made = deployment(server, time_to_live=1)
-    await made.start()
-    await until_async(lambda: server.pod(str(made.pod_name))["status"]["phase"] == "Failed")
-    alive = await made.is_alive()
-    assert not alive and "DeadlineExceeded" in alive.message
-    await made.stop()
-    assert not server.pods
 
 
 async def test_a_deletion_that_fails_is_told(server: ApiServer, caplog: pytest.LogCaptureFixture) -> None:

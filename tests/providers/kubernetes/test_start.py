@@ -17,7 +17,7 @@ pytest.importorskip("kubernetes_asyncio")
 
 from pydantic import TypeAdapter
 
-from swerex_c.deployment.config import DeploymentConfig, KubernetesDeploymentConfig, get_deployment
+from swerex_c.deployment.config import DeploymentConfig, KubernetesDeploymentConfig
 from swerex_c.deployment.kubernetes import KubernetesDeployment
 from swerex_c.exceptions import (
     DeploymentNotStartedError,
@@ -30,8 +30,7 @@ from swerex_c.providers.kubernetes import client, pod_spec, readiness
 from swerex_c.runtime.abstract import Command
 from swerex_c.utils.free_port import find_free_port
 from tests.support.harness import needs
-from tests.support.kubernetes_fixtures import deployment, server
-from tests.support.kubernetes_server import ApiServer, Pod, status
+from tests.support.kubernetes_server import ApiServer, Pod, deployment, server, status
 from tests.support.wait import DEADLINE, until_async
 
 __all__ = ["server"]
@@ -121,18 +120,11 @@ async def test_every_field_reaches_the_server(server: ApiServer) -> None:
     await made.stop()
 
 
-async def test_what_is_asked_for_if_nothing_is_said(server: ApiServer) -> None:
-    made = deployment(server)
-    await made.start()
-    assert made.pod_name is not None
-    spec = server.pod(made.pod_name)["spec"]
-    assert {it: spec[it] for it in ("restartPolicy", "automountServiceAccountToken", "activeDeadlineSeconds")} == {
-        "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
-        "activeDeadlineSeconds": 86400,
-    }
-    assert set(spec["containers"][0]) == {"name", "image", "command"}
-    await made.stop()
+def test_what_is_asked_for_if_nothing_is_said() -> None:
+    spec = pod_spec.manifest(KubernetesDeploymentConfig(), "x")["spec"]
+    (container,) = spec.pop("containers")
+    assert spec == {"restartPolicy": "Never", "automountServiceAccountToken": False, "activeDeadlineSeconds": 86400}
+    assert set(container) == {"name", "image", "command"}
 
 
 def test_a_template_from_a_file_and_what_is_none(tmp_path: Path) -> None:
@@ -159,9 +151,7 @@ def test_a_template_from_a_file_and_what_is_none(tmp_path: Path) -> None:
 
 def test_a_configuration_comes_back_as_it_was() -> None:
     config = KubernetesDeploymentConfig(**FULL)
-    again = TypeAdapter(DeploymentConfig).validate_json(config.model_dump_json())
-    assert again == config
-    assert isinstance(get_deployment(again), KubernetesDeployment)
+    assert TypeAdapter(DeploymentConfig).validate_json(config.model_dump_json()) == config
 
 
 @pytest.mark.parametrize("image", ["", "a", "UPPER/Case:Tag", "x" * 300, "-._", "reg:5000/a/b@sha256:abc"])
@@ -242,6 +232,11 @@ NEVER: dict[str, tuple[Any, str, str, str, int | None]] = {
     "cri-o": (
         scripted(wait("CreateContainerError", NO_BASH)), "command", "CreateContainerError", "executable file", None
     ),
+    "again": (
+        scripted(initContainerStatuses=[{"name": "first", "state": wait("CrashLoopBackOff", "back-off 10s restarting"),
+                                         "lastState": exited(2, "Error")}]),
+        "command", "CrashLoopBackOff", "CrashLoopBackOff: its container first.*code 2\nThe last.*\nline 80\n", 2,
+    ),
     "exit": (scripted(exited(3, "Error"), phase="Failed"), "command", "Error", "has ended with exit code 3", 3),
     "done": (scripted(exited(0, "Completed"), phase="Succeeded"), "command", "Completed", "exit code 0", 0),
     "oom": (scripted(exited(137, "OOMKilled"), phase="Failed"), "out-of-memory", "OOMKilled", "exit code 137", 137),
@@ -254,7 +249,7 @@ NEVER: dict[str, tuple[Any, str, str, str, int | None]] = {
 
 @pytest.mark.parametrize("name", NEVER)
 async def test_why_it_never_will(server: ApiServer, name: str) -> None:
-    server.kubelets["tests"], cause, reason, words, code = NEVER[name]
+    server.kubelet, cause, reason, words, code = NEVER[name]
     server.logs[""] = "".join(f"line {i}\n" for i in range(100))
     if name == "pull, seen late":
         server.note("Failed", 'Failed to pull image "tests": pull access denied, repository does not exist')
@@ -271,28 +266,11 @@ async def test_why_it_never_will(server: ApiServer, name: str) -> None:
         made.runtime  # noqa: B018
 
 
-async def test_a_container_that_crashes_again_and_again(server: ApiServer) -> None:
-    """As one that is beside ours does, or comes before it."""
-
-    async def kubelet(server: ApiServer, pod: Pod) -> None:
-        await server.schedule(pod)
-        state = wait("CrashLoopBackOff", "back-off 10s restarting failed container")
-        first = {"name": "first", "state": state, "lastState": exited(2, "Error")}
-        await server.update(pod, initContainerStatuses=[first])
-
-    server.kubelets["tests"] = kubelet
-    server.logs[""] = "cannot find it\n"
-    template = {"spec": {"initContainers": [{"name": "first", "image": "i"}]}}
-    with pytest.raises(PodStartupError, match="CrashLoopBackOff: its container first.*code 2\nThe last.*\ncannot find"):
-        await deployment(server, pod_template=template).start()
-
-
 async def test_what_may_pass_is_waited_for(server: ApiServer) -> None:
     """A registry that is slow, a secret that is on its way, a node that is about to come."""
 
     async def kubelet(server: ApiServer, pod: Pod) -> None:
-        unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
-        await server.update(pod, conditions=[unschedulable])
+        await server.update(pod, conditions=[{**UNSCHEDULABLE, "message": "0/3 nodes"}])
         await server.until_told()
         await server.schedule(pod)
         for state in (
@@ -304,34 +282,31 @@ async def test_what_may_pass_is_waited_for(server: ApiServer) -> None:
             await server.until_told()
         await server.run(pod)
 
-    server.kubelets["tests"] = kubelet
+    server.kubelet = kubelet
     await starts(server)
 
 
-@pytest.mark.parametrize(
-    ("state", "cause", "words"),
-    [
-        ("unschedulable", "unschedulable", r"Unschedulable: 0/3 nodes are available: 3 Insufficient cpu"),
-        ("pull", "image", r'ImagePullBackOff: Back-off pulling image "x": .*dial tcp: i/o timeout'),
-        ("volume", "volume", r'FailedMount: MountVolume.SetUp failed for volume "v": secret "s" not found'),
-        ("nothing", "unknown", "has not been started yet"),
-    ],
-)
-async def test_why_it_did_not_in_time(server: ApiServer, state: str, cause: str, words: str) -> None:
-    async def kubelet(server: ApiServer, pod: Pod) -> None:
-        if state == "unschedulable":
-            said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-            await server.update(pod, conditions=[{**said, "message": "0/3 nodes are available: 3 Insufficient cpu."}])
-            return
-        await server.schedule(pod)
-        if state == "pull":
-            await server.container(pod, wait("ErrImagePull", "dial tcp: i/o timeout"))
-            await server.container(pod, wait("ImagePullBackOff", 'Back-off pulling image "x"'))
-        if state == "volume":
-            text = 'MountVolume.SetUp failed for volume "v": secret "s" not found'
-            server.note("FailedMount", text)
+UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+MOUNT = 'MountVolume.SetUp failed for volume "v": secret "s" not found'
+LATE: dict[str, tuple[Any, str, str]] = {
+    "unschedulable": (
+        scripted(conditions=[{**UNSCHEDULABLE, "message": "0/3 nodes are available: 3 Insufficient cpu."}]),
+        "unschedulable", r"Unschedulable: 0/3 nodes are available: 3 Insufficient cpu",
+    ),
+    "pull": (
+        scripted(wait("ErrImagePull", "dial tcp: i/o timeout"), wait("ImagePullBackOff", 'Back-off pulling image "x"')),
+        "image", r'ImagePullBackOff: Back-off pulling image "x": .*dial tcp: i/o timeout',
+    ),
+    "volume": (scripted(), "volume", f"FailedMount: {MOUNT}"),
+    "nothing": (scripted(), "unknown", "has not been started yet"),
+}  # fmt: skip
 
-    server.kubelets["tests"] = kubelet
+
+@pytest.mark.parametrize("name", LATE)
+async def test_why_it_did_not_in_time(server: ApiServer, name: str) -> None:
+    server.kubelet, cause, words = LATE[name]
+    if name == "volume":
+        server.note("FailedMount", MOUNT)
     with pytest.raises(PodStartupTimeoutError, match=words) as caught:
         await deployment(server, startup_timeout=4.0).start()
     assert caught.value.cause == cause and isinstance(caught.value, StartupTimeoutError)
@@ -341,7 +316,7 @@ async def test_why_it_did_not_in_time(server: ApiServer, state: str, cause: str,
 async def test_a_registry_that_goes_on_failing_is_given_up(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "_PERSISTS_SECONDS", 0.3)
     monkeypatch.setattr(readiness, "_WATCH_SECONDS", 0.1)
-    server.kubelets["tests"] = scripted(wait("ErrImagePull", "dial tcp: i/o timeout"))
+    server.kubelet = scripted(wait("ErrImagePull", "dial tcp: i/o timeout"))
     with pytest.raises(PodStartupError, match="i/o timeout") as caught:
         await deployment(server).start()
     assert caught.value.cause == "image" and not isinstance(caught.value, TimeoutError)
@@ -456,23 +431,9 @@ async def test_credentials_that_are_no_good(server: ApiServer) -> None:
 # The watch
 
 
-@pytest.fixture
-def only_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pods are asked for once: what a watch misses is missed."""
-    monkeypatch.setattr(readiness, "_WATCH_SECONDS", 1000.0)
+async def test_a_watch_whose_version_is_too_old_begins_anew(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "_WATCH_SECONDS", 1000.0)  # a state that a watch misses is missed
 
-
-@pytest.mark.usefixtures("only_watched")
-async def test_what_happens_before_the_pod_is_waited_for_is_seen(server: ApiServer) -> None:
-    async def late_answer() -> None:
-        await until_async(lambda: any(pod["status"].get("phase") == "Running" for pod in server.pods.values()))
-
-    server.after_create = late_answer
-    await starts(server)
-
-
-@pytest.mark.usefixtures("only_watched")
-async def test_a_watch_whose_version_is_too_old_begins_anew(server: ApiServer) -> None:
     async def kubelet(server: ApiServer, pod: Pod) -> None:
         await server.schedule(pod)
         await until_async(lambda: server.watching)
@@ -482,7 +443,7 @@ async def test_a_watch_whose_version_is_too_old_begins_anew(server: ApiServer) -
         (server.directory / pod["metadata"]["name"]).mkdir()
         await server.forget_history()
 
-    server.kubelets["tests"] = kubelet
+    server.kubelet = kubelet
     await starts(server)
 
 
@@ -494,7 +455,7 @@ async def test_without_a_watch_the_pod_is_asked_for(
         await until_async(lambda: any(asked.endswith(pod["metadata"]["name"]) for asked in server.asked))
         await server.run(pod)
 
-    server.kubelets["tests"] = kubelet
+    server.kubelet = kubelet
     if how == "silent":
         server.silent_watch = True
         monkeypatch.setattr(readiness, "_WATCH_SECONDS", 0.5)
@@ -531,7 +492,7 @@ async def test_a_pod_that_is_deleted_while_it_starts(
         pod["status"] |= last
         await server._remove("default", pod["metadata"]["name"])
 
-    server.kubelets["tests"] = kubelet
+    server.kubelet = kubelet
     with pytest.raises(PodStartupError, match=words) as caught:
         await deployment(server).start()
     assert caught.value.cause == cause
@@ -545,7 +506,7 @@ async def test_a_server_that_restarts_while_a_pod_starts(server: ApiServer) -> N
         await until_async(go.is_set)
         await server.run(pod)
 
-    server.kubelets["tests"] = kubelet
+    server.kubelet = kubelet
     made = deployment(server)
     starting = asyncio.ensure_future(made.start())
     await until_async(lambda: server.watching)
