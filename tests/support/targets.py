@@ -460,10 +460,9 @@ def _modal(get: Get) -> Iterator[Target]:
 def _daytona(get: Get) -> Iterator[Target]:
     _need("daytona", "daytona")
     from swerex_c import DaytonaDeployment
-    from tests.support.daytona_fixtures import daytona, lead
+    from tests.support.daytona_fixtures import daytona
 
-    with daytona(_directory(get)) as world, pytest.MonkeyPatch.context() as patch:
-        lead(world, patch)
+    with daytona(_directory(get)) as world:
         yield from _started(
             "daytona",
             DaytonaDeployment,

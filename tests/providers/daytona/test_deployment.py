@@ -6,7 +6,7 @@ import asyncio
 import logging
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,39 +23,56 @@ from swerex_c.exceptions import (
     StartupTimeoutError,
     SwerexException,
 )
-from swerex_c.runtime.abstract import (
-    BashAction,
-    Command,
-    CreateBashSessionRequest,
-)
-from tests.support.daytona_fixtures import KEY, DaytonaWorld, make, server, world
+from swerex_c.models import BashAction, BashObservation, Command, CreateBashSessionRequest
+from tests.support.daytona_fixtures import KEY, DaytonaWorld, server, world
 from tests.support.wait import DEADLINE, until_async
 
-__all__ = ["make", "server", "world"]
+__all__ = ["server", "world"]
 
 Make = Callable[..., DaytonaDeployment]
 
 
 @pytest.fixture
+async def make(world: DaytonaWorld) -> AsyncIterator[Make]:
+    """Makes deployments, which are stopped when the test has ended."""
+    made: list[DaytonaDeployment] = []
+
+    def make(kind: type[DaytonaDeployment] = DaytonaDeployment, **kwargs: Any) -> DaytonaDeployment:
+        made.append(kind(**kwargs))
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.stop()
+
+
+@pytest.fixture
 async def started(make: Make) -> DaytonaDeployment:
-    deployment = make()
+    deployment = make(logger=logging.getLogger("test_daytona"))
     await deployment.start()
     return deployment
 
 
-async def session(deployment: DaytonaDeployment) -> None:
-    await deployment.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-
-
-async def run(deployment: DaytonaDeployment, command: str, **kwargs: Any) -> str:
-    return (await deployment.runtime.run_in_session(BashAction(command=command, **kwargs))).output
+@pytest.fixture
+async def running(world: DaytonaWorld, started: DaytonaDeployment) -> asyncio.Future[BashObservation]:
+    """A command under way in the session `default`."""
+    await started.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    running = asyncio.ensure_future(started.runtime.run_in_session(BashAction(command="echo >begun; sleep 1000")))
+    await until_async((world.all()[0].directory / "begun").exists)
+    return running
 
 
 # ---- what is asked for
 
 
-async def test_what_is_asked_for(world: DaytonaWorld, make: Make) -> None:
-    deployment = make(image="debian:12", target="eu", container_timeout=601)
+async def test_what_is_asked_for_and_logged(
+    world: DaytonaWorld, make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A key of the configuration comes before that of the environment."""
+    monkeypatch.setenv("DAYTONA_API_KEY", "wrong")
+    caplog.set_level(logging.INFO, "test_daytona")
+    logger = logging.getLogger("test_daytona")
+    deployment = make(image="debian:12", target="eu", container_timeout=601, api_key=KEY, logger=logger)
     await deployment.start()
     (asked,) = world.asked
     assert asked["buildInfo"]["dockerfileContent"].strip() == "FROM debian:12"
@@ -63,13 +80,16 @@ async def test_what_is_asked_for(world: DaytonaWorld, make: Make) -> None:
     assert (asked["autoStopInterval"], asked["autoDeleteInterval"], asked["ttlMinutes"]) == (11, 0, 11)
     assert asked["labels"]["swerex_c.sandbox"] == "1"
     assert asked["labels"]["swerex_c"] == asked["name"]
-
-
-async def test_a_key_of_the_configuration_comes_first(
-    world: DaytonaWorld, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DAYTONA_API_KEY", "wrong")
-    await make(api_key=KEY).start()
+    sandbox = world.all()[0].id
+    await deployment.stop()
+    for words in (
+        "Creating Daytona sandbox...",
+        f"Created Daytona sandbox with ID: {sandbox}",
+        "Runtime started in",
+        f"Removing Daytona sandbox with ID: {sandbox}",
+        "Daytona sandbox removed successfully",
+    ):
+        assert words in caplog.text
 
 
 def test_the_configuration_is_that_of_before() -> None:
@@ -79,24 +99,6 @@ def test_the_configuration_is_that_of_before() -> None:
     assert (config.image, config.target, config.server) == ("python:3.11", "us", None)
     deployment = get_deployment(config)
     assert isinstance(deployment, DaytonaDeployment) and deployment._config == config
-
-
-async def test_what_is_logged(world: DaytonaWorld, make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    logger = logging.getLogger("test_daytona")
-    caplog.set_level(logging.INFO, "test_daytona")
-    deployment = make(logger=logger)
-    await deployment.start()
-    sandbox = world.all()[0].id
-    await deployment.stop()
-    text = caplog.text
-    for words in (
-        "Creating Daytona sandbox...",
-        f"Created Daytona sandbox with ID: {sandbox}",
-        "Runtime started in",
-        f"Removing Daytona sandbox with ID: {sandbox}",
-        "Daytona sandbox removed successfully",
-    ):
-        assert words in text
 
 
 # ---- what goes wrong
@@ -110,6 +112,7 @@ async def test_what_is_logged(world: DaytonaWorld, make: Make, caplog: pytest.Lo
         (429, "Too many requests", "rate limit is reached"),
         (400, "Region nowhere not found", "Region nowhere not found"),
         (503, "maintenance", "cannot be reached.*maintenance"),
+        (200, "no sandbox", "Daytona says: .*validation errors"),
     ],
 )
 async def test_a_refusal_is_told_in_a_sentence(
@@ -124,62 +127,27 @@ async def test_a_refusal_is_told_in_a_sentence(
     await deployment.start()
 
 
-async def test_a_wrong_key_is_told(world: DaytonaWorld, make: Make) -> None:
-    with pytest.raises(DeploymentStartupError, match="refuses the key"):
-        await make(api_key="wrong").start()
-
-
-async def test_no_key_is_told(world: DaytonaWorld, make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("DAYTONA_API_KEY")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(DeploymentStartupError, match="DAYTONA_API_KEY"):
-        await make().start()
-
-
-async def test_an_api_that_does_not_answer_is_told(
-    world: DaytonaWorld, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DAYTONA_API_URL", "http://127.0.0.1:1/api")
-    with pytest.raises(DeploymentStartupError, match="cannot be reached"):
-        await make().start()
-
-
-async def test_an_answer_that_the_library_cannot_read_is_told(
-    world: DaytonaWorld,
-    make: Make,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    import daytona
-    import pydantic
-
-    async def create(*_: Any, **__: Any) -> None:
-        pydantic.TypeAdapter(int).validate_python("html")
-
-    monkeypatch.setattr(daytona.AsyncDaytona, "create", create)
-    with pytest.raises(DeploymentStartupError, match="Daytona says: 1 validation error"):
-        await make().start()
-
-
 @pytest.mark.parametrize(
-    ("image", "words"), [("missing:1", "manifest for this image not found"), ("broken:1", "the runner has no room")]
+    ("variables", "fields", "words"),
+    [
+        ({}, {"api_key": "wrong"}, "refuses the key"),
+        ({"DAYTONA_API_KEY": ""}, {}, "DAYTONA_API_KEY"),
+        ({"DAYTONA_API_URL": "http://127.0.0.1:1/api"}, {}, "cannot be reached"),
+        ({}, {"image": "missing:1"}, "manifest for this image not found"),
+        ({}, {"image": "broken:1"}, "the runner has no room"),
+        ({}, {"image": "bare+sh,stty,cat,dd,base64"}, "no bash"),
+    ],
 )
-async def test_a_sandbox_that_fails_is_deleted(world: DaytonaWorld, make: Make, image: str, words: str) -> None:
+async def test_what_keeps_it_from_starting_is_told(
+    world: DaytonaWorld, make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    variables: dict[str, str], fields: dict[str, str], words: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)  # the library looks for files there
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(DeploymentStartupError, match=words):
-        await make(image=image).start()
+        await make(**fields).start()
     assert not world.all()
-
-
-async def test_an_image_without_bash_is_told(world: DaytonaWorld, make: Make) -> None:
-    with pytest.raises(DeploymentStartupError, match="no bash"):
-        await make(image="bare+sh,stty,cat,dd,base64").start()
-    assert not world.all()
-
-
-async def test_a_build_takes_its_time(world: DaytonaWorld, make: Make) -> None:
-    world.build = 1.0
-    deployment = make()
-    await deployment.start()
-    assert await deployment.is_alive()
 
 
 async def test_a_start_that_takes_too_long_is_undone(world: DaytonaWorld, make: Make) -> None:
@@ -200,11 +168,10 @@ async def test_a_start_that_takes_too_long_is_undone(world: DaytonaWorld, make: 
     ],
 )
 async def test_a_sandbox_that_ends_is_told(
-    world: DaytonaWorld, started: DaytonaDeployment, state: str, words: str
-) -> None:
-    await session(started)
-    running = asyncio.create_task(run(started, "echo >begun; sleep 1000"))
-    await until_async((world.all()[0].directory / "begun").exists)
+    world: DaytonaWorld, started: DaytonaDeployment, running: asyncio.Future[BashObservation], state: str, words: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """And it is no error that it need not be deleted."""
     world.lose(str(started._sandbox_id), state, "disk full" if state == "error" else None)
     with pytest.raises(SandboxLostError, match=words):
         await asyncio.wait_for(running, DEADLINE)
@@ -212,20 +179,19 @@ async def test_a_sandbox_that_ends_is_told(
         await started.is_alive(timeout=DEADLINE)
     with pytest.raises(SandboxLostError, match=words):
         await started.runtime.execute(Command(command="true"))
+    await started.stop()
+    assert "Failed" not in caplog.text
 
 
 async def test_a_connection_that_breaks_ends_the_session_and_not_the_sandbox(
-    world: DaytonaWorld, started: DaytonaDeployment
+    world: DaytonaWorld, started: DaytonaDeployment, running: asyncio.Future[BashObservation]
 ) -> None:
-    await session(started)
-    running = asyncio.create_task(run(started, "echo >begun; sleep 1000"))
-    await until_async((world.all()[0].directory / "begun").exists)
     world.cut(str(started._sandbox_id))
     with pytest.raises(SwerexException):
         await asyncio.wait_for(running, DEADLINE)
     assert await started.is_alive(timeout=DEADLINE)
     await started.runtime.create_session(CreateBashSessionRequest(session="next", startup_timeout=60))
-    assert await run(started, "echo on", session="next") == "on\n"
+    assert (await started.runtime.run_in_session(BashAction(command="echo on", session="next"))).output == "on\n"
 
 
 # ---- starts and stops
@@ -233,11 +199,10 @@ async def test_a_connection_that_breaks_ends_the_session_and_not_the_sandbox(
 
 @pytest.mark.parametrize("stage", ["library", "answer", "build", "shell", "ready"])
 async def test_a_start_that_is_cancelled_leaves_nothing(world: DaytonaWorld, make: Make, stage: str) -> None:
+    """And the next one waits until the image is built."""
     deployment = make(image="greeting" if stage == "shell" else "debian:12")
-    if stage == "answer":
-        world.delay = 2.0
-    if stage == "build":
-        world.build = 1000.0
+    world.delay = 2.0 if stage == "answer" else 0.0
+    world.build = 1000.0 if stage == "build" else 0.0
     starting = asyncio.create_task(deployment.start())
     conditions: dict[str, Callable[[], Any]] = {
         "library": lambda: True,
@@ -254,76 +219,53 @@ async def test_a_start_that_is_cancelled_leaves_nothing(world: DaytonaWorld, mak
         await deployment.stop()
     assert not world.all()
     assert deployment._daytona is None
-    world.delay = 0.0
-    world.build = 0.0
+    world.delay, world.build = 0.0, min(world.build, 1.0)
     await deployment.start()
     assert await deployment.is_alive()
 
 
-async def test_a_sandbox_that_is_gone_already_is_no_error(
-    world: DaytonaWorld, make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    deployment = make()
-    await deployment.start()
-    world.lose(str(deployment._sandbox_id), "gone")
-    await deployment.stop()
-    assert "Failed" not in caplog.text
-
-
-async def test_a_deletion_that_is_refused_is_tried_again(world: DaytonaWorld, make: Make) -> None:
-    deployment = make()
-    await deployment.start()
+async def test_a_deletion_that_is_refused_is_tried_again(world: DaytonaWorld, started: DaytonaDeployment) -> None:
     world.refusal = {"status": 409, "message": "Sandbox state change in progress", "deletes": True}
-    stopping = asyncio.ensure_future(deployment.stop())
+    stopping = asyncio.ensure_future(started.stop())
     await until_async(lambda: world.counts["DELETE /api/sandbox/{id}"] > 1)
     world.refusal = None
     await stopping
     assert not world.all()
 
 
-async def test_a_deletion_that_fails_is_told(world: DaytonaWorld, make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    logger = logging.getLogger("test_daytona")
-    deployment = make(logger=logger)
-    await deployment.start()
-    sandbox = deployment._sandbox_id
+async def test_a_deletion_that_fails_is_told(
+    world: DaytonaWorld, started: DaytonaDeployment, caplog: pytest.LogCaptureFixture
+) -> None:
+    sandbox = str(started._sandbox_id)
     world.refusal = {"status": 403, "message": "not yours", "deletes": True}
-    await deployment.stop()
+    await started.stop()
     assert "Failed to remove Daytona sandbox: Daytona does not permit it, or a quota is exhausted: " in caplog.text
-    assert str(sandbox) in caplog.text and "15 idle minutes" in caplog.text
-    world.lose(str(sandbox), "gone")
+    assert sandbox in caplog.text and "15 idle minutes" in caplog.text
+    world.lose(sandbox, "gone")
 
 
-def test_what_a_dead_process_left_is_pruned(world: DaytonaWorld) -> None:
-    program = (
-        "import asyncio, os\n"
-        "from swerex_c.deployment.daytona import DaytonaDeployment\n"
-        "deployments = [DaytonaDeployment() for _ in range(3)]\n"
-        "async def main():\n"
-        "    await asyncio.gather(*(it.start() for it in deployments))\n"
-        "    os._exit(0)\n"
-        "asyncio.run(main())\n"
-    )
-    mine = DaytonaDeployment()
-    asyncio.run(mine.start())
-    try:
-        subprocess.run([sys.executable, "-c", program], check=True, timeout=DEADLINE)
-        assert len(world.all()) == 4
-        left = prune(dry_run=True)
-        assert len(left) == 3 and all(it.owner.startswith("process ") and it.error is None for it in left)
-        assert len(world.all()) == 4
-        assert {it.id for it in prune()} == {it.id for it in left}
-        assert [it.id for it in world.all()] == [mine._sandbox_id]
-    finally:
-        asyncio.run(mine.stop())
-    assert prune() == []
+DYING = """
+import asyncio, os
+from swerex_c.deployment.daytona import DaytonaDeployment
+deployments = [DaytonaDeployment() for _ in range(3)]
+async def main():
+    await asyncio.gather(*(it.start() for it in deployments))
+    os._exit(0)
+asyncio.run(main())
+"""
 
 
-def test_pruning_without_a_key_is_told(world: DaytonaWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_what_a_dead_process_left_is_pruned(world: DaytonaWorld, started: DaytonaDeployment) -> None:
+    await asyncio.to_thread(subprocess.run, [sys.executable, "-c", DYING], check=True, timeout=DEADLINE)
+    left = await asyncio.to_thread(prune, dry_run=True)
+    assert len(left) == 3 and all(it.owner.startswith("process ") and it.error is None for it in left)
+    assert len(world.all()) == 4
+    assert {it.id for it in await asyncio.to_thread(prune)} == {it.id for it in left}
+    assert [it.id for it in world.all()] == [started._sandbox_id]
+    await started.stop()
+    assert await asyncio.to_thread(prune) == []
     with pytest.raises(DeploymentStartupError, match="refuses the key"):
-        prune(api_key="wrong")
-
-
-# ---- with a server
+        await asyncio.to_thread(prune, api_key="wrong")
 
 
 class WithCommand(DaytonaDeployment):

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
-pytest.importorskip("modal")
+modal = pytest.importorskip("modal")
 
-import modal.exception
+from modal.client import _Client  # noqa: E402
 
-from swerex_c.deployment.hooks.status import SetStatusDeploymentHook
-from swerex_c.deployment.modal import ModalDeployment
-from swerex_c.exceptions import (
+from swerex_c.deployment.hooks.status import SetStatusDeploymentHook  # noqa: E402
+from swerex_c.deployment.modal import ModalDeployment  # noqa: E402
+from swerex_c.exceptions import (  # noqa: E402
     ConnectionLostError,
     DeploymentNotStartedError,
     DeploymentStartupError,
@@ -29,32 +28,26 @@ from swerex_c.exceptions import (
     StartupTimeoutError,
     SwerexException,
 )
-from swerex_c.runtime.abstract import (
-    BashAction,
-    Command,
-    CreateBashSessionRequest,
-    ReadFileRequest,
-    WriteFileRequest,
-)
-from swerex_c.runtime.sandbox import SandboxRuntime
-from swerex_c.utils import background
-from swerex_c.utils.background import run_blocking
-from tests.support import direct_programs
-from tests.support.modal_fixtures import ModalWorld, modal_world, world
-from tests.support.processes import written_when_stuck
-from tests.support.wait import DEADLINE, settle, until, until_async, until_dead
+from swerex_c.models import BashAction, Command, CreateBashSessionRequest, ReadFileRequest, WriteFileRequest  # noqa: E402
+from swerex_c.providers.modal import tags  # noqa: E402
+from swerex_c.providers.modal.backend import ModalBackend  # noqa: E402
+from swerex_c.runtime.sandbox import SandboxRuntime  # noqa: E402
+from swerex_c.sandbox.sandbox import Sandbox  # noqa: E402
+from swerex_c.utils import background  # noqa: E402
+from tests.support import direct_programs  # noqa: E402
+from tests.support.modal_fixtures import ModalWorld, modal_world, world  # noqa: E402
+from tests.support.processes import written_when_stuck  # noqa: E402
+from tests.support.wait import DEADLINE, settle, until_async, until_dead  # noqa: E402
 
 __all__ = ["modal_world", "world"]
-
 
 Make = Callable[..., ModalDeployment]
 
 
-@pytest.fixture(params=["v2", "v1"])
-def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(params=["1", "0"], ids=["v2", "v1"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both kinds of sandboxes that Modal has."""
-    monkeypatch.setenv("MODAL_SANDBOX_V2", "1" if request.param == "v2" else "0")
-    return str(request.param)
+    monkeypatch.setenv("MODAL_SANDBOX_V2", request.param)
 
 
 @pytest.fixture
@@ -77,12 +70,29 @@ async def started(make: Make) -> ModalDeployment:
     return deployment
 
 
+@pytest.fixture
+def home(world: ModalWorld, started: ModalDeployment) -> Path:
+    """The directory in which the programs of the sandbox begin."""
+    return world.sandboxes[started.sandbox.object_id].directory
+
+
+@pytest.fixture
+def backend(started: ModalDeployment) -> Iterator[ModalBackend]:
+    backend = ModalBackend(started.sandbox)
+    yield backend
+    background.run_blocking(backend.close())
+
+
+async def session(deployment: ModalDeployment) -> None:
+    await deployment.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+
+
 async def run(deployment: ModalDeployment, command: str, **kwargs: Any) -> str:
     return (await deployment.runtime.run_in_session(BashAction(command=command, **kwargs))).output
 
 
-async def test_variables_are_in_no_command_line(world: ModalWorld, started: ModalDeployment) -> None:
-    """Nor in a request as words: who reads the logs of Modal does not see them."""
+async def test_variables_are_in_no_request_as_words(world: ModalWorld, started: ModalDeployment) -> None:
+    """Who reads the logs of Modal does not see them."""
     await started.runtime.execute(Command(command="true", shell=True, env={"TOKEN": "hush-hush"}))
     words = [it for request in world.calls("TaskExecStart") for it in request["command_args"]]
     assert words and not any("hush-hush" in it for it in words)
@@ -96,10 +106,10 @@ async def test_input_arrives_in_order_when_requests_are_repeated(world: ModalWor
     assert (await started.runtime.read_file(ReadFileRequest(path="f"))).content == text
 
 
-async def test_connections_that_break_are_made_again(world: ModalWorld, started: ModalDeployment) -> None:
-    await started.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+async def test_connections_that_break_are_made_again(world: ModalWorld, started: ModalDeployment, home: Path) -> None:
+    await session(started)
     running = asyncio.ensure_future(run(started, "for i in 1 2 3 4 5 6; do echo $i | tee $i; sleep 0.3; done"))
-    await until_async((world.directory(started.sandbox.object_id) / "3").exists)
+    await until_async((home / "3").exists)
     world.break_connections()
     assert await running == "1\n2\n3\n4\n5\n6\n"
     assert await run(started, "echo after") == "after\n"
@@ -109,7 +119,7 @@ async def test_a_token_that_expires_is_renewed(world: ModalWorld, make: Make) ->
     world.jwt_seconds = 2
     deployment = make()
     await deployment.start()
-    await deployment.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    await session(deployment)
     assert await run(deployment, "sleep 3; echo a") == "a\n"
     world.jwt_seconds = 3600
     assert await run(deployment, "echo b") == "b\n"
@@ -118,16 +128,17 @@ async def test_a_token_that_expires_is_renewed(world: ModalWorld, make: Make) ->
 # How sandboxes end
 
 
+@pytest.mark.usefixtures("kind")
 @pytest.mark.parametrize(
     ("status", "told"),
     [("TIMEOUT", "its time limit was reached"), ("TERMINATED", "was terminated"), ("FAILURE", "exit code 3")],
 )
 async def test_why_a_sandbox_has_ended_is_told(
-    kind: str, world: ModalWorld, started: ModalDeployment, status: str, told: str
+    world: ModalWorld, started: ModalDeployment, home: Path, status: str, told: str
 ) -> None:
-    await started.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    await session(started)
     running = asyncio.ensure_future(run(started, "echo begun >begun; sleep 1000", timeout=DEADLINE))
-    await until_async((world.directory(started.sandbox.object_id) / "begun").exists)
+    await until_async((home / "begun").exists)
     world.end(started.sandbox.object_id, status, code=3)
     with pytest.raises(SwerexException):
         await running
@@ -137,14 +148,16 @@ async def test_why_a_sandbox_has_ended_is_told(
         await started.is_alive()
 
 
-async def test_a_sandbox_whose_machine_is_gone_holds_nobody_up(world: ModalWorld, started: ModalDeployment) -> None:
+async def test_a_sandbox_whose_machine_is_gone_holds_nobody_up(
+    world: ModalWorld, started: ModalDeployment, home: Path
+) -> None:
     """Its worker answers nothing any more; what is asked of it would never end."""
-    await started.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    await session(started)
     running = asyncio.ensure_future(run(started, "echo >running; sleep 1000", timeout=1000))
     execute = started.runtime.execute(Command(command="echo >executing; sleep 1000", shell=True))
     executing = asyncio.ensure_future(execute)
     for name in ("running", "executing"):
-        await until_async((world.directory(started.sandbox.object_id) / name).exists)
+        await until_async((home / name).exists)
     world.vanish(started.sandbox.object_id)
     for each in (running, executing):
         with pytest.raises(SwerexException):
@@ -152,7 +165,7 @@ async def test_a_sandbox_whose_machine_is_gone_holds_nobody_up(world: ModalWorld
 
 
 @pytest.mark.parametrize(
-    ("status", "kind", "told"),
+    ("problem", "kind", "told"),
     [
         ("NOT_FOUND", SandboxLostError, "is gone"),
         ("UNAVAILABLE", ConnectionLostError, "unknown whether the sandbox .* still exists.*as ordered"),
@@ -160,58 +173,29 @@ async def test_a_sandbox_whose_machine_is_gone_holds_nobody_up(world: ModalWorld
         ("RESOURCE_EXHAUSTED", ConnectionLostError, "unknown whether the sandbox .* still exists.*no capacity"),
         ("UNAUTHENTICATED", ConnectionLostError, "Modal refuses the credentials: as ordered.*modal setup"),
         ("INVALID_ARGUMENT", ConnectionLostError, "Modal says: as ordered"),
-    ],
-)
-async def test_why_it_cannot_be_learned_what_became_of_it_is_told(
-    world: ModalWorld, started: ModalDeployment, status: str, kind: type[Exception], told: str
-) -> None:
-    """A sandbox that cannot be asked for is not taken for one that is gone."""
-    from swerex_c.providers.modal.backend import ModalBackend
-    from swerex_c.sandbox.sandbox import Sandbox
-
-    backend = ModalBackend(started.sandbox)
-    world.fault("SandboxWaitV2", status=status, times=20)
-    error = await background.run(Sandbox(backend).lost())
-    assert type(error) is kind and re.search(told, str(error)), repr(error)
-    assert not (answer := await SandboxRuntime(backend).is_alive()) and re.search(told, answer.message)
-    world.faults.clear()
-    assert await background.run(backend.why_lost()) is None
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "told"),
-    [
         (OSError("Network is unreachable"), ConnectionLostError, "cannot be reached.*Network is unreachable"),
         (modal.exception.ConnectionError("no"), ConnectionLostError, "cannot be reached.*no"),
         (modal.exception.SandboxTerminatedError("ended"), SandboxLostError, "is gone.*ended"),
         (modal.exception.ClientClosed("it"), ConnectionLostError, "Modal says: it"),
-        (TypeError("poll() takes 0 arguments"), ConnectionLostError, "Modal says: poll\\(\\) takes"),
     ],
 )
-async def test_what_an_error_of_the_library_says_of_the_sandbox(
-    started: ModalDeployment, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception], told: str
+async def test_why_it_cannot_be_learned_what_became_of_it_is_told(
+    world: ModalWorld, backend: ModalBackend, problem: str | Exception, kind: type[Exception], told: str
 ) -> None:
-    from swerex_c.providers.modal.backend import ModalBackend
-    from swerex_c.sandbox.sandbox import Sandbox
-
-    async def fails(_: object) -> None:
-        raise error
-
-    monkeypatch.setattr("swerex_c.providers.modal.backend.why_ended", fails)
-    found = await background.run(Sandbox(ModalBackend(started.sandbox)).lost())
-    assert type(found) is kind and re.search(told, str(found)), repr(found)
-
-
-async def test_the_sandbox_ends_by_its_timeout(world: ModalWorld, make: Make) -> None:
-    deployment = make(deployment_timeout=8)
-    await deployment.start()
-    (request,) = world.calls("SandboxCreateV2")
-    assert request["definition"]["timeout_secs"] == 8
-    with pytest.raises(SandboxLostError, match="deployment_timeout"):
-        await deployment.runtime.execute(Command(command="sleep 1000", shell=True))
+    """A sandbox that cannot be asked for is not taken for one that is gone."""
+    with pytest.MonkeyPatch.context() as patch:
+        if isinstance(problem, str):
+            world.fault("SandboxWaitV2", status=problem, times=20)
+        else:
+            patch.setattr("swerex_c.providers.modal.backend.why_ended", mock.AsyncMock(side_effect=problem))
+        error = await background.run(Sandbox(backend).lost())
+        assert type(error) is kind and re.search(told, str(error)), repr(error)
+        assert not (answer := await SandboxRuntime(backend).is_alive()) and re.search(told, answer.message)
+    world.faults.clear()
+    assert await background.run(backend.why_lost()) is None
 
 
-async def test_what_the_sandbox_printed_is_told(world: ModalWorld, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_the_sandbox_printed_is_told(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swerex_c.deployment.modal._WAIT", "echo some words; echo others >&2; read -t 2 <>go; exit 3")
     deployment = make()
     with pytest.raises(SwerexException, match=r"(?s)exit code 3.*stdout:\nsome words\n.*stderr:\nothers\n"):
@@ -222,41 +206,54 @@ async def test_what_the_sandbox_printed_is_told(world: ModalWorld, make: Make, m
 # Starting and stopping
 
 
-async def test_nothing_is_asked_before_the_start(world: ModalWorld, make: Make) -> None:
-    deployment = make()
+async def test_what_callers_of_the_original_see(
+    world: ModalWorld, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Attributes, steps, and lines of the log; and a second start is ignored."""
+    caplog.set_level(logging.INFO)
+    steps: list[str] = []
+    deployment = make(logger=logging.getLogger("here"))
+    deployment.add_hook(SetStatusDeploymentHook("a", lambda _, step: steps.append(step)))
     assert not world.requests
     with pytest.raises(DeploymentNotStartedError):
         deployment.sandbox  # noqa: B018
     with pytest.raises(DeploymentNotStartedError):
         await deployment.get_modal_log_url()
-
-
-async def test_attributes_of_the_original(
-    world: ModalWorld, started: ModalDeployment, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert started.app.name == "swe-rex" and started._app is started.app
-    assert started._sandbox is started.sandbox and started._image.object_id.startswith("im-")
-    assert (started._startup_timeout, started._runtime_timeout) == (180.0, 3600.0)
-    assert started._user == "default" and started._modal_kwargs == {} and started._deployment_timeout == 3600
-    task = await started.sandbox._get_task_id.aio()
+    await deployment.start()
+    assert steps == ["Starting modal sandbox", "Starting runtime"]
+    runtime, sandbox = deployment.runtime, deployment.sandbox
+    assert deployment.app.name == "swe-rex" and deployment._app is deployment.app
+    assert deployment._sandbox is sandbox and deployment._image.object_id.startswith("im-")
+    assert (deployment._startup_timeout, deployment._runtime_timeout) == (180.0, 3600.0)
+    assert (deployment._user, deployment._modal_kwargs, deployment._deployment_timeout) == ("default", {}, 3600)
+    task = await sandbox._get_task_id.aio()
     url = f"https://modal.com/apps/default/main/deployed/swe-rex?activeTab=logs&taskId={task}"
-    assert await started.get_modal_log_url() == url
+    assert await deployment.get_modal_log_url() == url
+    await deployment.start()
+    assert deployment.runtime is runtime and deployment.sandbox is sandbox
+    for words in (
+        "Starting modal sandbox",
+        "created in",
+        f"Check sandbox logs at {url}",
+        "Runtime started",
+        "Deployment is already started. Ignoring duplicate start() call.",
+    ):
+        assert words in caplog.text
 
 
-async def test_the_image_is_left_as_it_is(world: ModalWorld, make: Make) -> None:
-    await make(image="debian:12").start()
-    (request,) = world.calls("ImageGetOrCreate")
-    assert request["image"]["dockerfile_commands"] == ["FROM debian:12"]
-
-
-async def test_a_second_start_is_ignored(
-    world: ModalWorld, started: ModalDeployment, caplog: pytest.LogCaptureFixture
-) -> None:
-    runtime = started.runtime
-    await started.start()
-    assert started.runtime is runtime
-    assert "Deployment is already started. Ignoring duplicate start() call." in caplog.text
-    assert len(world.calls("SandboxCreateV2")) == 1
+async def test_what_is_asked_for(world: ModalWorld, make: Make) -> None:
+    """The image as it is; and the arguments of the caller, which come first."""
+    await make(image="debian:12", deployment_timeout=8.5).start()
+    kwargs = {"tags": {"mine": "1"}, "workdir": "/tmp", "timeout": 77, "memory": 512}
+    await make(modal_sandbox_kwargs=kwargs | {"secrets": [modal.Secret.from_dict({"A": "b"})]}).start()
+    image = world.calls("ImageGetOrCreate")[0]["image"]
+    assert image["dockerfile_commands"] == ["FROM debian:12"]
+    plain, request = world.calls("SandboxCreateV2")
+    assert plain["definition"]["timeout_secs"] == 9 and len(plain["tags"]) == 3
+    assert request["definition"]["timeout_secs"] == 77 and request["definition"]["workdir"] == "/tmp"
+    assert {"tag_name": "mine", "tag_value": "1"} in request["tags"] and len(request["tags"]) == 4
+    assert request["secret_sources"] == [{"env": {"contents": {"A": "b"}}}]
+    assert kwargs["tags"] == {"mine": "1"}
 
 
 @pytest.mark.parametrize(
@@ -268,15 +265,20 @@ async def test_a_second_start_is_ignored(
         ("SandboxCreateV2", {"status": "RESOURCE_EXHAUSTED", "message": "quota of 5"}, "quota.*quota of 5"),
         ("SandboxCreateV2", {"status": "INVALID_ARGUMENT", "message": "no such region"}, "no such region"),
         ("TaskExecStart", {"status": "INVALID_ARGUMENT", "message": "no exec here", "times": 9}, "no exec here"),
+        ("from_registry", modal.exception.InvalidError("no such image"), "Modal says: no such image"),
     ],
 )
 async def test_what_keeps_it_from_starting_is_told(
-    world: ModalWorld, make: Make, method: str, fault: dict[str, Any], told: str
+    world: ModalWorld, make: Make, method: str, fault: dict[str, Any] | Exception, told: str
 ) -> None:
-    world.fault(method, **fault)
-    deployment = make(image=f"debian:{method}-{fault.get('status', '')}".lower())
-    with pytest.raises(DeploymentStartupError, match=told) as raised:
-        await deployment.start()
+    deployment = make(image=f"debian:{method}-{len(told)}".lower())
+    with pytest.MonkeyPatch.context() as patch:
+        if isinstance(fault, Exception):
+            patch.setattr(modal.Image, method, mock.Mock(side_effect=fault))
+        else:
+            world.fault(method, **fault)
+        with pytest.raises(DeploymentStartupError, match=told) as raised:
+            await deployment.start()
     assert "\n" not in str(raised.value)
     world.faults.clear()
     assert not world.running()
@@ -284,48 +286,24 @@ async def test_what_keeps_it_from_starting_is_told(
     assert await deployment.is_alive()
 
 
-NOT_LET_IN = """if True:
-    import asyncio, sys
-    from swerex_c.deployment.modal import ModalDeployment
-    from swerex_c.exceptions import DeploymentStartupError
-    try:
-        asyncio.run(ModalDeployment(image='debian:12', startup_timeout=float(sys.argv[1])).start())
-    except DeploymentStartupError as error:
-        print(type(error).__name__, error)
-"""
-
-
 @pytest.mark.parametrize(
-    ("variables", "seconds", "told"),
+    ("variables", "fields", "told"),
     [
-        ({"MODAL_TOKEN_SECRET": "as-wrong"}, "180", "Modal refuses the credentials.*Token validation failed"),
-        ({"MODAL_TOKEN_SECRET": "", "MODAL_TOKEN_ID": ""}, "180", "Modal refuses the credentials.*Token missing"),
-        ({"MODAL_SERVER_URL": "http://127.0.0.1:1"}, "2", "StartupTimeoutError .*did not start within 2 seconds"),
+        ({"TOKEN_SECRET": "as-wrong"}, {}, "Modal refuses the credentials.*Token validation failed"),
+        ({"TOKEN_SECRET": "", "TOKEN_ID": ""}, {}, "Modal refuses the credentials.*Token missing"),
+        ({"SERVER_URL": "http://127.0.0.1:1"}, {"startup_timeout": 2}, "did not start within 2 seconds"),
+        ({}, {"modal_sandbox_kwargs": {"no_such_thing": 1}}, "no_such_thing"),
     ],
 )
-async def test_who_is_not_let_in_is_told(world: ModalWorld, variables: dict[str, str], seconds: str, told: str) -> None:
-    """In a process of its own: the SDK keeps its client."""
-    command = [sys.executable, "-c", NOT_LET_IN, seconds]
-    environment = os.environ | variables
-    done = await asyncio.to_thread(subprocess.run, command, env=environment, capture_output=True, timeout=DEADLINE)
-    assert re.search(told, done.stdout.decode()), done
-
-
-async def test_arguments_that_the_library_does_not_have(make: Make) -> None:
-    with pytest.raises(DeploymentStartupError, match="no_such_thing"):
-        await make(modal_sandbox_kwargs={"no_such_thing": 1}).start()
-
-
-async def test_arguments_of_the_caller(world: ModalWorld, make: Make) -> None:
-    import modal
-
-    kwargs = {"tags": {"mine": "1"}, "workdir": "/tmp", "timeout": 77, "memory": 512}
-    await make(modal_sandbox_kwargs=kwargs | {"secrets": [modal.Secret.from_dict({"A": "b"})]}).start()
-    (request,) = world.calls("SandboxCreateV2")
-    assert request["definition"]["timeout_secs"] == 77 and request["definition"]["workdir"] == "/tmp"
-    assert {"tag_name": "mine", "tag_value": "1"} in request["tags"] and len(request["tags"]) == 4
-    assert request["secret_sources"] == [{"env": {"contents": {"A": "b"}}}]
-    assert kwargs["tags"] == {"mine": "1"}
+async def test_what_the_caller_has_wrong_is_told(
+    make: Make, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], fields: dict[str, Any], told: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"MODAL_{name}", value)
+        monkeypatch.setattr(_Client, "_client_from_env", None)  # the SDK keeps its client
+    with pytest.raises(DeploymentStartupError, match=told) as raised:
+        await make(**fields).start()
+    assert isinstance(raised.value, StartupTimeoutError) is ("within" in told)
 
 
 async def test_a_start_that_takes_too_long(world: ModalWorld, make: Make) -> None:
@@ -351,12 +329,10 @@ async def test_a_start_is_given_up(world: ModalWorld, make: Make, stage: str, af
     assert not starting.done()
     if how == "cancel":
         starting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await starting
     else:
         await deployment.stop()
-        with pytest.raises(RuntimeClosedError):
-            await starting
+    with pytest.raises(asyncio.CancelledError if how == "cancel" else RuntimeClosedError):
+        await starting
     world.faults.clear()
     assert not world.running()
     await deployment.start()
@@ -369,33 +345,25 @@ async def test_a_sandbox_that_waits_for_room_is_given_up(
     monkeypatch.setenv("MODAL_SANDBOX_V2", "0")
     monkeypatch.setattr("swerex_c.deployment.modal._SETTLE_SECONDS", 0.5)
     world.fault("SandboxGetTaskId", delay=1000, times=99)
-    deployment = make()
-    starting = asyncio.ensure_future(deployment.start())
+    starting = asyncio.ensure_future(make().start())
     await until_async(lambda: world.calls("SandboxGetTaskId"))
     assert world.running()
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    until(lambda: not world.running())
+    await until_async(lambda: not world.running())
 
 
-async def test_a_sandbox_whose_answer_was_lost_is_ended(world: ModalWorld, make: Make) -> None:
-    """Whether it was made is only known by its tags."""
-    world.fault("SandboxCreateV2", status="INTERNAL", after=True, times=99)
-    deployment = make()
-    with pytest.raises(DeploymentStartupError):
-        await deployment.start()
-    assert world.calls("SandboxCreateV2")
-    assert not world.running()
-
-
-async def test_one_whose_answer_was_lost_is_ended_in_the_callers_app_too(world: ModalWorld, make: Make) -> None:
-    import modal
-
-    app = await asyncio.wrap_future(background.spawn(modal.App.lookup.aio("others", create_if_missing=True)))
+@pytest.mark.parametrize("own_app", [False, True])
+async def test_a_sandbox_whose_answer_was_lost_is_ended(world: ModalWorld, make: Make, own_app: bool) -> None:
+    """Whether it was made is only known by its tags; also in an app of the caller's."""
+    kwargs: dict[str, Any] = {}
+    if own_app:
+        app = await background.run(modal.App.lookup.aio("others", create_if_missing=True))
+        kwargs = {"app": app, "tags": None, "secrets": None}
     world.fault("SandboxCreateV2", status="INTERNAL", after=True, times=99)
     with pytest.raises(DeploymentStartupError):
-        await make(modal_sandbox_kwargs={"app": app, "tags": None, "secrets": None}).start()
+        await make(modal_sandbox_kwargs=kwargs).start()
     assert world.calls("SandboxCreateV2")
     assert not world.running()
 
@@ -404,33 +372,18 @@ async def test_a_start_that_is_cancelled_twice_leaves_nothing(
     world: ModalWorld, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer of the request for a sandbox comes when nobody waits for the start any more."""
-    from swerex_c.providers.modal import tags
-
     monkeypatch.setattr(tags, "_LOOK_AGAIN_SECONDS", (0.0,))
     count = len(world.sandboxes)
     world.fault("SandboxCreateV2", delay=2)
     starting = asyncio.ensure_future(make().start())
-    await asyncio.to_thread(until, lambda: world.calls("SandboxCreateV2"))
+    await until_async(lambda: world.calls("SandboxCreateV2"))
     for _ in range(2):
         starting.cancel()
         await settle()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    await asyncio.to_thread(until, lambda: len(world.sandboxes) > count)
-    await asyncio.to_thread(until, lambda: not world.running())
-
-
-async def test_an_image_that_the_library_refuses(
-    world: ModalWorld, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import modal
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise modal.exception.InvalidError("no such image")
-
-    monkeypatch.setattr(modal.Image, "from_registry", refuse)
-    with pytest.raises(DeploymentStartupError, match="Modal says: no such image"):
-        await make().start()
+    await until_async(lambda: len(world.sandboxes) > count)
+    await until_async(lambda: not world.running())
 
 
 async def test_a_sandbox_that_could_not_be_terminated_is_named(
@@ -443,49 +396,27 @@ async def test_a_sandbox_that_could_not_be_terminated_is_named(
     world.end(sandbox, "TERMINATED")
 
 
-async def test_hooks_are_told(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    steps: list[str] = []
-    caplog.set_level(logging.INFO)
-    deployment = make(logger=logging.getLogger("here"))
-    deployment.add_hook(SetStatusDeploymentHook("a", lambda _, step: steps.append(step)))
-    await deployment.start()
-    assert steps == ["Starting modal sandbox", "Starting runtime"]
-    for words in ("Starting modal sandbox", "created in", "Check sandbox logs at https://modal.com", "Runtime started"):
-        assert words in caplog.text
-
-
-async def test_a_program_that_is_closed_gets_the_end_of_its_input(world: ModalWorld, started: ModalDeployment) -> None:
+async def test_a_program_that_is_closed_gets_the_end_of_its_input(backend: ModalBackend, home: Path) -> None:
     """So that a shell there that waits for its next script ends too."""
-    from swerex_c.providers.modal.backend import ModalBackend
-
-    backend = ModalBackend(started.sandbox)
-    directory = world.directory(started.sandbox.object_id)
 
     async def work() -> None:
         async with direct_programs.started(backend, "sh", "-c", "echo >began; cat; echo >ended"):
-            await until_async((directory / "began").exists)
-        await until_async((directory / "ended").exists)
+            await until_async((home / "began").exists)
+        await until_async((home / "ended").exists)
 
     await background.run(work())
-    run_blocking(backend.close())
 
 
-async def test_output_that_nobody_reads_stops_the_program(world: ModalWorld, started: ModalDeployment) -> None:
+async def test_output_that_nobody_reads_stops_the_program(backend: ModalBackend, home: Path) -> None:
     """What is on its way is bounded at every step: 64 MB by the SDK's connection, 8 MB by the tests' server."""
-    from swerex_c.providers.modal.backend import ModalBackend
-
-    backend = ModalBackend(started.sandbox)
-    directory = world.directory(started.sandbox.object_id)
 
     async def work() -> None:
         async with direct_programs.started(backend, "sh", "-c", "yes & echo $! >new; mv new pid; wait") as process:
             assert (await process.receive() or (1, b""))[1].startswith(b"y\ny\n")
-            await until_async((directory / "pid").exists)
-            pid = int((directory / "pid").read_text())
-            assert await asyncio.to_thread(written_when_stuck, pid) < 100_000_000
+            await until_async((home / "pid").exists)
+            assert await asyncio.to_thread(written_when_stuck, int((home / "pid").read_text())) < 100_000_000
 
     await background.run(work())
-    run_blocking(backend.close())
 
 
 class WithCommand(ModalDeployment):
