@@ -10,17 +10,13 @@ printed last. The answers' fields are the ones that the SDK's models want.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import datetime
 import json
 import os
 import secrets
 import shutil
 import signal
-import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -41,9 +37,9 @@ PAGE = 2
 class Terminal:
     """A shell on a terminal, and the WebSockets that look at it."""
 
-    def __init__(self, sandbox: Sandbox, name: str, rows: int, columns: int, environment: dict[str, str]) -> None:
+    def __init__(self, sandbox: Sandbox, name: str, rows: int, columns: int) -> None:
         self.sandbox, self.name = sandbox, name
-        variables = sandbox.environment() | {"TERM": "xterm-256color"} | environment
+        variables = sandbox.environment() | {"TERM": "xterm-256color"}
         self.program = Program(sandbox.shell, variables, sandbox.directory, (rows, columns))
         self.clients: dict[web.WebSocketResponse, asyncio.Queue[bytes]] = {}
         self.inputs: asyncio.Queue[bytes] = asyncio.Queue(maxsize=1024)
@@ -79,14 +75,14 @@ class Terminal:
         reason = {"exitCode": code} | ({"exitReason": "non-zero exit"} if code else {})
         for client in list(self.clients):
             with contextlib.suppress(Exception):
-                if getattr(client, "wants_exit", False):
-                    await client.send_str(json.dumps({"type": "control", "status": "exited", **reason}))
+                await client.send_str(json.dumps({"type": "control", "status": "exited", **reason}))
                 await client.close(code=1000 if code == 0 else 1011, message=json.dumps(reason).encode())
         self.clients.clear()
         self.program.close()
 
     async def kill(self) -> None:
-        kill_tree(self.program.process)
+        for pid in reversed([self.program.process.pid, *descendants(self.program.process.pid)]):
+            needs.kill(pid, signal.SIGKILL)
         await self._close(137)
 
     async def attach(self, socket: web.WebSocketResponse) -> None:
@@ -122,34 +118,32 @@ class Sandbox:
         self.body = body
         self.state = "creating"
         self.reason: str | None = None
-        self.made = time.time()
         self.directory = world.directory / self.id
         self.directory.mkdir()
         self.image = body.get("buildInfo", {}).get("dockerfileContent", "").partition("FROM ")[2].strip()
         self.terminals: dict[str, Terminal] = {}
         self.shell = [{"dash": "dash", "zsh": "zsh"}.get(self.image, SHELL), "-i", "-l"]
         profile = "PS1='sandbox$ '\n" + ("echo hello; sleep 1\n" if "greeting" in self.image else "")
-        if "bare" in self.image:  # /etc/profile has set another
-            profile += f"PATH={self.directory}/bin\n"
-        (self.directory / ".profile").write_text(profile)
-        (self.directory / ".zshrc").write_text("setopt SHARE_HISTORY\nHISTFILE=~/.zsh_history SAVEHIST=99\n")
+        self.path = f"{world.programs}:{os.environ['PATH']}"
         if "bare" in self.image:  # of all programs there are a few
-            self.programs = self.directory / "bin"
-            self.programs.mkdir()
+            programs = self.directory / "bin"
+            programs.mkdir()
+            self.path = str(programs)
+            profile += f"PATH={programs}\n"  # /etc/profile has set another
             for name in self.image.rpartition("+")[2].split(","):
-                if "busybox" in self.image and name not in ("bash", "busybox"):
-                    os.symlink("busybox", self.programs / name)
+                if "busybox" in self.image and name not in ("bash", "busybox", "python3"):
+                    os.symlink("busybox", programs / name)
                     continue
                 found = os.path.realpath(sys.executable) if name == "python3" else shutil.which(name)
-                os.symlink(found or "/", self.programs / name)
+                os.symlink(found or "/", programs / name)
+        (self.directory / ".profile").write_text(profile)
+        (self.directory / ".zshrc").write_text("setopt SHARE_HISTORY\nHISTFILE=~/.zsh_history SAVEHIST=99\n")
 
     def environment(self) -> dict[str, str]:
-        path = str(self.programs) if "bare" in self.image else f"{self.world.programs}:{os.environ['PATH']}"
-        place = {"PATH": path, "HOME": str(self.directory), "USER": "daytona", "LANG": "C.UTF-8"}
+        place = {"PATH": self.path, "HOME": str(self.directory), "USER": "daytona", "LANG": "C.UTF-8"}
         return place | {"DAYTONA_SANDBOX_ID": self.id, **self.body.get("env", {})}
 
     def told(self) -> dict[str, Any]:
-        when = datetime.datetime.fromtimestamp(self.made, datetime.UTC).isoformat()
         body = self.body
         return {
             "id": self.id,
@@ -167,12 +161,7 @@ class Sandbox:
             "memory": 1,
             "disk": 3,
             "state": self.state,
-            "desiredState": "started",
             "errorReason": self.reason,
-            "autoStopInterval": body.get("autoStopInterval"),
-            "autoDeleteInterval": body.get("autoDeleteInterval"),
-            "createdAt": when,
-            "updatedAt": when,
             "toolboxProxyUrl": f"{self.world.url}/toolbox",
         }
 
@@ -211,7 +200,15 @@ class DaytonaWorld:
         self._thread.do(self._serve())
 
     async def _serve(self) -> None:
-        self._runner = web.AppRunner(self.application(), shutdown_timeout=1)
+        application = web.Application(middlewares=[self.guard], client_max_size=1 << 30)
+        route = application.router
+        route.add_post("/api/sandbox", self.create)
+        route.add_get("/api/sandbox", self.list)
+        route.add_get("/api/sandbox/{id}", self.get)
+        route.add_delete("/api/sandbox/{id}", self.delete)
+        route.add_get("/toolbox/{id}/process/pty/create-connect", self.create_terminal)
+        route.add_delete("/toolbox/{id}/process/pty/{name}", self.delete_terminal)
+        self._runner = web.AppRunner(application, shutdown_timeout=1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
@@ -267,26 +264,17 @@ class DaytonaWorld:
         self.counts[f"{request.method} {resource.canonical if resource else request.path}"] += 1
         if request.headers.get("Authorization") != f"Bearer {self.key}":
             return problem(401, "Invalid credentials")
-        return await handler(request)
+        try:
+            return await handler(request)
+        except web.HTTPNotFound as error:
+            return problem(404, error.text or "")
 
     def find(self, request: web.Request) -> Sandbox:
         name = request.match_info["id"]
         for sandbox in self.sandboxes.values():
             if name in (sandbox.id, sandbox.name):
                 return sandbox
-        raise web.HTTPNotFound(
-            text=json.dumps({"statusCode": 404, "message": f"Sandbox with ID or name {name} not found"}),
-            content_type="application/json",
-        )
-
-    def running(self, request: web.Request) -> Sandbox:
-        sandbox = self.find(request)
-        if sandbox.state != "started":
-            raise web.HTTPBadRequest(
-                text=json.dumps({"statusCode": 400, "message": "bad request: sandbox is not running"}),
-                content_type="application/json",
-            )
-        return sandbox
+        raise web.HTTPNotFound(text=f"Sandbox with ID or name {name} not found")
 
     # ---- the API
 
@@ -298,8 +286,6 @@ class DaytonaWorld:
         sandbox = Sandbox(self, body)
         self.sandboxes[sandbox.id] = sandbox
         asyncio.create_task(sandbox.begin())
-        if not self.build:
-            await asyncio.sleep(0)
         await asyncio.sleep(self.delay)
         return web.json_response(sandbox.told())
 
@@ -322,53 +308,28 @@ class DaytonaWorld:
         shutil.rmtree(sandbox.directory, ignore_errors=True)
         return web.json_response(sandbox.told())
 
-    async def proxy_url(self, request: web.Request) -> web.Response:
-        return web.json_response({"url": f"{self.url}/toolbox"})
-
     # ---- the toolbox
 
     async def create_terminal(self, request: web.Request) -> web.StreamResponse:
-        sandbox, query = self.running(request), request.query
+        sandbox, query = self.find(request), request.query
+        if sandbox.state != "started":
+            return problem(400, "bad request: sandbox is not running")
         if query["id"] in sandbox.terminals:
             return problem(409, "PTY session exists")
-        offered = [it.strip() for it in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
-        environment: dict[str, str] = {}
-        for each in offered:
-            if each.startswith("X-Daytona-Pty-Envs~"):
-                text = each.partition("~")[2]
-                environment = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         socket = web.WebSocketResponse(max_msg_size=MESSAGE, protocols=["X-Daytona-Pty-Exit-Control"])
         await socket.prepare(request)
-        socket.wants_exit = "X-Daytona-Pty-Exit-Control" in offered  # type: ignore[attr-defined]
-        terminal = Terminal(sandbox, query["id"], int(query["rows"]), int(query["cols"]), environment)
+        terminal = Terminal(sandbox, query["id"], int(query["rows"]), int(query["cols"]))
         sandbox.terminals[query["id"]] = terminal
         await terminal.attach(socket)
         return socket
 
     async def delete_terminal(self, request: web.Request) -> web.Response:
-        terminal = self.running(request).terminals.pop(request.match_info["name"], None)
+        terminal = self.find(request).terminals.pop(request.match_info["name"], None)
         if terminal is None:
             return problem(404, "PTY session not found")
         await terminal.kill()
         return web.json_response({"message": "PTY session deleted"})
 
-    def application(self) -> web.Application:
-        application = web.Application(middlewares=[self.guard], client_max_size=1 << 30)
-        route = application.router
-        route.add_post("/api/sandbox", self.create)
-        route.add_get("/api/sandbox", self.list)
-        route.add_get("/api/sandbox/{id}", self.get)
-        route.add_delete("/api/sandbox/{id}", self.delete)
-        route.add_get("/api/sandbox/{id}/toolbox-proxy-url", self.proxy_url)
-        route.add_get("/toolbox/{id}/process/pty/create-connect", self.create_terminal)
-        route.add_delete("/toolbox/{id}/process/pty/{name}", self.delete_terminal)
-        return application
-
 
 def problem(status: int, message: str) -> web.Response:
     return web.json_response({"statusCode": status, "message": message}, status=status)
-
-
-def kill_tree(process: subprocess.Popen[bytes]) -> None:
-    for pid in reversed([process.pid, *descendants(process.pid)]):
-        needs.kill(pid, signal.SIGKILL)
