@@ -18,38 +18,28 @@ KEPT = 8 << 20
 
 
 class Stream:
-    """What a program has printed, from some byte on."""
+    """What a program has printed."""
 
     def __init__(self) -> None:
         self.data = bytearray()
-        self.first = 0
+        self.asked = 0
         self.ended = False
         self.changed = asyncio.Condition()
 
     async def add(self, data: bytes) -> None:
         async with self.changed:
-            await self.changed.wait_for(lambda: len(self.data) < KEPT)
+            await self.changed.wait_for(lambda: len(self.data) - self.asked < KEPT)
             self.data += data
+            self.ended = not data
             self.changed.notify_all()
 
-    async def end(self) -> None:
+    async def read(self, offset: int) -> bytes:
+        """Bytes from there on; b"" at the end."""
         async with self.changed:
-            self.ended = True
+            self.asked = max(self.asked, offset)
             self.changed.notify_all()
-
-    async def read(self, offset: int, size: int = 65536) -> bytes:
-        """Bytes from there on; b"" at the end. What is long before is forgotten: it will not be asked for again."""
-        async with self.changed:
-            await self.changed.wait_for(lambda: self.ended or offset < self.first + len(self.data))
-            if offset < self.first:
-                raise ValueError("Forgotten")
-            old = offset - self.first - (1 << 20)
-            if old > 0:
-                del self.data[:old]
-                self.first += old
-                self.changed.notify_all()
-            start = offset - self.first
-            return bytes(self.data[start : start + size])
+            await self.changed.wait_for(lambda: self.ended or offset < len(self.data))
+            return bytes(self.data[offset : offset + 65536])
 
 
 class Exec:
@@ -63,10 +53,10 @@ class Exec:
         self.tasks = [asyncio.create_task(self._read(stream)) for stream in self.outputs]
 
     async def _read(self, stream: int) -> None:
-        if stream in self.program.outputs:
-            while data := await self.program.read(stream):
-                await self.outputs[stream].add(data)
-        await self.outputs[stream].end()
+        data = b"..."
+        while data:
+            data = await self.program.read(stream) if stream in self.program.outputs else b""
+            await self.outputs[stream].add(data)
 
     async def write(self, offset: int, data: bytes, eof: bool) -> None:
         """What is sent again is not written again.
@@ -101,26 +91,21 @@ class Sandbox:
         self.directory.mkdir()
         self.tags, self.app = tags, app
         self.created = time.time()
-        self.status = 0
-        self.code = 0
+        self.status = self.code = 0
         self.ended = asyncio.Event()
         self.vanished = False
         self.execs: dict[str, Exec] = {}
 
-    def start(self, argv: Sequence[str], variables: Mapping[str, str], seconds: float) -> None:
+    def start(self, argv: Sequence[str], variables: Mapping[str, str]) -> None:
         own = {"PATH": os.environ["PATH"], "HOME": str(self.directory), "TMPDIR": str(self.directory)}
         self.variables = own | dict(variables) | {"MODAL_SANDBOX_ID": self.id}
         self.main = Exec(Program(argv, self.variables, self.directory))
-        self.watching = asyncio.create_task(self._watch(seconds))
+        self.watching = asyncio.create_task(self._watch())
 
-    async def _watch(self, seconds: float) -> None:
-        """Ends when the main program does, or when its time is over."""
-        try:
-            code = await asyncio.wait_for(self.main.program.wait(), seconds)
-        except TimeoutError:
-            await self.end("TIMEOUT", 0)
-        else:
-            await self.end("SUCCESS" if code == 0 else "FAILURE", code if code >= 0 else 128 - code)
+    async def _watch(self) -> None:
+        """Ends when the main program does."""
+        code = await self.main.program.wait()
+        await self.end("SUCCESS" if code == 0 else "FAILURE", code if code >= 0 else 128 - code)
 
     async def end(self, status: str, code: int) -> None:
         """Kill all that runs in it."""

@@ -14,7 +14,6 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +48,9 @@ class ModalWorld:
 
     async def _serve(self) -> None:
         urls = []
-        router, plane = Router(self), Plane(self)
-        for base, one in ((task_command_router_grpc.TaskCommandRouterBase, router), (api_grpc.ModalClientBase, plane)):
-            server = Server([service(base, self, one.authorized, one.methods())])
+        bases = {task_command_router_grpc.TaskCommandRouterBase: Router, api_grpc.ModalClientBase: Plane}
+        for base, kind in bases.items():
+            server = Server([service(base, kind(self))])
             await server.start("127.0.0.1", 0)
             assert server._server is not None and server._server.sockets is not None
             urls.append(f"http://127.0.0.1:{server._server.sockets[0].getsockname()[1]}")
@@ -82,9 +81,6 @@ class ModalWorld:
     def fault(self, name: str, **fault: Any) -> None:
         """Have the next `times` (1) calls of a name fail or be late, before or `after` they are carried out."""
         self.faults[name] = fault
-
-    def directory(self, sandbox: str) -> Path:
-        return self.sandboxes[sandbox].directory
 
     def running(self) -> list[str]:
         return [name for name, sandbox in list(self.sandboxes.items()) if not sandbox.ended.is_set()]
@@ -127,12 +123,10 @@ class ModalWorld:
         return self.sandboxes[identity]
 
     def env(self, request: Any, identities: Any = ()) -> dict[str, str]:
-        """The variables that a request brings: by the names of secrets, and as the SDK's versions write them."""
-        found = dict(getattr(request, "env", None) or {})
+        """The variables that a request brings: its own, and those of secrets by their names."""
+        found = dict(getattr(request, "env", {}))
         for identity in identities:
             found |= self.secrets[identity]
-        if hasattr(request, "ephemeral_secrets"):
-            found |= dict(request.ephemeral_secrets.contents)
         for source in getattr(request, "secret_sources", ()):
             found |= self.secrets[source.secret_id] if source.secret_id else dict(source.env.contents)
         return found
@@ -159,18 +153,19 @@ class ModalWorld:
             raise GRPCError(Status[fault["status"]], fault.get("message", "as ordered"))
 
 
-def service(base: Any, world: ModalWorld, authorized: Callable[[Any, str], None], methods: dict[str, Any]) -> Any:
-    """A service that has these methods of all that the protocol has."""
+def service(base: Any, own: Router | Plane) -> Any:
+    """A service that has `_NAME`s of all methods NAME that the protocol has, and may have one for both versions."""
+    world = own.world
 
     def method(name: str) -> Any:
         async def call(self: Any, stream: Any) -> None:
             message = await stream.recv_message()
-            if name not in methods:
-                world.requests.append((name, {}))
+            found = getattr(own, f"_{name}", None) or getattr(own, f"_{name.removesuffix('V2')}", None)
+            if found is None:
                 raise GRPCError(Status.UNIMPLEMENTED, f"The tests' server has no {name}")
-            authorized(stream.metadata, name)
+            own.authorized(stream.metadata, name)
             fault = await world.before(name, message)
-            answer = await methods[name](message, stream)
+            answer = await found(message, stream)
             if fault is not None and fault.get("after"):
                 await world.do(fault)
             if answer is not None:
@@ -182,22 +177,11 @@ def service(base: Any, world: ModalWorld, authorized: Callable[[Any, str], None]
     return type("Service", (base,), {name: method(name) for name in names})()
 
 
-def answers(it: Any) -> dict[str, Any]:
-    """Return the methods that answer a call, by its name."""
-    return {name[1:]: getattr(it, name) for name in dir(it) if name[0] == "_" and name[1].isupper()}
-
-
 class Plane:
     """Apps, images, secrets, sandboxes."""
 
     def __init__(self, world: ModalWorld) -> None:
         self.world = world
-
-    def methods(self) -> dict[str, Any]:
-        own = answers(self)
-        for name in ("SandboxGetTaskId", "SandboxList", "SandboxTagsGet", "SandboxTerminate", "SandboxWait"):
-            own[f"{name}V2"] = own[name]
-        return own
 
     def authorized(self, metadata: Any, name: str) -> None:
         if name != "ClientHello" and metadata.get("x-modal-token-secret") != "as-right":
@@ -261,19 +245,19 @@ class Plane:
         )
         await stream.send_message(api_pb2.ImageJoinStreamingResponse(entry_id="2", result=result, eof=True))
 
-    async def _new(self, request: Any, variables: dict[str, str], old: bool) -> Sandbox:
+    def new(self, request: Any, old: bool) -> Sandbox:
         number = uuid.uuid4().hex[:22] if old else uuid.uuid4().hex
         tags = {tag.tag_name: tag.tag_value for tag in request.tags}
         if not all(re.fullmatch(r"[\w-]{1,63}", text) for tag in tags.items() for text in tag):
             raise GRPCError(Status.INVALID_ARGUMENT, "A tag has letters, digits, - and _, 63 at most")
         sandbox = Sandbox(number, self.world.root, tags=tags, app=request.app_id)
-        sandbox.start(list(request.definition.entrypoint_args), variables, request.definition.timeout_secs)
+        variables = self.world.env(request, request.definition.secret_ids)
+        sandbox.start(list(request.definition.entrypoint_args), variables)
         self.world.sandboxes[sandbox.id] = sandbox
         return sandbox
 
     async def _SandboxCreateV2(self, request: Any, stream: Any) -> Any:
-        variables = self.world.env(request, request.definition.secret_ids)
-        sandbox = await self._new(request, variables, False)
+        sandbox = self.new(request, old=False)
         return api_pb2.SandboxCreateV2Response(
             sandbox_id=sandbox.id,
             task_id=sandbox.task,
@@ -281,8 +265,7 @@ class Plane:
         )
 
     async def _SandboxCreate(self, request: Any, stream: Any) -> Any:
-        sandbox = await self._new(request, self.world.env(request, request.definition.secret_ids), True)
-        return api_pb2.SandboxCreateResponse(sandbox_id=sandbox.id)
+        return api_pb2.SandboxCreateResponse(sandbox_id=self.new(request, old=True).id)
 
     async def _SandboxGetTaskId(self, request: Any, stream: Any) -> Any:
         sandbox = self.world.of_id(request.sandbox_id)
@@ -348,9 +331,6 @@ class Router:
 
     def __init__(self, world: ModalWorld) -> None:
         self.world = world
-
-    def methods(self) -> dict[str, Any]:
-        return answers(self)
 
     def authorized(self, metadata: Any, name: str) -> None:
         try:
