@@ -38,7 +38,7 @@ from swerex_c.sandbox.api_backend import ApiBackend
 from swerex_c.sandbox.backend import Process
 from swerex_c.utils.visible import visible
 
-__all__ = ["DaytonaBackend", "DaytonaProgram", "sentence", "state_words", "why_lost"]
+__all__ = ["DaytonaBackend", "DaytonaProgram", "sentence"]
 
 _START_SECONDS = 60.0
 """Seconds to wait until bash on a new terminal is ready for the script."""
@@ -60,13 +60,6 @@ _NOISE = 2000
 """Number of bytes of a terminal's output to keep until bash is ready, to explain why it is not."""
 
 
-class _Ended:
-    """The last item of the output queue, with an error if the connection broke."""
-
-    def __init__(self, error: str | None) -> None:
-        self.error = error
-
-
 class DaytonaProgram(Process):
     """A program on a terminal of the toolbox, run by the script `CARRIER`."""
 
@@ -83,8 +76,9 @@ class DaytonaProgram(Process):
         self._line: list[bytes] = []  # the parts of a frame whose end has not arrived yet
         self._ready = asyncio.Event()
         self._letter = ""
-        self._broken: str | None = None
-        self._outputs: asyncio.Queue[tuple[int, bytes] | _Ended] = asyncio.Queue()  # bounded by `_CREDIT`
+        self._broken: str | None = None  # why the connection broke
+        # Frames of the streams, whose number `_CREDIT` bounds; None for the exit code or the end of the connection.
+        self._outputs: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()
         self._held = {1: b"", 2: b""}  # data that may be the beginning of the mark
         self._open = {1, 2}
         self._code: int | None = None
@@ -172,14 +166,12 @@ class DaytonaProgram(Process):
                 self._taken.set()
             elif kind == b"x":
                 self._code = int(body)
+                self._outputs.put_nowait(None)
             elif kind == b"f":
                 why = FAILURES.get(body.decode(), "its shell does not work")
                 self._lose(f"Cannot run commands in the {self._name}: {why}")
         except ValueError:
             self._lose(f"The data that the {self._name} sent over its terminal is corrupt")
-            return
-        if kind == b"x":
-            self._outputs.put_nowait(_Ended(None))
 
     async def _watch(self) -> None:
         """Wait for the end of the connection, which ends before the program only if it broke."""
@@ -197,15 +189,14 @@ class DaytonaProgram(Process):
         self._broken = self._broken or why
         self._ready.set()
         self._taken.set()
-        self._outputs.put_nowait(_Ended(self._broken))
+        self._outputs.put_nowait(None)
 
     async def receive(self) -> tuple[int, bytes] | None:
         while self._open or self._code is None:
-            output = await self._outputs.get()
-            if isinstance(output, _Ended):
-                if output.error is not None:
-                    raise SandboxLostError(output.error)
-                continue  # the exit code has arrived; frames of the streams may follow it
+            if (output := await self._outputs.get()) is None:
+                if self._broken is not None:
+                    raise SandboxLostError(self._broken)
+                continue  # frames of the streams may follow the exit code
             stream, data = output
             if stream not in self._open:
                 continue  # output of processes that the program left behind
@@ -290,40 +281,27 @@ class DaytonaBackend(ApiBackend):
         return program
 
     async def why_lost(self) -> str | None:
-        return await why_lost(self._sandbox)
+        """Return why the sandbox can no longer run programs, as a sentence, or None.
 
+        None means that its state does not rule it out: the sandbox runs or is starting.
 
-async def why_lost(sandbox: Any) -> str | None:
-    """Return why a sandbox can no longer run programs, as a sentence, or None.
-
-    None means that its state does not rule it out: the sandbox runs or is starting.
-
-    Raises:
-        TimeoutError: if the state cannot be read now.
-    """
-    try:
-        await sandbox.refresh_data()
-    except Exception as error:
-        status = getattr(error, "status_code", None)
-        if status == 404:
-            return f"The sandbox {sandbox.id} is gone: it was deleted, or its time limit was reached"
-        if status in (401, 403):
-            return f"The sandbox {sandbox.id} is out of reach. {sentence(error)}"
-        raise TimeoutError(sentence(error)) from error
-    return state_words(sandbox)
-
-
-def state_words(sandbox: Any) -> str | None:
-    """Return why the state of a sandbox rules out running programs, or None.
-
-    The state is the one that was last read; no request is sent to Daytona.
-    """
-    state = str(getattr(sandbox.state, "value", sandbox.state) or "")
-    what = _STATES.get(state)
-    if what is None:
-        return None
-    reason = f": {sandbox.error_reason}" if sandbox.error_reason else ""
-    return f"The sandbox {sandbox.id} {what}{reason}"
+        Raises:
+            TimeoutError: if the state cannot be read now.
+        """
+        sandbox, name = self._sandbox, f"The {self.name}"
+        try:
+            await sandbox.refresh_data()
+        except Exception as error:
+            status = getattr(error, "status_code", None)
+            if status == 404:
+                return f"{name} is gone: it was deleted, or its time limit was reached"
+            if status in (401, 403):
+                return f"{name} is out of reach. {sentence(error)}"
+            raise TimeoutError(sentence(error)) from error
+        what = _STATES.get(str(getattr(sandbox.state, "value", sandbox.state)))
+        if what is None:
+            return None
+        return f"{name} {what}" + (f": {sandbox.error_reason}" if sandbox.error_reason else "")
 
 
 _STOPPED = "was stopped, by a user or by its auto-stop interval"

@@ -11,13 +11,12 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Awaitable
-from typing import Any, TypeVar, Unpack
+from typing import Any, Unpack
 
-from swerex_c.exceptions import DeploymentStartupError, NotSupportedError, SandboxLostError, SwerexException
+from swerex_c.exceptions import DeploymentStartupError, NotSupportedError, SandboxLostError
 from swerex_c.models import IsAliveResponse
 from swerex_c.providers.daytona import labels as _labels
-from swerex_c.providers.daytona.backend import DaytonaBackend, sentence, why_lost
+from swerex_c.providers.daytona.backend import DaytonaBackend, sentence
 from swerex_c.providers.daytona.config import DaytonaDeploymentConfig, DaytonaKeywords
 from swerex_c.providers.daytona.labels import prune
 from swerex_c.providers.sandbox_deployment import SandboxDeployment
@@ -25,8 +24,6 @@ from swerex_c.utils import background
 from swerex_c.utils.load import ConfigSignature
 
 __all__ = ["DaytonaDeployment", "DaytonaDeploymentConfig", "prune"]
-
-T = TypeVar("T")
 
 _CONNECT_SECONDS = 30.0
 """Seconds to wait for the creation of a client, which sends no request to Daytona."""
@@ -75,6 +72,7 @@ class DaytonaDeployment(SandboxDeployment):
         super().__init__(logger=logger)
         self._config: DaytonaDeploymentConfig = DaytonaDeploymentConfig(**kwargs)
         self._sandbox: Any = None
+        self._backend: DaytonaBackend | None = None
         self._sandbox_id: str | None = None
         self._daytona: Any = None
         self._creating: asyncio.Future[Any] | None = None
@@ -104,10 +102,6 @@ class DaytonaDeployment(SandboxDeployment):
         await super().start(*args, **kwargs)
 
     async def _start_sandbox(self) -> DaytonaBackend:
-        return DaytonaBackend(await self._create())
-
-    async def _create(self) -> Any:
-        """Create a sandbox."""
         began = time.monotonic()
         await self._in_thread(self._init_daytona)
         self.logger.info("Creating Daytona sandbox...")
@@ -118,26 +112,16 @@ class DaytonaDeployment(SandboxDeployment):
         limits = {"auto_stop_interval": minutes, "ephemeral": True, "ttl_minutes": minutes}
         known = {name: value for name, value in limits.items() if name in kind.model_fields}
         params = kind(image=self._config.image, name=self._name, labels=labels, **known)
-        self._sandbox = await self._asked(self._made(params))
+        # Cancelling the start does not cancel the creation: `_finish` deletes a sandbox that results.
+        self._creating = asyncio.ensure_future(self._daytona.create(params, timeout=0))
+        try:
+            self._sandbox = await asyncio.shield(self._creating)
+        except Exception as error:
+            raise DeploymentStartupError(sentence(error)) from error
         self._sandbox_id = self._sandbox.id
         self.logger.info(f"Created Daytona sandbox with ID: {self._sandbox_id} in {time.monotonic() - began:.2f}s")
-        return self._sandbox
-
-    async def _made(self, params: Any) -> Any:
-        """Create a sandbox. Cancelling this does not cancel the creation: `_finish` deletes a sandbox that results."""
-        self._creating = asyncio.ensure_future(self._daytona.create(params, timeout=0))
-        return await asyncio.shield(self._creating)
-
-    async def _asked(self, work: Awaitable[T]) -> T:
-        """Return the result of a request to Daytona. Convert an SDK error to a `DeploymentStartupError`."""
-        try:
-            return await work
-        except SwerexException:
-            raise
-        except Exception as error:
-            if isinstance(error, TimeoutError) and not type(error).__module__.startswith(("daytona", "aiohttp")):
-                raise
-            raise DeploymentStartupError(sentence(error)) from error
+        self._backend = DaytonaBackend(self._sandbox)
+        return self._backend
 
     # Running and ending
 
@@ -149,16 +133,17 @@ class DaytonaDeployment(SandboxDeployment):
             SandboxLostError: if the sandbox has ended, with the reason.
         """
         answer = await self.runtime.is_alive(timeout=timeout)
-        if not answer and self._sandbox is not None:
+        if not answer and self._backend is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
-                    if why := await background.run(why_lost(self._sandbox)):
+                    if why := await background.run(self._backend.why_lost()):
                         raise SandboxLostError(f"Container process terminated. {why}")
         return answer
 
     async def _end_sandbox(self) -> None:
         daytona, self._daytona = self._daytona, None
         sandbox, self._sandbox = self._sandbox, None
+        self._backend = None
         name = self._sandbox_id or self._name
         self._sandbox_id = None
         if daytona is None:

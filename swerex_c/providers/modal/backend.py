@@ -86,7 +86,7 @@ async def why_ended(sandbox: Any) -> str | None:
 class _Process(Process):
     """A program that `Sandbox.exec` has started."""
 
-    def __init__(self, process: Any, terminal: bool, lost: asyncio.Future[str]) -> None:
+    def __init__(self, process: Any, terminal: bool, lost: asyncio.Task[str]) -> None:
         self._process = process
         self._terminal = terminal
         self._lost = lost
@@ -107,10 +107,13 @@ class _Process(Process):
     async def send(self, data: bytes) -> None:
         # A request holds at most 16 MB, far more than is sent at a time.
         self._process.stdin.write(data)
-        await _unless_lost(self._process.stdin.drain.aio(), self._lost)
+        await self._drain()
 
     async def end_input(self) -> None:
         self._process.stdin.write_eof()
+        await self._drain()
+
+    async def _drain(self) -> None:
         await _unless_lost(self._process.stdin.drain.aio(), self._lost)
 
     async def receive(self) -> tuple[int, bytes] | None:
@@ -120,19 +123,14 @@ class _Process(Process):
             else:
                 output = self._outputs.get_nowait()
             if isinstance(output, Exception):
-                raise _not_told(output, "the output of the program")
+                raise ResourceError(f"Cannot read the output of the program. {sentence(output)}")
             if output is not None:
                 return output
             self._open -= 1
         return None
 
     async def wait(self) -> int:
-        try:
-            code = await _unless_lost(self._process.wait.aio(), self._lost)
-        except SandboxLostError:
-            raise
-        except Exception as error:
-            raise _not_told(error, "the exit code of the program") from None
+        code = await _unless_lost(self._process.wait.aio(), self._lost, "Cannot read the exit code of the program. ")
         if code < 0:
             raise ResourceError("Modal does not report the exit code of the program")
         return int(code)
@@ -145,31 +143,30 @@ class _Process(Process):
             return
         # This ends a shell that waits for its next script now, rather than with the sandbox.
         with contextlib.suppress(Exception):
-            self._process.stdin.write_eof()
-            await asyncio.wait_for(_unless_lost(self._process.stdin.drain.aio(), self._lost), _EOF_SECONDS)
+            await asyncio.wait_for(self.end_input(), _EOF_SECONDS)
 
 
-def _not_told(error: Exception, what: str) -> ResourceError:
-    return ResourceError(f"Cannot read {what}. {sentence(error)}")
-
-
-async def _unless_lost(work: Awaitable[T], lost: asyncio.Future[str]) -> T:
+async def _unless_lost(work: Awaitable[T], lost: asyncio.Task[str], context: str = "") -> T:
     """Return the result of `work`, or give up when the sandbox has ended: some requests never return then.
 
     Raises:
         SandboxLostError: if the sandbox has ended.
+        ResourceError: for an error of the SDK, with the context before it.
     """
     doing = asyncio.ensure_future(work)
     try:
         await asyncio.wait((doing, lost), return_when=asyncio.FIRST_COMPLETED)
         if not doing.done():
             await asyncio.wait((doing,), timeout=_GRACE_SECONDS)
-        if not doing.done():
+        if not doing.done() and not lost.cancelled():
             raise SandboxLostError(lost.result())
         return await doing
+    except SandboxLostError:
+        raise
+    except Exception as error:
+        raise ResourceError(f"{context}{sentence(error)}") from None
     finally:
-        if not doing.done():
-            doing.cancel()
+        doing.cancel()
 
 
 class ModalBackend(ApiBackend):
@@ -179,45 +176,32 @@ class ModalBackend(ApiBackend):
         """Create a backend for a running `modal.Sandbox`."""
         self.sandbox = sandbox
         self.name = f"sandbox {sandbox.object_id}"
-        self._lost: asyncio.Future[str] | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[str] | None = None
 
     async def exec(
         self, argv: Sequence[str], env: Mapping[str, str], terminal: tuple[int, int] | None = None
     ) -> Process:
-        lost = self._watched()
-        words, variables = _sendable(argv, env, terminal)
-        work = self.sandbox.exec.aio(*words, env=variables, text=False, pty=terminal is not None)
-        try:
-            process = await _unless_lost(work, lost)
-        except SandboxLostError:
-            raise
-        except Exception as error:
-            raise ResourceError(sentence(error)) from None
-        return _Process(process, terminal is not None, lost)
-
-    def _watched(self) -> asyncio.Future[str]:
-        """Return a future for the reason why the sandbox has ended. Call it in the event loop of `background`."""
-        if self._lost is None or self._lost.cancelled():
-            self._lost = asyncio.get_running_loop().create_future()
         if self._watching is None:
-            self._watching = asyncio.create_task(self._watch(self._lost))
-        return self._lost
+            self._watching = asyncio.create_task(self._watch())
+        lost, on_terminal = self._watching, terminal is not None
+        odd = {name: value for name, value in env.items() if on_terminal and name in _SET_THERE}
+        words = as_words(argv, odd)
+        if terminal is not None:
+            words = ["bash", "-c", _RESIZE, "bash", *map(str, terminal), *words]
+        sent = {name: value for name, value in env.items() if name not in odd}
+        work = self.sandbox.exec.aio(*words, env=sent, text=False, pty=on_terminal)
+        return _Process(await _unless_lost(work, lost), on_terminal, lost)
 
-    async def _watch(self, lost: asyncio.Future[str]) -> None:
+    async def _watch(self) -> str:
+        """Wait until the sandbox has ended; return the reason."""
         # The requests of programs do not report it: some are retried forever when the sandbox's machine is lost.
-        while not lost.done():
-            try:
-                with contextlib.suppress(Exception):  # the SDK can raise for a sandbox that was ended
-                    await self.sandbox.wait.aio(raise_on_termination=False)
-                reason = await self._why()
-            except Exception:
-                await asyncio.sleep(_PAUSE_SECONDS)
-                continue
-            if reason is None:
-                await asyncio.sleep(_PAUSE_SECONDS)
-            elif not lost.done():
-                lost.set_result(reason)
+        while True:
+            with contextlib.suppress(Exception):  # the SDK can raise for a sandbox that was ended
+                await self.sandbox.wait.aio(raise_on_termination=False)
+            with contextlib.suppress(Exception):
+                if (reason := await self._why()) is not None:
+                    return reason
+            await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _why(self) -> str | None:
         try:
@@ -229,9 +213,8 @@ class ModalBackend(ApiBackend):
         return None if reason is None else f"The {self.name} {reason}"
 
     async def why_lost(self) -> str | None:
-        lost = self._lost
-        if lost is not None and lost.done() and not lost.cancelled():
-            return lost.result()
+        if self._watching is not None and self._watching.done():
+            return self._watching.result()
         try:
             return await self._why()
         except Exception as error:
@@ -243,15 +226,3 @@ class ModalBackend(ApiBackend):
         if watching is not None:
             watching.cancel()
             await asyncio.wait((watching,), timeout=_EOF_SECONDS)
-
-
-def _sendable(
-    argv: Sequence[str], environment: Mapping[str, str], terminal: tuple[int, int] | None
-) -> tuple[list[str], dict[str, str]]:
-    """Return the command and the variables to send, to run `argv` in the sandbox."""
-    set_there = _SET_THERE if terminal is not None else ()
-    odd = {name: value for name, value in environment.items() if name in set_there}
-    words = as_words(argv, odd)
-    if terminal is not None:
-        words = ["bash", "-c", _RESIZE, "bash", *map(str, terminal), *words]
-    return words, {name: value for name, value in environment.items() if name not in odd}

@@ -26,7 +26,7 @@ from swerex_c.exceptions import (
 )
 from swerex_c.models import IsAliveResponse
 from swerex_c.providers.modal import tags as _modal_tags
-from swerex_c.providers.modal.backend import ModalBackend, sentence, why_ended
+from swerex_c.providers.modal.backend import ModalBackend, sentence
 from swerex_c.providers.modal.config import ModalDeploymentConfig
 from swerex_c.providers.modal.image import _ImageBuilder, sdk
 from swerex_c.providers.modal.tags import prune
@@ -113,15 +113,7 @@ class ModalDeployment(SandboxDeployment):
 
     @classmethod
     def from_config(cls, config: ModalDeploymentConfig) -> Self:
-        return cls(
-            image=config.image,
-            install_pipx=config.install_pipx,
-            startup_timeout=config.startup_timeout,
-            runtime_timeout=config.runtime_timeout,
-            deployment_timeout=config.deployment_timeout,
-            modal_sandbox_kwargs=config.modal_sandbox_kwargs,
-            server=config.server,
-        )
+        return cls(**{name: value for name, value in config if name != "type"})
 
     # Attributes that callers of SWE-ReX read, or assign, each created on its first use
 
@@ -133,9 +125,10 @@ class ModalDeployment(SandboxDeployment):
     @functools.cached_property
     def _app(self) -> Any:
         """The `modal.App`. The first use looks it up, which blocks."""
+        app = sdk().App
         try:
-            return background.run_blocking(_look_up(), _LOOKUP_SECONDS)
-        except SwerexException:
+            return background.run_blocking(app.lookup.aio(_modal_tags.APP, create_if_missing=True), _LOOKUP_SECONDS)
+        except TimeoutError:
             raise
         except Exception as error:
             raise DeploymentStartupError(sentence(error)) from error
@@ -201,17 +194,11 @@ class ModalDeployment(SandboxDeployment):
             raise SandboxLostError(f"{error}\n{await _printed(self._sandbox)}") from error
 
     async def _start_sandbox(self) -> ModalBackend:
-        self._backend = ModalBackend(await self._create())
-        return self._backend
-
-    async def _create(self) -> Any:
-        """Create a sandbox."""
         self.logger.info("Starting modal sandbox")
         await self._step("Starting modal sandbox")
         modal = await in_thread(sdk)
         self._limit_start(self._startup_timeout)
-        if "_app" not in vars(self):
-            self._app = await self._asked(_look_up(), _LOOKUP_SECONDS)
+        await self._in_thread(getattr, self, "_app")
         self._limit_start(None)  # building an image has no time limit
         image = await self._in_thread(self._described_image)
         if "image" not in self._modal_kwargs:
@@ -235,7 +222,8 @@ class ModalDeployment(SandboxDeployment):
         except Exception as error:
             self.logger.debug("Cannot get the URL of the sandbox's logs: %s", error)
         self.logger.info(f"Sandbox created with id {self._sandbox.object_id}")
-        return self._sandbox
+        self._backend = ModalBackend(self._sandbox)
+        return self._backend
 
     async def _made(self, work: Awaitable[Any]) -> None:
         """Store the sandbox that a request creates. If it is cancelled, the response is waited for nevertheless."""
@@ -259,21 +247,16 @@ class ModalDeployment(SandboxDeployment):
                 raise
             raise DeploymentStartupError(sentence(error)) from error
 
-    async def _asked(self, work: Awaitable[T], timeout: float | None = None) -> T:
+    async def _asked(self, work: Awaitable[T]) -> T:
         """Return the result of a request to Modal. Convert an SDK error to a `DeploymentStartupError`."""
         try:
-            async with asyncio.timeout(timeout):
-                return await work
-        except (SwerexException, TimeoutError):
+            return await work
+        except TimeoutError:
             raise
         except Exception as error:
             if type(error).__name__ in _REFUSALS:
                 self._unsure = None
-            why = None
-            if self._sandbox is not None:
-                with contextlib.suppress(Exception):
-                    why = await asyncio.wait_for(why_ended(self._sandbox), _TERMINATE_SECONDS)
-            raise DeploymentStartupError(f"The sandbox has ended: it {why}" if why else sentence(error)) from error
+            raise DeploymentStartupError(sentence(error)) from error
 
     async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
         """Check whether the sandbox can run commands, within `timeout` seconds.
@@ -300,7 +283,9 @@ class ModalDeployment(SandboxDeployment):
         try:
             async with asyncio.timeout(_TERMINATE_SECONDS):
                 if sandbox is not None:
-                    await _finish(sandbox)
+                    await _modal_tags.terminate(sandbox)
+                    with contextlib.suppress(Exception):  # what is left are connections
+                        await sandbox.detach.aio()
                 elif tags is not None:
                     await _modal_tags.terminate_new(self._modal_kwargs.get("app") or self._app, tags)
         except Exception as error:
@@ -322,17 +307,6 @@ _REFUSALS = (
     "ValueError",
 )
 """Names of the errors after which it is certain that no sandbox was created."""
-
-
-async def _look_up() -> Any:
-    return await sdk().App.lookup.aio(_modal_tags.APP, create_if_missing=True)
-
-
-async def _finish(sandbox: Any) -> None:
-    """End a sandbox, and close the connections to it."""
-    await _modal_tags.terminate(sandbox)
-    with contextlib.suppress(Exception):
-        await sandbox.detach.aio()
 
 
 async def _printed(sandbox: Any) -> str:

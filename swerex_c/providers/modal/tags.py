@@ -73,23 +73,18 @@ async def terminate(sandbox: Any) -> None:
                 raise
 
 
-async def terminate_new(app: Any, tags: Mapping[str, str]) -> None:
+async def terminate_new(app: Any, tags: dict[str, str]) -> None:
     """End a sandbox with these tags, which may exist already or be created soon.
 
     Modal is searched several times, with pauses.
     """
     for pause in _LOOK_AGAIN_SECONDS:
         await asyncio.sleep(pause)
-        found = [sandbox async for sandbox in _tagged(app, tags)]
+        found = [sandbox async for sandbox in sdk().Sandbox.list.aio(app_id=app.app_id, tags=tags)]
         for sandbox in found:
             await terminate(sandbox)
         if found:
             return
-
-
-async def _tagged(app: Any, tags: Mapping[str, str]) -> AsyncIterator[Any]:
-    async for sandbox in sdk().Sandbox.list.aio(app_id=app.app_id, tags=dict(tags)):
-        yield sandbox
 
 
 def prune(*, app_name: str = APP, dry_run: bool = False, timeout: float = 60.0) -> list[ownership.Orphan]:
@@ -114,6 +109,6 @@ async def _found(app_name: str) -> AsyncIterator[orphans.OwnedSandbox]:
         app = await sdk().App.lookup.aio(app_name)
     except sdk().exception.NotFoundError:
         return
-    async for sandbox in _tagged(app, {_HOST: new_tags()[_HOST]}):
+    async for sandbox in sdk().Sandbox.list.aio(app_id=app.app_id, tags={_HOST: new_tags()[_HOST]}):
         facts, name = _facts(await sandbox.get_tags.aio()), sandbox.object_id
         yield orphans.OwnedSandbox(name, name, "Modal sandbox", facts, functools.partial(terminate, sandbox))
