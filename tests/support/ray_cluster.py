@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,7 @@ STORE = 80 << 20
 class Nodes:
     """`with Nodes() as nodes:` has a head with two cores and connects this process; `add` makes more nodes."""
 
-    def __init__(self, cpus: int = 2) -> None:
-        self._cpus = cpus
+    def __init__(self) -> None:
         self._others: list[Any] = []
 
     def __enter__(self) -> Nodes:
@@ -33,7 +32,7 @@ class Nodes:
 
         self.cluster = Cluster(
             initialize_head=True,
-            head_node_args={"num_cpus": self._cpus, "include_dashboard": False, "object_store_memory": STORE},
+            head_node_args={"num_cpus": 2, "include_dashboard": False, "object_store_memory": STORE},
         )
         self.address: str = self.cluster.address
         ray.init(address=self.address, log_to_driver=False)
@@ -73,22 +72,20 @@ def actors() -> list[str]:
 
 def running(text: str) -> list[int]:
     """The processes of this machine with this text among their arguments."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            if text in path.read_bytes().replace(b"\0", b" ").decode(errors="replace"):
-                found.append(int(path.parent.name))
-    return [pid for pid in found if pid != os.getpid()]
+    return [pid for pid, words in _processes("cmdline") if text in words.replace("\0", " ") and pid != os.getpid()]
 
 
 def with_variable(text: str) -> list[int]:
-    """The processes of this machine that were started with this variable and value."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
+    """The processes of this machine that were started with this variable and value, but for Ray's idle workers."""
+    idle = running("ray::IDLE")
+    return [pid for pid, words in _processes("environ") if text in words.split("\0") and pid not in idle]
+
+
+def _processes(what: str) -> Iterator[tuple[int, str]]:
+    """The id of each process and what this file of it has."""
+    for path in Path("/proc").glob(f"[0-9]*/{what}"):
         with contextlib.suppress(OSError):
-            if text.encode() in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
-    return found
+            yield int(path.parent.name), path.read_bytes().decode(errors="replace")
 
 
 def new_session(**fields: Any) -> CreateBashSessionRequest:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +14,6 @@ import pytest
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from swerex_c.deployment import ray as ray_deployment
 from swerex_c.deployment.config import (
     DockerDeploymentConfig,
     IsolationConfig,
@@ -22,20 +21,13 @@ from swerex_c.deployment.config import (
     RayDeploymentConfig,
     get_deployment,
 )
-from swerex_c.exceptions import (
-    DeploymentStartupError,
-    RuntimeClosedError,
-    StartupTimeoutError,
-)
+from swerex_c.deployment.ray import RayDeployment
+from swerex_c.exceptions import DeploymentStartupError, RuntimeClosedError, StartupTimeoutError
+from swerex_c.models import BashAction, Command
 from swerex_c.providers.ray import channel
-from swerex_c.runtime.abstract import (
-    BashAction,
-    Command,
-)
+from tests.support.original import ROOT, run_python
 from tests.support.ray_cluster import Made, Nodes, actors, new_session, raised, running, with_variable
-from tests.support.wait import until_async
-
-ROOT = Path(__file__).parents[3]
+from tests.support.wait import settle, until_async
 
 
 async def test_a_broken_pipe_does_not_end_the_server(made: Made) -> None:
@@ -45,28 +37,16 @@ async def test_a_broken_pipe_does_not_end_the_server(made: Made) -> None:
     assert await deployment.is_alive()
 
 
-async def test_a_long_command_that_is_cancelled_as_it_is_sent_does_not_run(
-    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_long_command_that_is_cancelled_as_it_is_sent_does_not_run(made: Made, tmp_path: Path) -> None:
     """Ray fetches its text from an object store while the actor already gets the cancellation."""
     deployment = made(resources={"far": 0.1})
     await deployment.start()
     runtime = deployment.runtime
     await runtime.create_session(new_session())
-    sent = asyncio.Event()
-    send = channel.ActorChannel._send
-
-    def send_and_tell(self: channel.ActorChannel, *args: str, **options: str) -> object:
-        ref = send(self, *args, **options)
-        sent.set()
-        return ref
-
-    monkeypatch.setattr(channel.ActorChannel, "_send", send_and_tell)
     text = "x" * (4 << 20)
     for number in range(5):
-        sent.clear()
         call = asyncio.ensure_future(runtime.run_in_session(BashAction(command=f"touch {tmp_path}/{number} # {text}")))
-        await sent.wait()
+        await settle()  # it is sent
         call.cancel()
         assert isinstance(await raised(call), asyncio.CancelledError)
     assert (await runtime.run_in_session(BashAction(command="echo on"))).output.strip() == "on"
@@ -81,11 +61,11 @@ async def test_it_is_where_its_resources_are(nodes: Nodes, made: Made) -> None:
     far, near = made(resources={"far": 1}), made(actor_options={"scheduling_strategy": head})
     await far.start()
     await near.start()
-    ids = []
-    for deployment in (far, near):
-        done = await deployment.runtime.execute(Command(command="echo $RAY_NODE_ID; echo $RAY_RAYLET_PID", shell=True))
-        ids.append(done.stdout)
-        assert nodes.cluster.head_node.node_id in deployment._channel.name or deployment is far
+    assert nodes.cluster.head_node.node_id in near._channel.name
+    ids = [
+        (await it.runtime.execute(Command(command="echo $RAY_NODE_ID; echo $RAY_RAYLET_PID", shell=True))).stdout
+        for it in (far, near)
+    ]
     assert ids[0] != ids[1]
 
 
@@ -107,7 +87,7 @@ def test_its_configuration() -> None:
     config = RayDeploymentConfig(environment={"type": "docker", "image": "x"})  # type: ignore[arg-type]
     assert isinstance(config.environment, DockerDeploymentConfig)
     assert RayDeploymentConfig(**config.model_dump()) == config
-    assert isinstance(get_deployment(config), ray_deployment.RayDeployment)
+    assert isinstance(get_deployment(config), RayDeployment)
 
 
 async def test_what_no_node_can_have_is_told(made: Made) -> None:
@@ -116,25 +96,13 @@ async def test_what_no_node_can_have_is_told(made: Made) -> None:
     assert "far" in str(error) and "2 CPU" in str(error)  # what there is
 
 
-async def test_a_full_cluster_is_waited_for(made: Made) -> None:
+async def test_a_full_cluster_is_waited_for(made: Made, mark: str) -> None:
+    """Until there is room, it is too late, or the start is given up, which leaves nothing."""
     first = made(resources={"far": 4})
     await first.start()
     late = made(resources={"far": 4}, startup_timeout=1.5)
     error = await raised(late.start())
     assert type(error) is StartupTimeoutError and "4 far" in str(error) and "1.5 seconds" in str(error)
-    await until_async(lambda: len(actors()) == 1)
-    second = made(resources={"far": 4})
-    starting = asyncio.ensure_future(second.start())
-    await until_async(lambda: len(actors()) == 2)
-    assert not starting.done()
-    await first.stop()
-    await starting
-    assert await second.is_alive()
-
-
-async def test_a_start_that_is_cancelled_or_stopped_leaves_nothing(made: Made, mark: str) -> None:
-    first = made(resources={"far": 4})
-    await first.start()
     for how in ("cancel", "stop"):
         await until_async(lambda: len(actors()) == 1)
         waiting = made(resources={"far": 4})
@@ -146,26 +114,22 @@ async def test_a_start_that_is_cancelled_or_stopped_leaves_nothing(made: Made, m
             await waiting.stop()
         assert isinstance(await raised(starting), asyncio.CancelledError if how == "cancel" else RuntimeClosedError)
     await until_async(lambda: len(actors()) == 1)
-    # Further on, while the processes start.
+    second = made(resources={"far": 4}, runtime_env={"env_vars": {"SWX_WHOSE": mark}})
+    starting = asyncio.ensure_future(second.start())
+    await until_async(lambda: len(actors()) == 2)
+    assert not starting.done()
     await first.stop()
+    await starting
+    assert await second.is_alive()
+    await second.stop()
+    # Further on, while the processes start: any moment.
     for delay in (0.1, 0.3, 0.5):
-        starting = asyncio.ensure_future(made(runtime_env={"env_vars": {"SWX_WHOSE": mark}}).start())
-        await asyncio.sleep(delay)  # any moment of a start
+        starting = asyncio.ensure_future(second.start())
+        await asyncio.sleep(delay)
         starting.cancel()
         await asyncio.wait([starting])
-        await made[-1].stop()
-    await until_async(lambda: not actors())
-    await until_async(lambda: not _not_idle(with_variable(f"SWX_WHOSE={mark}")))
-
-
-def _not_idle(pids: list[int]) -> list[int]:
-    """Those that are no worker without work: one that Ray started for an actor that was given up is its own reserve."""
-    found = []
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            if not Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::IDLE"):
-                found.append(pid)
-    return found
+        await second.stop()
+    await until_async(lambda: not actors() and not with_variable(f"SWX_WHOSE={mark}"))
 
 
 # Clusters and workers that do not fit
@@ -178,34 +142,35 @@ async def test_another_version_on_the_workers(made: Made, monkeypatch: pytest.Mo
     assert "this process has 99.0" in str(error) and "install swerex-c 99.0" in str(error)
 
 
+DRIVER = """
+import asyncio, sys
+root, address = sys.argv[1:]
+sys.path.insert(0, root)
+import ray
+ray.init(address=address, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": "/nowhere"}})
+from swerex_c.deployment.config import RayDeploymentConfig
+from swerex_c.exceptions import DeploymentStartupError
+try:
+    asyncio.run(RayDeploymentConfig(num_cpus=0.1).get_deployment().start())
+    print("started")
+except DeploymentStartupError as error:
+    print("told:", error)
+"""
+
+
 def test_workers_without_the_package(nodes: Nodes, tmp_path: Path) -> None:
     """The driver alone has it: by its sys.path, from a directory that the workers do not look in."""
-    (tmp_path / "driver.py").write_text(
-        "import asyncio, sys\n"
-        f"sys.path.insert(0, {str(ROOT)!r})\n"
-        "import ray\n"
-        f"ray.init(address={nodes.address!r}, log_to_driver=False,\n"
-        "    runtime_env={'env_vars': {'PYTHONPATH': '/nowhere'}})\n"
-        "from swerex_c.deployment.config import RayDeploymentConfig\n"
-        "from swerex_c.exceptions import DeploymentStartupError\n"
-        "try:\n"
-        "    asyncio.run(RayDeploymentConfig(num_cpus=0.1).get_deployment().start())\n"
-        "except DeploymentStartupError as error:\n"
-        "    print('told:', error)\n"
-    )
+    (tmp_path / "driver.py").write_text(DRIVER)
     done = subprocess.run(
-        [sys.executable, "driver.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        [sys.executable, "driver.py", str(ROOT), nodes.address], cwd=tmp_path, capture_output=True, text=True,
+        timeout=60, env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
     )  # fmt: skip
-    if "told:" not in done.stdout and "has started" in done.stdout + done.stderr:
+    if "started\n" in done.stdout:
         pytest.skip("swerex-c is installed where this Python finds it")
-    assert "told: The Python of the cluster's workers" in done.stdout, done.stdout + done.stderr
-    assert "does not have swerex-c" in done.stdout
+    assert "told: The Python of the cluster's workers does not have swerex-c" in done.stdout, done.stdout + done.stderr
 
 
-def test_clusters_that_cannot_be_used(tmp_path: Path) -> None:
-    """In a process of its own, which is in no cluster."""
-    program = """
+CONNECTING = """
 import asyncio
 from swerex_c.deployment.config import RayDeploymentConfig
 for address in ("ray://127.0.0.1:1", "127.0.0.1:1"):
@@ -214,10 +179,11 @@ for address in ("ray://127.0.0.1:1", "127.0.0.1:1"):
     except Exception as error:
         print(type(error).__name__, " ".join(str(error).split()))
 """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environment, cwd=tmp_path
-    )
+
+
+def test_clusters_that_cannot_be_used() -> None:
+    """In a process of its own, which is in no cluster."""
+    done = run_python(CONNECTING)
     client, nobody = done.stdout.splitlines()[:2]
     assert client.startswith("DeploymentStartupError Environments are not reached by Ray's client"), done.stderr
     assert nobody.split()[0] in ("DeploymentStartupError", "StartupTimeoutError")
@@ -227,8 +193,6 @@ for address in ("ray://127.0.0.1:1", "127.0.0.1:1"):
 
 
 async def test_an_isolated_view(made: Made, mark: str) -> None:
-    import shutil
-
     if shutil.which("bwrap") is None:
         pytest.skip("this machine lacks bubblewrap")
     deployment = made(environment=LocalDeploymentConfig(isolation=IsolationConfig(network=False)))
