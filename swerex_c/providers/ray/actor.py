@@ -54,7 +54,7 @@ class Host:
         self._watching: asyncio.Task[None]
         self._numbers = itertools.count()
         self._outgoing: dict[int, AsyncGenerator[Any, None]] = {}
-        self._incoming: dict[int, _Incoming] = {}
+        self._incoming: dict[int, tuple[asyncio.Queue[bytes], asyncio.Task[None]]] = {}
         self._calls: dict[str, asyncio.Task[Any]] = {}
         self._cancelled: deque[str] = deque(maxlen=_KEPT_CANCELLATIONS)
 
@@ -209,23 +209,36 @@ class Host:
         if (items := self._outgoing.pop(number, None)) is not None:
             await items.aclose()
         if (incoming := self._incoming.pop(number, None)) is not None:
-            incoming.saving.cancel()
+            incoming[1].cancel()
 
     # Files
 
     async def save(self, name: str, target: str) -> int:
         """Begin to receive a file or tree with this name, and return a number for `send`."""
-        number = next(self._numbers)
-        self._incoming[number] = _Incoming(lambda pieces: self._save(pieces, name, target))
+        number, pieces = next(self._numbers), asyncio.Queue[bytes](1)
+        self._incoming[number] = pieces, asyncio.create_task(self._save(pieces, name, target))
         return number
 
     async def send(self, number: int, piece: bytes) -> None:
-        """Receive the next piece, or b"" at the end."""
-        await self._incoming[number].send(piece)
+        """Receive the next piece, or b"" at the end: then wait until the file is saved.
 
-    async def _save(self, pieces: AsyncGenerator[bytes, None], name: str, target: str) -> None:
+        Raises:
+            Exception: if the file cannot be saved.
+        """
+        pieces, saving = self._incoming[number]
+        putting = asyncio.ensure_future(pieces.put(piece))
+        await asyncio.wait((putting, saving), return_when=asyncio.FIRST_COMPLETED)
+        if saving.done() or not piece:
+            putting.cancel()
+            await saving
+
+    async def _save(self, pieces: asyncio.Queue[bytes], name: str, target: str) -> None:
+        async def received() -> AsyncGenerator[bytes, None]:
+            while piece := await pieces.get():
+                yield piece
+
         async with self._staged(name) as path:
-            await file_transfer.receive(pieces, path or target)
+            await file_transfer.receive(received(), path or target)
             if path is not None:
                 await self.call("copy", {"how": "upload", "source": path, "target": target})
 
@@ -256,23 +269,3 @@ class Host:
             yield os.path.join(directory, name or "root")
         finally:
             await in_thread(shutil.rmtree, directory, ignore_errors=True)
-
-
-class _Incoming:
-    """A file or tree that the driver sends in pieces."""
-
-    def __init__(self, save: Any):
-        self._pieces: asyncio.Queue[bytes] = asyncio.Queue(1)
-        self.saving: asyncio.Future[None] = asyncio.ensure_future(save(self._received()))
-
-    async def _received(self) -> AsyncGenerator[bytes, None]:
-        while piece := await self._pieces.get():
-            yield piece
-
-    async def send(self, piece: bytes) -> None:
-        """Pass on a piece, and wait for the end after b""; raise the error if the file cannot be saved."""
-        putting = asyncio.ensure_future(self._pieces.put(piece))
-        await asyncio.wait((putting, self.saving), return_when=asyncio.FIRST_COMPLETED)
-        if self.saving.done() or not piece:
-            putting.cancel()
-            await self.saving

@@ -43,19 +43,6 @@ class RayRuntime(RemoteRuntime):
         super().__init__(auth_token="", wire="msgpack", timeout=_ALIVE_SECONDS, logger=logger)
         self._wire_client = _Client(channel)
 
-    async def is_alive(self, *, timeout: float | None = None) -> models.IsAliveResponse:
-        """Check whether the environment exists and responds.
-
-        Args:
-            timeout: seconds to wait for the response; None is 5.
-        """
-        from swerex_c.models import IsAliveResponse
-
-        try:
-            return await super().is_alive(timeout=timeout)
-        except SandboxLostError as error:
-            return IsAliveResponse(is_alive=False, message=str(error))
-
     async def close(self) -> models.CloseResponse:
         """Close all sessions and commands, and the runtime.
 

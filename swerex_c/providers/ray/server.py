@@ -66,35 +66,27 @@ class _Service(Service):
 
 
 async def _no_app(scope: Any, receive: Any, send: Any) -> None:
-    """Respond with status 404 to HTTP requests, because clients of this server use frames."""
-    if scope["type"] == "http":
-        await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body", "body": b""})
+    """Respond to no HTTP request, because the client of this server uses frames."""
 
 
-def run(spec: dict[str, Any], directory: str, report_fd: int) -> int:
-    """Serve until SIGTERM, and return 0 if all ended cleanly.
+async def run(spec: dict[str, Any], directory: str, report_fd: int) -> None:
+    """Serve until SIGTERM.
 
     Args:
         spec: specification of the environment.
         directory: directory for the socket.
         report_fd: file descriptor for the outcome of the start, which is closed after that.
     """
-    return asyncio.run(_main(spec, directory, report_fd))
+    serving = asyncio.ensure_future(_serve(spec, directory, report_fd))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, serving.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
 
 
 def _report(report_fd: int, what: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):  # the actor is gone, and this process will be ended
         os.write(report_fd, json.dumps(what).encode() + b"\n")
     os.close(report_fd)
-
-
-async def _main(spec: dict[str, Any], directory: str, report_fd: int) -> int:
-    serving = asyncio.ensure_future(_serve(spec, directory, report_fd))
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, serving.cancel)
-    with contextlib.suppress(asyncio.CancelledError):
-        await serving
-    return 0
 
 
 async def _serve(spec: dict[str, Any], directory: str, report_fd: int) -> None:

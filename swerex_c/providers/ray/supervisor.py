@@ -33,9 +33,9 @@ import signal
 import sys
 import time
 import traceback
+from pathlib import Path
 from typing import Any
 
-from swerex_c.providers.ray.processes import MemoryLimit, descendants
 from swerex_c.utils.temporary import make_temporary
 
 __all__ = ["PROGRAM", "main", "stop_seconds"]
@@ -64,6 +64,12 @@ _STOP_SECONDS_CONTAINER = 30.0
 _IDLE = 60.0
 """Seconds of one poll without a memory limit; a time limit can shorten it."""
 
+_CHECK_INTERVAL = 0.1
+"""Minimum seconds between two checks of the memory limit."""
+
+_CHECK_SHARE = 20
+"""Minimum ratio of interval to duration of a check: checks use at most 1/20 of a core for any process count."""
+
 
 def stop_seconds(spec: dict[str, Any]) -> float:
     """Return the seconds that the environment has to end gracefully."""
@@ -72,9 +78,8 @@ def stop_seconds(spec: dict[str, Any]) -> float:
 
 def main(spec: dict[str, Any]) -> None:
     """Supervise an environment until it ends, then exit the process."""
-    supervisor = _Supervisor(spec)
     try:
-        supervisor.run()
+        _Supervisor(spec).run()
     except BaseException:
         traceback.print_exc()
         os._exit(1)
@@ -91,8 +96,7 @@ class _Supervisor:
         self.spec = spec
         self.directory = make_temporary("swerex-ray-")
         # A container has a limit of its own.
-        bytes_limit = None if spec["environment"]["type"] == "docker" else spec["memory_limit"]
-        self.limit = None if bytes_limit is None else MemoryLimit(bytes_limit)
+        self.memory_limit: int | None = None if spec["environment"]["type"] == "docker" else spec["memory_limit"]
         self.server = 0
         self.status: int | None = None
 
@@ -108,8 +112,7 @@ class _Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         try:
             self._start()
-            why = self._wait(wake_read)
-            self._end(why)
+            self._end(self._wait(wake_read))
         finally:
             shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -130,9 +133,12 @@ class _Supervisor:
             null = os.open(os.devnull, os.O_RDWR)
             os.dup2(null, 0)
             os.dup2(2, 1)
+            import asyncio
+
             from swerex_c.providers.ray.server import run
 
-            code = run(self.spec, self.directory, told)
+            asyncio.run(run(self.spec, self.directory, told))
+            code = 0
         except BaseException as error:
             print(f"The environment's server failed: {error!r}", file=sys.stderr)
         finally:
@@ -147,8 +153,9 @@ class _Supervisor:
         poll = select.poll()
         poll.register(0, select.POLLIN)
         poll.register(wake, select.POLLIN)
+        interval = _IDLE if self.memory_limit is None else _CHECK_INTERVAL
         while True:
-            seconds = _IDLE if self.limit is None else self.limit.interval
+            seconds = interval
             if limit is not None:
                 seconds = max(0.0, min(seconds, began + limit - time.monotonic()))
             ready = [fd for fd, _ in poll.poll(seconds * 1000 + 1)]
@@ -156,8 +163,11 @@ class _Supervisor:
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake, 4096)
             self._reap()
-            if self.limit is not None and self.limit.exceeded(os.getpid()):
-                return "memory", f"it took more than its memory limit of {self.limit.bytes} bytes"
+            if self.memory_limit is not None:
+                check_began = time.monotonic()
+                if _takes_more_than(self.memory_limit):
+                    return "memory", f"it took more than its memory limit of {self.memory_limit} bytes"
+                interval = max(_CHECK_INTERVAL, _CHECK_SHARE * (time.monotonic() - check_began))
             if self.status is not None:
                 killed = f"was killed by signal {-self.status}"
                 how = killed if self.status < 0 else f"ended with exit code {self.status}"
@@ -201,7 +211,7 @@ class _Supervisor:
         while time.monotonic() < deadline:
             # Stop the processes first, so that none starts another one during the search.
             seen: set[int] = set()
-            while fresh := [pid for pid in descendants(os.getpid()) if pid not in seen]:
+            while fresh := [pid for pid in _descendants() if pid not in seen]:
                 for pid in fresh:
                     _kill(pid, signal.SIGSTOP)
                 seen.update(fresh)
@@ -233,3 +243,44 @@ class _Supervisor:
 def _kill(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
+
+
+def _descendants() -> list[int]:
+    """Return the pids of this process's live descendants, parents before children."""
+    children: dict[int, list[int]] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # proc(5): the second field may hold anything, up to the last parenthesis.
+            fields = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()
+            if fields[0] not in (b"Z", b"X"):
+                children.setdefault(int(fields[1]), []).append(int(name))
+    found = [os.getpid()]
+    for each in found:
+        found += children.pop(each, ())
+    return found[1:]
+
+
+def _takes_more_than(limit: int) -> bool:
+    """Check whether the descendants of this process take more than `limit` bytes of memory.
+
+    Shared pages count once. Processes that allocate very quickly can exceed a limit until the next check.
+    """
+    found = _descendants()
+    return sum(map(_resident, found)) > limit and sum(map(_proportional, found)) > limit
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _proportional(pid: int) -> int:
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) << 10
+    except (OSError, ValueError, IndexError):
+        pass
+    return _resident(pid)
