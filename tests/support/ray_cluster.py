@@ -46,9 +46,9 @@ class Nodes:
             with contextlib.suppress(Exception):
                 self.cluster.remove_node(node, allow_graceful=False)
 
-    def add(self, cpus: int = 2, **resources: float) -> Any:
-        """A node with these resources of its own."""
-        node = self.cluster.add_node(num_cpus=cpus, resources=resources, object_store_memory=STORE)
+    def add(self, **resources: float) -> Any:
+        """A node with two cores and these resources of its own."""
+        node = self.cluster.add_node(num_cpus=2, resources=resources, object_store_memory=STORE)
         self._others.append(node)
         return node
 

@@ -12,13 +12,14 @@ from unittest import mock
 
 import pytest
 
-modal = pytest.importorskip("modal")
+pytest.importorskip("modal")
 
-from modal.client import _Client  # noqa: E402
+import modal
+from modal.client import _Client
 
-from swerex_c.deployment.hooks.status import SetStatusDeploymentHook  # noqa: E402
-from swerex_c.deployment.modal import ModalDeployment  # noqa: E402
-from swerex_c.exceptions import (  # noqa: E402
+from swerex_c.deployment.hooks.status import SetStatusDeploymentHook
+from swerex_c.deployment.modal import ModalDeployment
+from swerex_c.exceptions import (
     ConnectionLostError,
     DeploymentNotStartedError,
     DeploymentStartupError,
@@ -28,16 +29,16 @@ from swerex_c.exceptions import (  # noqa: E402
     StartupTimeoutError,
     SwerexException,
 )
-from swerex_c.models import BashAction, Command, CreateBashSessionRequest, ReadFileRequest, WriteFileRequest  # noqa: E402
-from swerex_c.providers.modal import tags  # noqa: E402
-from swerex_c.providers.modal.backend import ModalBackend  # noqa: E402
-from swerex_c.runtime.sandbox import SandboxRuntime  # noqa: E402
-from swerex_c.sandbox.sandbox import Sandbox  # noqa: E402
-from swerex_c.utils import background  # noqa: E402
-from tests.support import direct_programs  # noqa: E402
-from tests.support.modal_fixtures import ModalWorld, modal_world, world  # noqa: E402
-from tests.support.processes import written_when_stuck  # noqa: E402
-from tests.support.wait import DEADLINE, settle, until_async, until_dead  # noqa: E402
+from swerex_c.models import BashAction, Command, CreateBashSessionRequest, ReadFileRequest, WriteFileRequest
+from swerex_c.providers.modal import tags
+from swerex_c.providers.modal.backend import ModalBackend
+from swerex_c.runtime.sandbox import SandboxRuntime
+from swerex_c.sandbox.sandbox import Sandbox
+from swerex_c.utils import background
+from tests.support import direct_programs
+from tests.support.modal_fixtures import ModalWorld, modal_world, world
+from tests.support.processes import written_when_stuck
+from tests.support.wait import DEADLINE, settle, until_async, until_dead
 
 __all__ = ["modal_world", "world"]
 

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-modal = pytest.importorskip("modal")
+pytest.importorskip("modal")
 
-from swerex_c.deployment.modal import ModalDeployment, _get_modal_user, _ImageBuilder, prune  # noqa: E402
-from swerex_c.exceptions import DeploymentStartupError, SwerexException  # noqa: E402
-from swerex_c.providers.modal.tags import new_tags  # noqa: E402
-from tests.support.modal_fixtures import ModalWorld, modal_world, world  # noqa: E402
-from tests.support.wait import DEADLINE  # noqa: E402
+import modal
+
+from swerex_c.deployment.modal import ModalDeployment, _get_modal_user, _ImageBuilder, prune
+from swerex_c.exceptions import DeploymentStartupError, SwerexException
+from swerex_c.providers.modal.tags import new_tags
+from tests.support.modal_fixtures import ModalWorld, modal_world, world
+from tests.support.wait import DEADLINE
 
 __all__ = ["modal_world", "world"]
 
