@@ -15,9 +15,7 @@ import subprocess
 import sys
 import termios
 import threading
-import time
 import tty
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +28,9 @@ from swerex_c.exceptions import (
     SandboxLostError,
     SwerexException,
 )
-from swerex_c.runtime.abstract import (
-    BashAction,
-    Command,
-    CreateBashSessionRequest,
-)
+from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox.api_backend import ApiBackend
-from swerex_c.sandbox.backend import Process
 from swerex_c.utils import background
 from tests.support.local_api_backend import Here, HereProgram
 from tests.support.processes import alive, written_when_stuck
@@ -101,32 +94,30 @@ def on_terminal(here: ApiBackend, *argv: str, **variables: str) -> tuple[bytes, 
 
 VALUE = "a\"b\\c\n\x01 \udc80 \u20ac '$x"
 WORDS = ["", " ", '"', "\\", "\n", "\udcff", "\u20ac", "*"]
-SAID = {
-    "output and code": (["sh", "-c", "echo out; echo err >&2; stty size; exit 7"], b"out\nerr\n33 99\n", 7),
-    "a variable": (["sh", "-c", 'printf %s "$ODD"'], os.fsencode(VALUE), 0),
-    "words": (["printf", "%s|", *WORDS], os.fsencode("".join(f"{it}|" for it in WORDS)), 0),
-}
 
 
-@pytest.mark.parametrize("what", SAID)
-def test_what_programs_say_arrives(here: Here, what: str) -> None:
-    argv, output, code = SAID[what]
-    assert on_terminal(here, *argv, ODD=VALUE) == (output, code)
+def test_what_programs_say_arrives(here: Here) -> None:
+    for argv, output, code in (
+        (["sh", "-c", "echo out; echo err >&2; stty size; exit 7"], b"out\nerr\n33 99\n", 7),
+        (["sh", "-c", 'printf %s "$ODD"'], os.fsencode(VALUE), 0),
+        (["printf", "%s|", *WORDS], os.fsencode("".join(f"{it}|" for it in WORDS)), 0),
+    ):
+        assert on_terminal(here, *argv, ODD=VALUE) == (output, code)
 
 
-UNKNOWN_ENDS = [
-    (TimeoutError("the place was\nsilent"), b"the place was silent"),
-    (256, b"The sandbox reports an exit code outside 0 to 255: 256"),
-    (-1, b"The sandbox reports an exit code outside 0 to 255: -1"),
-]
-
-
-@pytest.mark.parametrize(("end", "words"), UNKNOWN_ENDS)
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        (TimeoutError("the place was\nsilent"), b"the place was silent"),
+        (256, b"The sandbox reports an exit code outside 0 to 255: 256"),
+        (-1, b"The sandbox reports an exit code outside 0 to 255: -1"),
+    ],
+)
 def test_why_the_end_is_not_known_is_told(
     here: Here, monkeypatch: pytest.MonkeyPatch, end: Exception | int, words: bytes
 ) -> None:
     async def wait(self: HereProgram) -> int:
-        await self.process.wait()
+        await self.program.wait()
         if isinstance(end, Exception):
             raise end
         return end
@@ -222,7 +213,7 @@ async def test_the_end_of_the_place_is_told(here: Here, runtime: SandboxRuntime)
     await until_async((here.directory / "on").exists)
     here.lost = here.refuses = "The sandbox was ended"
     for each in here.programs:
-        if each.process.returncode is None:
+        if each.process.poll() is None:
             os.killpg(each.process.pid, signal.SIGKILL)
     with pytest.raises(SwerexException) as caught:
         await running
@@ -311,89 +302,24 @@ def _refuses(address: str) -> bool:
     return False
 
 
-# The loop is everybody's
+def test_a_flood_of_small_outputs_leaves_others_their_turns(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop is everybody's: others get a turn between any two outputs."""
+    turns, seen, over = 0, list[int](), threading.Event()
 
+    async def take_turns() -> None:
+        nonlocal turns
+        while not over.is_set():
+            await asyncio.sleep(0)
+            turns += 1
 
-class Chatter(Process):
-    """Prints a byte at a time, all of them at once, and takes no input."""
+    async def receive(_: HereProgram) -> tuple[int, bytes] | None:
+        seen.append(turns)
+        return (1, b"x") if len(seen) <= 5000 else None
 
-    def __init__(self, outputs: int) -> None:
-        self.outputs = outputs
-        self.abandoned = threading.Event()
-
-    async def send(self, data: bytes) -> None:
-        await asyncio.Event().wait()
-
-    async def receive(self) -> tuple[int, bytes] | None:
-        if not self.outputs:
-            return None
-        if self.outputs < 0:
-            await asyncio.Event().wait()
-        self.outputs -= 1
-        return 1, b"x"
-
-    async def wait(self) -> int:
-        return 7
-
-    async def end_input(self) -> None:
-        pass
-
-    async def close(self) -> None:
-        self.abandoned.set()
-
-
-class Chatty(ApiBackend):
-    name = "a place of small words"
-
-    def __init__(self, outputs: int) -> None:
-        self.program = Chatter(outputs)
-
-    async def exec(self, *_: Any) -> Process:
-        return self.program
-
-    async def why_lost(self) -> str | None:
-        return None
-
-
-async def _turns(within: list[float], over: asyncio.Event) -> None:
-    """How much work of the loop's thread lies between two turns of somebody who is always ready."""
-    before = time.thread_time()
-    while not over.is_set():
-        await asyncio.sleep(0)
-        within.append((now := time.thread_time()) - before)
-        before = now
-
-
-def _with_turns(place: Chatty, work: Callable[[int], object]) -> float:
-    """How much of the loop's work was done in long turns, of 0 to 1, while `work` has the terminal of a client.
-
-    One long turn is no sign: the garbage collector may have had it.
-    """
-    within: list[float] = []
-    over = asyncio.Event()
-    looking = background.spawn(_turns(within, over))
-    try:
-        with Client(place, "true") as client:
-            work(client.master)
-    finally:
-        background.run_blocking(_set(over), DEADLINE)
-        looking.result(DEADLINE)
-    return sum(it for it in within if it > 0.006) / sum(within)
-
-
-async def _set(event: asyncio.Event) -> None:
-    event.set()
-
-
-@pytest.mark.idle
-def test_a_flood_of_small_outputs_leaves_others_their_turns() -> None:
-    got = bytearray()
-
-    def read(master: int) -> None:
-        with contextlib.suppress(OSError):
-            while data := os.read(master, 1 << 20):
-                got.extend(data)
-
-    held = _with_turns(Chatty(50_000), read)
-    assert bytes(got) == b"x" * 50_000
-    assert held < 0.4
+    monkeypatch.setattr(HereProgram, "receive", receive)
+    taking = background.spawn(take_turns())
+    with Client(here, "sh", "-c", "exit 7") as client:
+        assert client.end() == (b"x" * 5000, 7)
+    over.set()
+    taking.result(DEADLINE)
+    assert len(set(seen)) == len(seen)

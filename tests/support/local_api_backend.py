@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import os
-import pty
 import signal
-import struct
-import termios
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from swerex_c.sandbox.api_backend import ApiBackend
 from swerex_c.sandbox.backend import Process
-from tests.support.wait import until_ready
+from tests.support.fake_cloud import Program
 
 __all__ = ["Here", "HereProgram"]
 
@@ -23,61 +18,35 @@ __all__ = ["Here", "HereProgram"]
 class HereProgram(Process):
     """A process with pipes, or on a terminal."""
 
-    def __init__(self, process: asyncio.subprocess.Process, master: int | None) -> None:
-        self.process, self.master = process, master
-        self.outputs: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue(maxsize=4)
+    def __init__(self, program: Program) -> None:
+        self.program, self.process = program, program.process
+        self.outputs: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue(maxsize=4)
         self.abandoned = 0
-        if master is None:
-            self.reading = [asyncio.create_task(self._read(1)), asyncio.create_task(self._read(2))]
-        else:
-            self.reading = [asyncio.create_task(self._read_terminal(master))]
+        self.reading = [asyncio.create_task(self._read(stream)) for stream in program.outputs]
         self.open = len(self.reading)
 
     async def _read(self, stream: int) -> None:
-        pipe = self.process.stdout if stream == 1 else self.process.stderr
-        assert pipe is not None
-        while data := await pipe.read(65536):
+        data = b"any"
+        while data:
+            data = await self.program.read(stream)
             await self.outputs.put((stream, data))
-        await self.outputs.put(None)
-
-    async def _read_terminal(self, master: int) -> None:
-        while True:
-            await until_ready(master)
-            try:
-                data = os.read(master, 65536)
-            except OSError:
-                data = b""
-            if not data:
-                break
-            await self.outputs.put((1, data))
-        await self.outputs.put(None)
 
     async def send(self, data: bytes) -> None:
-        if self.master is None:
-            assert self.process.stdin is not None
-            self.process.stdin.write(data)
-            await self.process.stdin.drain()
-            return
-        while data:
-            try:
-                data = data[os.write(self.master, data) :]
-            except BlockingIOError:
-                await until_ready(self.master, write=True)
+        await self.program.write(data)
 
     async def end_input(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        self.program.end_input()
 
     async def receive(self) -> tuple[int, bytes] | None:
         while self.open:
             output = await self.outputs.get()
-            if output is not None:
+            if output[1]:
                 return output
             self.open -= 1
         return None
 
     async def wait(self) -> int:
-        code = await self.process.wait()
+        code = await self.program.wait()
         return code if code >= 0 else 128 - code
 
     async def close(self) -> None:
@@ -85,11 +54,8 @@ class HereProgram(Process):
         for each in self.reading:
             each.cancel()
         await asyncio.gather(*self.reading, return_exceptions=True)
-        if self.master is not None:
-            os.close(self.master)
-            self.master = None
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGHUP)
+        self.program.close()
+        self.process.send_signal(signal.SIGHUP)
 
 
 class Here(ApiBackend):
@@ -109,23 +75,7 @@ class Here(ApiBackend):
         if self.refuses:
             raise RuntimeError(self.refuses)
         variables = {"PATH": os.environ["PATH"], "HOME": str(self.directory), **env}
-        if terminal is None:
-            pipe = asyncio.subprocess.PIPE
-            process = await asyncio.create_subprocess_exec(
-                *argv, stdin=pipe, stdout=pipe, stderr=pipe, env=variables, cwd=self.directory, start_new_session=True
-            )
-            self.programs.append(HereProgram(process, None))
-            return self.programs[-1]
-        master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", *terminal, 0, 0))
-        os.set_blocking(master, False)
-        try:
-            process = await asyncio.create_subprocess_exec(
-                "setsid", "-c", "-w", *argv, stdin=slave, stdout=slave, stderr=slave, env=variables, cwd=self.directory
-            )
-        finally:
-            os.close(slave)
-        self.programs.append(HereProgram(process, master))
+        self.programs.append(HereProgram(Program(argv, variables, self.directory, terminal)))
         return self.programs[-1]
 
     async def why_lost(self) -> str | None:
