@@ -12,7 +12,7 @@ from swerex_c.models import Command
 from tests.support.results import WrongAnswer
 from tests.support.targets import ALL, DEADLINE, Target, seconds, token
 
-TARGETS = [*(name for name in ALL if name != "original"), "no-cat"]
+TARGETS = [*(name for name in ALL if name != "original"), "cat", "no-cat"]
 
 wrong = pytest.mark.wrong_in_original
 
@@ -48,7 +48,10 @@ ANSWERS: dict[str, tuple[str | list[str], dict[str, Any], tuple[str, str, int]]]
     "not found by the shell": ("no-such-program-at-all 2>/dev/null", {}, ("", "", 127)),
     "signal": ("kill -9 $$", {}, ("", "", -9)),
     "signal of a program": (["sh", "-c", "kill -TERM $$"], {}, ("", "", -15)),
-    **{f"exit code {code}": (f"exit {code}", {}, ("", "", code)) for code in (1, 2, 125, 126, 127, 137, 255)},
+    "signal of the group": ("kill -INT 0", {}, ("", "", -2)),
+    "a trap of SIGCHLD": (["bash", "-c", "trap '' CHLD; exit 255"], {}, ("", "", 255)),
+    "stopped and continued": ("(sleep 0.2; kill -CONT $$) & kill -STOP $$; exit 5", {}, ("", "", 5)),
+    **{f"exit code {code}": (f"exit {code}", {}, ("", "", code)) for code in (1, 2, 125, 126, 127, 137, 143, 255)},
 }
 
 
@@ -65,10 +68,11 @@ async def test_an_answer_is_the_commands_own(target: Target, name: str) -> None:
 async def test_an_answer_after_another_has_nothing_of_it(target: Target) -> None:
     """Neither what a child of the earlier one prints, nor its directory or variables."""
     number = seconds()
-    left = f"(while sleep 0.01; do echo noise; echo noise >&2; done) & sleep {number} & cd /; x=1; echo mine"
-    answer = await target.execute(left)
-    assert answer.stdout.startswith(("mine\n", "noise\n")) and answer.exit_code == 0
-    for count in range(5):
+    noisy = "trap '' PIPE; while :; do echo noise; echo noise >&2; done"
+    left = f"({noisy}) & (sleep 0.05; echo late) & setsid sh -c 'trap \"\" PIPE; echo late; exec sleep {number}' &"
+    answer = await target.execute(f"{left} cd /; x=1; echo mine")
+    assert answer.stdout.startswith(("mine\n", "noise\n", "late\n")) and answer.exit_code == 0
+    for count in range(15):
         answer = await target.execute(f'echo {count} "<$x>"; echo e{count} >&2; exit {count}')
         assert (answer.stdout, answer.stderr, answer.exit_code) == (f"{count} <>\n", f"e{count}\n", count)
 
@@ -114,6 +118,7 @@ async def test_check(target: Target) -> None:
 
 CANNOT_BE_RUN: dict[str, tuple[list[str], dict[str, Any], type[OSError], str]] = {
     "no program": (["no-such-program-at-all"], {}, FileNotFoundError, "no-such-program-at-all"),
+    "no name": ([""], {}, FileNotFoundError, ""),
     "no program at a path": (["/no/such/program"], {}, FileNotFoundError, "/no/such/program"),
     "not executable": (["/etc/passwd"], {}, PermissionError, "/etc/passwd"),
     "a directory": (["/etc"], {}, PermissionError, "/etc"),
@@ -128,6 +133,15 @@ async def test_what_cannot_be_run_raises_an_os_error(target: Target, name: str) 
     command, fields, kind, path = CANNOT_BE_RUN[name]
     with pytest.raises(OSError) as caught:
         await target.execute(command, **fields)
+    assert (type(caught.value), caught.value.filename, bool(caught.value.errno)) == (kind, path, True)
+
+
+@pytest.mark.parametrize(("text", "kind"), [("#!/no/such\n", FileNotFoundError), ("echo hi\n", OSError), ("", OSError)])
+async def test_a_file_that_is_no_program_raises_an_os_error(target: Target, text: str, kind: type[OSError]) -> None:
+    path = target.new()
+    await target.says(["sh", "-c", 'printf %s "$1" >"$0"; chmod 755 "$0"', path, text])
+    with pytest.raises(kind) as caught:
+        await target.execute([path])
     assert (type(caught.value), caught.value.filename, bool(caught.value.errno)) == (kind, path, True)
 
 

@@ -12,7 +12,9 @@ import pytest
 
 from swerex_c.models import ReadFileRequest, UploadRequest, WriteFileRequest
 from tests.support.results import WrongAnswer
-from tests.support.targets import Session, Target, token
+from tests.support.targets import ALL, Session, Target, token
+
+TARGETS = [*(name for name in ALL if name != "original"), "cat"]
 
 ODD = "a'b\"c\\d&e\\&f!g!h@40%n$x`ls` ;|*?[a]{b,c}~#<>ü\n\t\n"
 """What a shell, a terminal or a format on the way would change."""

@@ -252,37 +252,46 @@ def _isolated(get: Get) -> Iterator[Target]:
     yield from _started("isolated", lambda: LocalDeployment(isolation=view, startup_timeout=DEADLINE), root)
 
 
+def _here(name: str, root: Path, **variables: str) -> Iterator[Target]:
+    """This machine as a sandbox that client programs reach."""
+    from swerex_c.runtime.sandbox import SandboxRuntime
+    from tests.support.local_backend import Here
+
+    runtime = SandboxRuntime(Here(**variables))
+    asyncio.run(runtime.open())
+    yield Target(name, runtime, str(root))
+    asyncio.run(runtime.close())
+
+
+@_kind("cat", SERVER, deployment=False, named=True)
+def _cat(get: Get) -> Iterator[Target]:
+    """A sandbox whose loaders run many scripts, which only commands are asked of."""
+    yield from _here("cat", _directory(get))
+
+
+@_kind("no-cat", SERVER, deployment=False, named=True)
+def _no_cat(get: Get) -> Iterator[Target]:
+    """A sandbox whose loaders find no cat and run one script each, which only commands are asked of."""
+    from swerex_c.sandbox import loader
+    from tests.support.local_backend import NO_CAT
+
+    with mock.patch.object(loader, "_LOADER", loader._LOADER.replace(*NO_CAT)):
+        for target in _here("no-cat", _directory(get)):
+            assert not any(it.reusable for it in target.runtime.sandbox._shells._idle)  # type: ignore[attr-defined]
+            yield target
+
+
 @_kind("no-tar", SERVER, deployment=False, named=True)
 def _no_tar(get: Get) -> Iterator[Target]:
-    """This machine as a sandbox that has no tar, which only files are asked of."""
-    from swerex_c.runtime.sandbox import SandboxRuntime
+    """A sandbox that has no tar, which only files are asked of."""
     from swerex_c.sandbox import file_scripts
-    from tests.support.local_backend import Here
 
     programs = _directory(get)
     for program in Path("/usr/bin").iterdir():
         if program.name not in ("tar", "busybox"):
             (programs / program.name).symlink_to(program)
     with mock.patch.object(file_scripts, "_PATH", str(programs)):
-        runtime = SandboxRuntime(Here(PATH=str(programs)))
-        asyncio.run(runtime.open())
-        yield Target("no-tar", runtime, str(_directory(get)))
-        asyncio.run(runtime.close())
-
-
-@_kind("no-cat", SERVER, deployment=False, named=True)
-def _no_cat(get: Get) -> Iterator[Target]:
-    """This machine as a sandbox whose loaders find no cat and run one script each, which only commands are asked of."""
-    from swerex_c.runtime.sandbox import SandboxRuntime
-    from swerex_c.sandbox import loader
-    from tests.support.local_backend import NO_CAT, Here
-
-    with mock.patch.object(loader, "_LOADER", loader._LOADER.replace(*NO_CAT)):
-        runtime = SandboxRuntime(Here())
-        asyncio.run(runtime.open())
-        assert not any(it.reusable for it in runtime.sandbox._shells._idle)
-        yield Target("no-cat", runtime, str(_directory(get)))
-        asyncio.run(runtime.close())
+        yield from _here("no-tar", _directory(get), PATH=str(programs))
 
 
 # Our server
