@@ -19,7 +19,7 @@ from tests.support.results import WrongAnswer
 from tests.support.targets import ALL, DEADLINE, Target, token
 from tests.support.trees import everything, file_of, make_tree
 
-TARGETS = [*(name for name in ALL if name != "original"), "no-tar"]
+TARGETS = [*(name for name in ALL if name != "original"), "cat", "no-tar"]
 
 
 async def write(target: Target, path: str, content: str) -> None:
@@ -105,14 +105,44 @@ async def test_bytes_that_are_no_text_survive_as_surrogates(target: Target) -> N
     assert await read(target, path, "latin-1") == "café"
 
 
-async def test_an_existing_file_keeps_its_mode_and_the_links_to_it(target: Target) -> None:
+async def test_an_existing_file_keeps_its_mode_its_owner_and_the_names_and_links_that_it_has(target: Target) -> None:
     root = target.new()
     await write(target, f"{root}/file", "old and long")
     await target.says(f"cd {root} && chmod 751 file && ln -s file link && ln -s {root}/link two && ln -s new dangling")
+    await target.execute(f"chown 12345:23456 {root}/file")  # if this user may
+    owner = await target.says(f"stat -c %u:%g {root}/file")
     await write(target, f"{root}/two", "new")
     await write(target, f"{root}/dangling", "made")
-    look = f"cd {root}; stat -c %a file; for link in link two dangling; do readlink $link; done; cat file new"
-    assert await target.says(look) == f"751\nfile\n{root}/link\nnew\nnewmade"
+    look = f"cd {root}; stat -c '%u:%g\n%a' file; for link in link two dangling; do readlink $link; done; cat file new"
+    assert await target.says(look) == f"{owner}751\nfile\n{root}/link\nnew\nnewmade"
+    await target.says(f"ln {root}/new {root}/other")
+    await write(target, f"{root}/new", "newer")
+    assert await target.says(f"cat {root}/other") == "newer"
+    await write(target, "/dev/null", "x")
+    assert await target.says("[ -c /dev/null ] && ls -A " + root) == "dangling\nfile\nlink\nnew\nother\ntwo\n"
+
+
+async def test_a_reader_sees_the_old_text_or_the_new_one(target: Target) -> None:
+    path, texts = f"{target.new()}/file", ["a" * 200_000, "b" * 100_000, "c"]
+    await write(target, path, "c")
+
+    async def write_often(text: str) -> None:
+        for _ in range(5):
+            await write(target, path, text)
+
+    writing = asyncio.gather(*map(write_often, texts))
+    seen = set()
+    while not writing.done():
+        seen.add(await read(target, path))
+    await writing
+    assert seen <= set(texts)
+    assert await target.says(f"ls -A {os.path.dirname(path)}") == "file\n"
+
+
+async def test_what_is_no_ordinary_file_is_read(target: Target) -> None:
+    assert await read(target, "/dev/null") == ""
+    assert (await read(target, "/proc/self/status")).startswith("Name:")
+    assert await read(target, "/proc/sys/kernel/ostype") == "Linux\n"
 
 
 ERRORS: dict[str, tuple[str, type[OSError], int]] = {
@@ -164,11 +194,11 @@ async def test_a_named_pipe_without_its_other_end_is_an_error_in_time(target: Ta
         assert error.filename == f"{root}/{name}", errors
 
 
-async def test_a_nul_in_a_path_is_refused(target: Target) -> None:
-    with pytest.raises(InvalidInputError):
-        await read(target, "a\0b")
-    with pytest.raises(InvalidInputError):
-        await write(target, "a\0b", "x")
+async def test_a_nul_in_a_path_is_refused(target: Target, tmp_path: Path) -> None:
+    odd, here = "a\0b", str(tmp_path)
+    for call in (read(target, odd), write(target, odd, "x"), upload(target, here, odd), upload(target, odd, here)):
+        with pytest.raises((InvalidInputError, UploadError), match="NUL"):
+            await call
 
 
 # ---- trees
@@ -202,26 +232,42 @@ async def look(target: Target, root: str) -> dict[str, str]:
 
 @pytest.mark.slice
 async def test_a_tree_is_copied_both_ways_as_it_is(target: Target, tmp_path: Path) -> None:
-    """But for set-user-ID and set-group-ID bits on the way back."""
-    source, there = make_tree(tmp_path / "s"), f"{target.new()}/deep/er"
+    """But for set-user-ID and set-group-ID bits. Several names of a file become several files.
+
+    Without tar their times are those of the copy.
+    """
+    has_tar = (await target.execute("command -v tar")).exit_code == 0
+    source, there, back = make_tree(tmp_path / "s"), f"{target.new()}/deep/er", tmp_path / "new/back"
+    (source / ".git").chmod(0o1755)
+    os.link(source / "big", source / "bin/big")
+    os.utime(source / "big", (1_000_000_000, 1_000_000_000))
+    expected = everything(source)
+    (source / "bin/run").chmod(0o6755)
     await upload(target, source, there)
-    assert await look(target, there) == everything(source)
-    await target.says(f"chmod 4711 {there}/-n; chmod 6755 {there}/bin/run")
+    assert await look(target, there) == expected
+    assert await target.says(f"cd {there}; stat -c %h big bin/big") == "1\n1\n"
+    assert await target.says(f"stat -c %Y {there}/big") == "1000000000\n" or not has_tar
+    await target.says(f"cd {there}; chmod 4711 ./-n; chmod 6755 bin/run; ln -f big bin/big")
     (source / "-n").chmod(0o711)
-    await download(target, there, tmp_path / "new/back")
-    assert everything(tmp_path / "new/back") == everything(source)
-    assert os.listdir(tmp_path / "new") == ["back"]
+    (source / "bin/run").chmod(0o755)
+    await download(target, there, back)
+    assert everything(back) == everything(source) and os.listdir(tmp_path / "new") == ["back"]
+    assert [(back / name).stat().st_nlink for name in ("big", "bin/big")] == [1, 1]
+    assert (back / "big").stat().st_mtime == 1_000_000_000 or not has_tar
 
 
 async def test_trees_merge_when_they_are_uploaded(target: Target, tmp_path: Path) -> None:
-    """Files are replaced, also read-only ones and links; what is not in the source stays; once more is the same."""
+    """Files are replaced, also read-only ones and links; what is not in the source stays; once more is the same.
+
+    Also by a link to the directory.
+    """
     source, there = make_tree(tmp_path / "s"), target.new()
     plant = "mkdir -p bin && echo kept >kept && echo kept >bin/kept && echo old >bin/run && echo old >link"
-    plant += " && ln -s /no bytes && echo old >secret && chmod 444 secret bin/run && chmod 711 bin"
-    await target.says(f"mkdir -p {there} && cd {there} && {plant}")
-    expected = everything(source) | {"bin": "directory 711"}
-    for _ in range(2):
-        await upload(target, source, there)
+    plant += " && ln -s /no bytes && echo old >secret && chmod 444 secret bin/run && chmod 1711 bin"
+    await target.says(f"mkdir -p {there} && cd {there} && {plant} && ln -s {there} {there}.link")
+    expected = everything(source) | {"bin": "directory 1711"}
+    for to in (there, f"{there}.link"):
+        await upload(target, source, to)
         found = await look(target, there)
         assert found.pop("kept") == found.pop("bin/kept") == file_of(b"kept\n")
         assert found == expected
@@ -262,12 +308,16 @@ async def test_a_file_is_copied_both_ways_with_its_mode(target: Target, tmp_path
 
 
 async def test_a_file_onto_a_directory_goes_into_it(target: Target, tmp_path: Path) -> None:
+    """And replaces a link there; one that is itself the target is followed."""
     there = target.new()
-    await target.says(f"mkdir {there}")
+    await target.says(f"mkdir {there}; echo old >{there}.outside; ln -s {there}.outside {there}/f")
     (tmp_path / "f").write_text("x")
-    await upload(target, tmp_path / "f", there)
-    await upload(target, tmp_path / "f", f"{there}/")
-    assert list(await look(target, there)) == ["f"]
+    for to in (there, f"{there}/"):
+        await upload(target, tmp_path / "f", to)
+        assert await look(target, there) == {"f": file_of(b"x")}
+    assert await target.says(f"cat {there}.outside; ln -s {there}.outside {there}.link") == "old\n"
+    await upload(target, tmp_path / "f", f"{there}.link")
+    assert await target.says(f"readlink {there}.link; cat {there}.outside") == f"{there}.outside\nx"
 
 
 async def test_a_source_that_is_a_link_is_copied_as_what_it_leads_to(target: Target, tmp_path: Path) -> None:
@@ -288,15 +338,17 @@ async def test_a_source_that_is_a_link_is_copied_as_what_it_leads_to(target: Tar
 
 async def test_what_does_not_fit_is_refused_before_anything_is_uploaded(target: Target, tmp_path: Path) -> None:
     there = target.new()
-    await target.says(f"mkdir -p {there}/1/b {there}/2; cd {there}; echo old >2/a; echo old >3")
-    for source, to, wrong in (("1", "1", "1/b"), ("2", "2", "2/a"), ("1", "3", "3")):
-        (tmp_path / source / ("a" if source == "2" else "x")).mkdir(parents=True, exist_ok=True)
-        (tmp_path / source / "0").write_text("new")
-        (tmp_path / source / "b").write_text("new")
-        before = await look(target, there)
-        with pytest.raises(UploadError, match=f"{there}/{wrong}'"):
-            await upload(target, tmp_path / source, f"{there}/{to}")
-        assert await look(target, there) == before
+    plant = "mkdir -p 1/b 2 4 outside; echo old | tee 2/a 3 >outside/f; ln -s ../outside 4/a; mkfifo pipe"
+    await target.says(f"mkdir {there}; cd {there}; {plant}; mkdir 5; ln pipe 5/b")
+    (tmp_path / "s/a").mkdir(parents=True)
+    for name in ("0", "a/f", "b"):
+        (tmp_path / "s" / name).write_text("new")
+    before = await look(target, f"{there}/outside"), await look(target, f"{there}/2")
+    for to, wrong in (("1", "1/b"), ("2", "2/a"), ("3", "3"), ("4", "4/a"), ("5", "5/b")):
+        with pytest.raises(UploadError, match=f"{there}/{wrong}'.* a (directory|file|link|special file) is there"):
+            await upload(target, tmp_path / "s", f"{there}/{to}")
+    assert (await look(target, f"{there}/outside"), await look(target, f"{there}/2")) == before
+    assert await target.says(f"cd {there}; echo *; echo [1245]/*") == "1 2 3 4 5 outside pipe\n1/b 2/a 4/a 5/b\n"
 
 
 async def test_what_does_not_fit_is_refused_before_anything_is_downloaded(target: Target, tmp_path: Path) -> None:

@@ -127,16 +127,6 @@ async def test_a_named_pipe_that_gives_nothing(fifo: str, monkeypatch: pytest.Mo
     await runtime.close()
 
 
-async def test_what_is_no_ordinary_file(tmp_path: Path) -> None:
-    runtime = LocalRuntime()
-    assert (await runtime.read_file(ReadFileRequest(path="/dev/null"))).content == ""
-    assert (await runtime.read_file(ReadFileRequest(path="/proc/self/status"))).content.startswith("Name:")
-    assert (await runtime.read_file(ReadFileRequest(path="/proc/sys/kernel/ostype"))).content
-    with pytest.raises(IsADirectoryError):
-        await runtime.read_file(ReadFileRequest(path=str(tmp_path)))
-    await runtime.close()
-
-
 # Without an end
 
 

@@ -53,47 +53,6 @@ def unchanged(victim: Path) -> bool:
     )
 
 
-async def test_a_link_that_an_earlier_tree_has_left(copy: Copy, tmp_path: Path, victim: Path) -> None:
-    there, here = tmp_path / "there", tmp_path / "here"
-    there.mkdir()
-    (there / "cache").symlink_to(victim)
-    await copy(there, here)
-    assert os.readlink(here / "cache") == str(victim)
-    (there / "cache").unlink()
-    (there / "cache").mkdir(mode=0o755)
-    (there / "cache" / "file").write_text("theirs")
-    with pytest.raises(UploadError, match="a link is there"):
-        await copy(there, here)
-    assert unchanged(victim) and os.readlink(here / "cache") == str(victim)
-
-
-async def test_a_link_in_the_place_of_a_file(copy: Copy, tmp_path: Path, victim: Path) -> None:
-    there, here = tmp_path / "there", tmp_path / "here"
-    there.mkdir()
-    (there / "file").symlink_to(victim / "file")
-    await copy(there, here)
-    (there / "file").unlink()
-    (there / "file").write_text("theirs")
-    await copy(there / "file", here)
-    assert unchanged(victim) and (here / "file").read_text() == "theirs" and not (here / "file").is_symlink()
-
-
-async def test_modes_times_and_links_stay_and_rights_do_not(copy: Copy, tmp_path: Path) -> None:
-    there, here = tmp_path / "there", tmp_path / "here"
-    there.mkdir()
-    (there / "program").write_text("#!/bin/sh\n")
-    (there / "program").chmod(0o6755)
-    os.utime(there / "program", (1_000_000_000, 1_000_000_000))
-    (there / "link").symlink_to(os.fsdecode(b"/no/\xff"))
-    there.chmod(0o3755)
-    for source, target in ((there, here), (there / "program", tmp_path / "copy")):
-        await copy(source, target)
-    found = [stat.S_IMODE(path.stat().st_mode) for path in (here, here / "program", tmp_path / "copy")]
-    assert found == [0o1755, 0o755, 0o755]
-    assert (here / "program").stat().st_mtime == 1_000_000_000
-    assert os.readlink(os.fsencode(here / "link")) == b"/no/\xff"
-
-
 @pytest.mark.slow
 async def test_a_tree_that_is_very_deep(
     runtime: AbstractRuntime, download: Copy, tmp_path: Path, request: pytest.FixtureRequest
