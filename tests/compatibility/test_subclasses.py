@@ -85,86 +85,46 @@ asyncio.run(day())
 OWN_RUNTIME = """
 import asyncio
 from swerex.deployment.abstract import AbstractDeployment
-from swerex.deployment.hooks.abstract import CombinedDeploymentHook
-from swerex.runtime.abstract import (
-    AbstractRuntime, BashObservation, CloseBashSessionResponse, CloseResponse, CommandResponse,
-    CreateBashSessionResponse, IsAliveResponse, Observation, ReadFileResponse, UploadResponse, WriteFileResponse,
-    BashAction, CreateBashSessionRequest, ReadFileRequest,
-)
+from swerex.runtime.abstract import AbstractRuntime, BashAction, BashObservation, Observation, ReadFileRequest
 
 
 class Recorder(AbstractRuntime):
-    def __init__(self):
-        self.calls = []
-
-    async def is_alive(self, *, timeout=None):
-        return IsAliveResponse(is_alive=True)
-
-    async def create_session(self, request):
-        return CreateBashSessionResponse(output=f"{request.session} is open")
-
     async def run_in_session(self, action):
-        self.calls.append(action.command)
         return Observation(output=action.command.upper(), exit_code=0)
-
-    async def close_session(self, request):
-        return CloseBashSessionResponse()
-
-    async def execute(self, command):
-        return CommandResponse(exit_code=0)
 
     async def read_file(self, request):
         raise FileNotFoundError(request.path)
 
-    async def write_file(self, request):
-        return WriteFileResponse()
+    async def answer(self, *arguments, **more):
+        return "fine"
 
-    async def upload(self, request):
-        return UploadResponse()
-
-    async def close(self):
-        return CloseResponse()
+    is_alive = create_session = close_session = execute = write_file = upload = close = answer
 
 
 class Deployment(AbstractDeployment):
+    runtime = None
+
     def __init__(self):
-        self._runtime = None
-        self._hooks = CombinedDeploymentHook()
-
-    def add_hook(self, hook):
-        self._hooks.add_hook(hook)
-
-    async def is_alive(self, *, timeout=None):
-        return await self.runtime.is_alive(timeout=timeout)
+        "Does not call that of the base class."
 
     async def start(self):
-        self._runtime = Recorder()
+        self.runtime = Recorder()
 
-    async def stop(self):
-        self._runtime = None
-
-    @property
-    def runtime(self):
-        return self._runtime
+    add_hook = is_alive = stop = start
 
 
 async def day():
-    deployment = Deployment()
-    await deployment.start()
-    runtime = deployment.runtime
-    assert await deployment.is_alive(timeout=10)
-    assert (await runtime.create_session(CreateBashSessionRequest())).output == "default is open"
-    seen = await runtime.run_in_session(BashAction(command="say", set_last_action=True))
-    assert isinstance(seen, BashObservation) and seen.output == "SAY", seen
-    assert (await runtime.run(BashAction(command="more"))).output == "MORE"
-    assert runtime.calls == ["say", "more"]
-    try:
-        await runtime.read_file(ReadFileRequest(path="/nowhere"))
-    except FileNotFoundError as error:
-        assert str(error) == "/nowhere"
-    else:
-        raise AssertionError
-    await deployment.stop()
+    async with Deployment() as deployment:
+        runtime = deployment.runtime
+        seen = await runtime.run_in_session(BashAction(command="say", set_last_action=True))
+        assert isinstance(seen, BashObservation) and seen.output == "SAY", seen
+        assert (await runtime.run(BashAction(command="more"))).output == "MORE"
+        try:
+            await runtime.read_file(ReadFileRequest(path="/nowhere"))
+        except FileNotFoundError as error:
+            assert str(error) == "/nowhere"
+        else:
+            raise AssertionError
 
 
 asyncio.run(day())
@@ -219,45 +179,6 @@ async def day():
 
 
 asyncio.run(day())
-"""
-
-DUMMY = """
-import asyncio
-from swerex.deployment.config import DummyDeploymentConfig, get_deployment
-from swerex.exceptions import SwerexException
-from swerex.runtime.abstract import Action, BashAction, BashObservation, CreateBashSessionRequest, Observation
-from swerex.runtime.dummy import DummyRuntime
-
-
-class RaisesFirst(DummyRuntime):
-    async def run_in_session(self, action: Action) -> Observation:
-        if action.action_type == "bash" and action.command == "raise":
-            raise SwerexException()
-        return await super().run_in_session(action)
-
-
-def run(coroutine):
-    return asyncio.run(coroutine)
-
-
-deployment = get_deployment(DummyDeploymentConfig())
-run(deployment.start())
-deployment.runtime = RaisesFirst()
-run(deployment.runtime.create_session(CreateBashSessionRequest(startup_source=["/root/.bashrc"], startup_timeout=10)))
-try:
-    run(deployment.runtime.run_in_session(BashAction(command="raise")))
-except SwerexException as error:
-    assert str(error) == ""
-else:
-    raise AssertionError
-assert run(deployment.runtime.run_in_session(BashAction(command="ls"))).exit_code == 0
-deployment.runtime.run_in_session_outputs = [BashObservation(output="a"), BashObservation(output="b", exit_code=1)]
-seen = [run(deployment.runtime.run_in_session(BashAction(command="x"))) for _ in range(2)]
-assert [(one.output, one.exit_code) for one in seen] == [("a", None), ("b", 1)]
-deployment.runtime.run_in_session_outputs = BashObservation(output="always", exit_code=0)
-assert {run(deployment.runtime.run_in_session(BashAction(command="x"))).output for _ in range(3)} == {"always"}
-assert run(deployment.is_alive(timeout=10))
-run(deployment.stop())
 """
 
 LOGGER = """
@@ -357,9 +278,9 @@ def test_a_start_command_of_ones_own(docker: Engine) -> None:
     run(START_COMMAND, image, **docker.environment)
 
 
-@pytest.mark.parametrize("code", [OWN_RUNTIME, DUMMY, LOGGER], ids=["own runtime", "dummy", "logger"])
+@pytest.mark.parametrize("code", [OWN_RUNTIME, LOGGER], ids=["own runtime", "logger"])
 def test_what_callers_write(code: str) -> None:
-    """A runtime and a deployment, a dummy that raises, and a logger that is replaced before anything is imported."""
+    """A runtime and a deployment, and a logger that is replaced before anything is imported."""
     run(code)
 
 

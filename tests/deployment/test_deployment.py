@@ -32,6 +32,7 @@ from swerex_c.deployment.hooks.status import SetStatusDeploymentHook
 from swerex_c.exceptions import DummyOutputsExhaustedError, NotAvailableError, ResourceError, SwerexException
 from swerex_c.providers.sandbox_deployment import SandboxDeployment
 from swerex_c.runtime.abstract import (
+    Action,
     BashAction,
     BashInterruptAction,
     BashObservation,
@@ -39,6 +40,7 @@ from swerex_c.runtime.abstract import (
     Command,
     CreateBashSessionRequest,
     IsAliveResponse,
+    Observation,
     ReadFileRequest,
     UploadRequest,
     WriteFileRequest,
@@ -126,15 +128,23 @@ async def test_a_request_for_another_kind_of_session_is_refused() -> None:
 
 
 async def test_the_dummy_deployment_takes_another_runtime() -> None:
-    class Own(DummyRuntime):
-        pass
+    """As callers write it whose runtime raises at one command; before and after the start."""
 
-    deployment = DummyDeployment()
-    own = Own()
-    deployment.runtime = own
-    await deployment.start()
-    assert deployment.runtime is own
-    assert await deployment.is_alive(timeout=10)
+    class Own(DummyRuntime):
+        async def run_in_session(self, action: Action) -> Observation:
+            if action.action_type == "bash" and action.command == "raise":
+                raise SwerexException()
+            return await super().run_in_session(action)
+
+    deployment = get_deployment(DummyDeploymentConfig())
+    assert isinstance(deployment, DummyDeployment)
+    for _ in range(2):
+        deployment.runtime = own = Own()
+        await deployment.start()
+        assert deployment.runtime is own and await deployment.is_alive(timeout=10)
+        with pytest.raises(SwerexException, match="^$"):
+            await deployment.runtime.run_in_session(BashAction(command="raise"))
+        assert (await deployment.runtime.run_in_session(BashAction(command="ls"))).exit_code == 0
     await deployment.stop()
 
 
