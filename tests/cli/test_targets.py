@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -64,7 +63,10 @@ def test_shell_behind_a_server_is_refused(server: Server) -> None:
     [
         (["--host", "http://127.0.0.1:1", "true"], "http://127.0.0.1:1 needs its key in the variable SWEREX"),
         (["--host", "x", "--image", "y", "true"], "not several"),
-        (["--deployment", "{}", "true"], '"type"'),
+        (["--deployment", "{", "true"], "no JSON"),
+        (["--deployment", "[]", "true"], "one of: "),
+        (["--deployment", '{"type": "cloud"}', "true"], "one of: "),
+        (["--deployment", '{"type": "local", "image": "x"}', "true"], "of type local: image"),
         (["--deployment", '{"type": "docker", "image": 3}', "true"], "image: "),
         (["--stdin", "-f", "-"], "stdin has the command"),
     ],
@@ -92,7 +94,8 @@ def test_what_the_options_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     assert data("unix:///a/b", None, None) == {"host": "unix:///a/b", "auth_token": KEY, "timeout": 30}
     assert "SWEREX_AUTH_TOKEN" not in os.environ
     assert data(None, "debian", None) == {"image": "debian"}
-    assert data(None, None, json.dumps({"type": "local"})) == {}
+    assert data(None, None, '{"type": "local"}') == {}
+    assert data(None, None, '{"type": "daytona", "target": "eu"}') == {"target": "eu"}
     assert find_target(None, None, None) is None
 
 
