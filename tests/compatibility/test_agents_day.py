@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -49,55 +48,19 @@ ANSWERS: dict[str, Any] = {
     "variable of a tool": [0, "1\n"],
     "tool": [0, '1:print("Hello")\n'],
     "here-document": [0, "[5 lines in greet.py]\n"],
-    "quoted here-document": [0, "it's $HOME\n"],
     "state": [[0, ""], {"work": "work"}],
     "the program": [0, "Good day, wörld!\n"],
-    "several lines": [0, "1\n2\nlast\n"],
-    "no newline": [0, "a b"],
-    "nothing": [0, ""],
-    "comment": [0, ""],
-    "failure": [3, ""],
-    "not found": [127, ""],
-    "long output": [0, hashlib.sha256("".join(f"{i}\n" for i in range(1, 5001)).encode()).hexdigest()],
-    "quoting": [0, "single \"double\" double 'single' \\ 42$\n"],
-    "ignored code": "",
     "syntax": ["BashIncorrectSyntaxError", {"bash_stdout": False, "bash_stderr": True}],
     "nothing of it ran": [1, ""],
-    "raise": [
-        "NonZeroExitCodeError",
-        "Command 'echo output; exit_with() { return $1; }; exit_with 7' failed with exit code 7. "
-        "Here is the output:\n'output\\n'",
-    ],
     "timeout": ["CommandTimeoutError", "timeout after 0.7 seconds while running command 'echo before; sleep 100'"],
     "file after the timeout": '{"work": "work"}',
     "next command": [0, "next\n"],
-    "no such file": "FileNotFoundError",
-    "no such session": "SessionDoesNotExistError",
     "debugger": [0, ["42"]],
     "debugger left": [0, [0, "outside\n"]],
-    "apart": [4, "out\n", "err\n"],
-    "words": [0, "a b|$HOME|", ""],
-    "at its end": [0, "read\n", ""],
-    "environment": [0, "this\n", ""],
-    "directory": [0, "ROOT/work\n", ""],
-    "written": [0, "ä\n"],
-    "bytes": "\\xff",
     "diff": [0, PATCH],
     "submit": [0, "<<SUBMISSION>>\n"],
     "patch": PATCH,
-    "tab": [0, "[a\tb]"],
-    "exclamation mark": [0, "hello!world\n"],
-    "status": [[5, ""], [0, "5\n"]],
-    "broken pipe": [0, "y\n141\n"],
-    "prompt": [[0, "changed\n"], [0, "on\n"]],
     "closed": "SessionDoesNotExistError",
-}
-WRONG_IN_ORIGINAL = {
-    "tab": "a TAB in a command completes file names, or vanishes",
-    "exclamation mark": "a ! in a command is history-expanded",
-    "status": "$? does not survive to the next command",
-    "broken pipe": "programs run with SIGPIPE ignored",
-    "prompt": "a changed PS1 makes every later command time out",
 }
 
 
@@ -126,11 +89,7 @@ def here(tmp_path: Path, luggage: dict[str, str]) -> dict[str, Any]:
 
 def test_the_original(tmp_path: Path, here: dict[str, Any]) -> None:
     here["deployment"] = {"type": "local"}
-    answers = spend(original_python(), here, tmp_path, {"HOME": here["home"], "PYTHONPATH": ""})
-    assert {step: answer for step, answer in answers.items() if step not in WRONG_IN_ORIGINAL} == {
-        step: answer for step, answer in ANSWERS.items() if step not in WRONG_IN_ORIGINAL
-    }
-    assert [step for step in WRONG_IN_ORIGINAL if answers[step] == ANSWERS[step]] == []
+    assert spend(original_python(), here, tmp_path, {"HOME": here["home"], "PYTHONPATH": ""}) == ANSWERS
 
 
 @pytest.mark.slice

@@ -9,7 +9,6 @@ step. Everything is imported by the names of the original; every call has an eve
 """
 
 import asyncio
-import hashlib
 import json
 import shlex
 import sys
@@ -139,19 +138,8 @@ class Day:
         ANSWERS["variable of a tool"] = self.communicate('echo "$NUMBERED"')
         ANSWERS["tool"] = self.communicate("number greet.py")
         ANSWERS["here-document"] = self.communicate(f"replace greet.py << 'end_of_text'\n{PROGRAM}\nend_of_text")
-        ANSWERS["quoted here-document"] = self.communicate("cat <<'END'\nit's $HOME\nEND")
         ANSWERS["state"] = [self.communicate("state"), json.loads(self.read(f"{HOME}/state.json"))]
         ANSWERS["the program"] = self.communicate("python3 greet.py")
-        ANSWERS["several lines"] = self.communicate('for i in 1 2\ndo\n    echo "$i"\ndone\necho last')
-        ANSWERS["no newline"] = self.communicate("printf 'a b'")
-        ANSWERS["nothing"] = self.communicate("true")
-        ANSWERS["comment"] = self.communicate("# only this")
-        ANSWERS["failure"] = self.communicate("ls missing-file 2>/dev/null; (exit 3)")
-        ANSWERS["not found"] = self.communicate("no-such-program 2>/dev/null")
-        number = self.communicate("seq 1 5000")
-        ANSWERS["long output"] = [number[0], hashlib.sha256(number[1].encode()).hexdigest()]
-        ANSWERS["quoting"] = self.communicate(r"""echo 'single "double"' "double 'single' \\ $((6 * 7))" | cat -A""")
-        ANSWERS["ignored code"] = self.communicate("false", check="ignore")[1]
 
     def fail(self):
         try:
@@ -162,27 +150,12 @@ class Day:
             ANSWERS["syntax"] = [type(raised).__name__, info]
         ANSWERS["nothing of it ran"] = self.communicate(f"test -e {ROOT}/ran")
         try:
-            ANSWERS["raise"] = self.communicate("echo output; exit_with() { return $1; }; exit_with 7", check="raise")
-        except NonZeroExitCodeError as raised:
-            ANSWERS["raise"] = error(raised)
-        try:
             ANSWERS["timeout"] = self.communicate("echo before; sleep 100", timeout=0.7)
         except CommandTimeoutError as raised:
             ANSWERS["timeout"] = error(raised)
         asyncio.run(self.runtime.run_in_session(BashInterruptAction()))
         ANSWERS["file after the timeout"] = self.read(f"{HOME}/state.json")
         ANSWERS["next command"] = self.communicate("echo next")
-        ANSWERS["no such file"] = name_of_error(lambda: self.read(f"{ROOT}/no-such-file"))
-        ANSWERS["no such session"] = name_of_error(lambda: self.communicate("true", session="another"))
-
-    def hard_commands(self):
-        """Where the original is wrong."""
-        ANSWERS["tab"] = self.communicate("printf '[%s]' 'a\tb'")
-        ANSWERS["exclamation mark"] = self.communicate('echo "hello!world"')
-        ANSWERS["status"] = [self.communicate("(exit 5)"), self.communicate("echo $?")]
-        ANSWERS["broken pipe"] = self.communicate('yes 2>&1 | head -1; echo "${PIPESTATUS[0]}"')
-        changed = "PS1='changed> '; echo changed"
-        ANSWERS["prompt"] = name_of_error(lambda: [self.communicate(changed, timeout=4), self.communicate("echo on")])
 
     def interact(self):
         def talk(command, expect=(), **more):
@@ -193,16 +166,6 @@ class Day:
         leave = BashAction(command="exit()", is_interactive_quit=True, timeout=20)
         answer = asyncio.run(self.runtime.run_in_session(leave))
         ANSWERS["debugger left"] = [answer.exit_code, self.communicate("echo outside")]
-
-    def execute_apart(self):
-        ANSWERS["apart"] = self.execute("echo out; echo err >&2; exit 4", shell=True)
-        ANSWERS["words"] = self.execute(["printf", "%s|", "a b", "$HOME"])
-        ANSWERS["at its end"] = self.execute("cat; echo read", shell=True, timeout=20)
-        ANSWERS["environment"] = self.execute("echo $ONLY $USER$LOGNAME", shell=True, env={"ONLY": "this"})
-        ANSWERS["directory"] = self.execute("pwd", shell=True, cwd=f"{ROOT}/work")
-        self.write(f"{ROOT}/new/directory/file", "ä\n")
-        ANSWERS["written"] = self.communicate(f"cat {ROOT}/new/directory/file; printf '\\377' > {ROOT}/bytes")
-        ANSWERS["bytes"] = self.read(f"{ROOT}/bytes", encoding="utf-8", errors="backslashreplace")
 
     def submit(self):
         ANSWERS["diff"] = self.communicate("git diff")
@@ -226,8 +189,8 @@ def main():
     try:
         day = Day(deployment, runtime)
         for part in (
-            *(day.begin, day.bring_repository, day.install_tools, day.use_tools, day.fail, day.interact),
-            *(day.execute_apart, day.submit, day.hard_commands, day.end),
+            *(day.begin, day.bring_repository, day.install_tools, day.use_tools),
+            *(day.fail, day.interact, day.submit, day.end),
         ):
             try:
                 part()
