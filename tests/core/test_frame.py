@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
-import math
 import os
 import random
 import struct
 import subprocess
 import sys
-import threading
 import tracemalloc
 from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ scalars = (
     st.none()
     | st.booleans()
     | st.integers(-(2**63), 2**64 - 1)
-    | st.floats(allow_nan=False)
+    | st.floats()
     | st.text(max_size=300)
     | st.binary(max_size=300)
 )
@@ -68,8 +69,8 @@ def refused(payload: bytes, **limits: int) -> str:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equality that tells 1 from True and from 1.0."""
-    return repr(one) == repr(other) and one == other
+    """Equality that tells 1 from True and from 1.0, and -0.0 from 0.0, and takes NaN for equal."""
+    return repr(one) == repr(other)
 
 
 # Round trips
@@ -130,21 +131,13 @@ def test_integers_around_every_power_of_two(bits: int) -> None:
                 FrameEncoder().encode(number)
 
 
-def test_floats() -> None:
-    for number in (0.0, -0.0, math.inf, -math.inf, 5e-324, 1.7976931348623157e308):
-        (got,) = decode(FrameEncoder().encode(number))
-        assert got == number and math.copysign(1, got) == math.copysign(1, number)
-    assert math.isnan(decode(FrameEncoder().encode(math.nan))[0])
-
-
 NUMBERS = "cc05 cd0005 ce00000005 cf0000000000000005 d080 d18000 d280000000 d38000000000000000 d30000000000000005 e0 7f"
-FLOATS_AND_BODIES = (
-    "ca3fc00000 cbbff8000000000000 a26162 d9026162 da00026162 db000000026162 c40161 c5000161 c60000000161"
-)
+FLOATS = "ca3fc00000 cbbff8000000000000 cb8000000000000000 cbfff0000000000000 cb7ff8000000000000"
+BODIES = "a26162 d9026162 da00026162 db000000026162 c40161 c5000161 c60000000161"
 CONTAINERS = "91c0 dc0001c2 dd00000001c3 81a090 de0001a080 df00000001a0a0"
 
 
-@pytest.mark.parametrize("payload", list(map(bytes.fromhex, f"{NUMBERS} {FLOATS_AND_BODIES} {CONTAINERS}".split())))
+@pytest.mark.parametrize("payload", list(map(bytes.fromhex, f"{NUMBERS} {FLOATS} {BODIES} {CONTAINERS}".split())))
 def test_every_form_of_a_value(payload: bytes) -> None:
     """Also those that are longer than need be; cut, it is refused."""
     assert same(decode(frame(payload), 1), [msgpack.unpackb(payload)])
@@ -353,6 +346,9 @@ def test_limits_out_of_range(kind: Any) -> None:
     kind(max_frame=2**32 - 1, max_depth=128, max_items=2**32 - 1)
 
 
+# Lifetimes and threads
+
+
 def resident() -> int:
     """Bytes of this process that are in memory."""
     with open("/proc/self/statm") as statm:
@@ -363,9 +359,6 @@ def allowance() -> int:
     """Bytes that resident() may grow by when nothing leaks; ASan keeps freed memory for a while."""
     with open("/proc/self/maps") as maps:
         return 400 << 20 if "libasan" in maps.read() else 8 << 20
-
-
-# Lifetimes and threads
 
 
 def test_nothing_leaks() -> None:
@@ -508,47 +501,36 @@ def test_values_that_change_while_they_are_encoded() -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("good\n", "", 0)
 
 
+def in_threads(count: int, work: Callable[[int], None]) -> None:
+    with ThreadPoolExecutor(count) as threads:
+        assert list(threads.map(work, range(count))) == [None] * count
+
+
 def test_one_encoder_for_many_threads() -> None:
     encoder = FrameEncoder()
-    wrong: list[object] = []
 
     def work(seed: int) -> None:
         chance = random.Random(seed)
         for _ in range(60):
             value = [seed, chance.randbytes(chance.choice([10, 200_000]))]
-            if decode(encoder.encode(value), 60_000) != [value]:
-                wrong.append(value)
+            assert decode(encoder.encode(value), 60_000) == [value]
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    in_threads(8, work)
 
 
 def test_a_decoder_refuses_a_second_thread() -> None:
-    """Two threads that feed one decoder get values or RuntimeError, and never a mixture of their streams."""
+    """Threads that feed one decoder get values or RuntimeError, and never a mixture of their streams."""
     decoder = FrameDecoder()
     stream = FrameEncoder().encode([b"x" * 300_000])
     got: list[Any] = []
-    unexpected: list[Exception] = []
 
-    def work() -> None:
+    def work(_: int) -> None:
         for _ in range(200):
-            try:
+            with contextlib.suppress(RuntimeError):
                 got.extend(decoder.feed(stream))
-            except RuntimeError:
-                pass
-            except Exception as error:
-                unexpected.append(error)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not unexpected and got and all(value == [b"x" * 300_000] for value in got)
+    in_threads(4, work)
+    assert got and all(value == [b"x" * 300_000] for value in got)
 
 
 def test_types_cannot_be_subclassed_or_changed() -> None:
