@@ -207,7 +207,7 @@ class LoaderPool:
         return None
 
     async def restarted(self) -> SandboxLostError | None:
-        """Return the error for a sandbox that runs again after an end that nobody saw: a new loader tells. Else None."""
+        """Ask a new loader, and return the error for a sandbox that was restarted unseen; None for any other."""
         try:
             async with asyncio.timeout(_ASK_SECONDS):
                 self.put(await self.take())

@@ -32,6 +32,7 @@ from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequ
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox.api_backend import ApiBackend
 from swerex_c.utils import background
+from tests.support.fake_cloud import kill_all
 from tests.support.local_api_backend import Here, HereProgram
 from tests.support.processes import alive, written_when_stuck
 from tests.support.wait import DEADLINE, until_async
@@ -212,9 +213,7 @@ async def test_the_end_of_the_place_is_told(here: Here, runtime: SandboxRuntime)
     running = asyncio.ensure_future(runtime.run_in_session(action))
     await until_async((here.directory / "on").exists)
     here.lost = here.refuses = "The sandbox was ended"
-    for each in here.programs:
-        if each.process.poll() is None:
-            os.killpg(each.process.pid, signal.SIGKILL)
+    await asyncio.to_thread(kill_all, f"HOME={here.directory}")
     with pytest.raises(SwerexException) as caught:
         await running
     assert not isinstance(caught.value, CommandTimeoutError)
