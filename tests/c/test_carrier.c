@@ -85,11 +85,11 @@ static void test_interrupts_at_the_end(void)
 {
     swx_session *s = open_carried();
     for (int i = 0; i < 30; i++) {
-        swx_op op = operation(SWX_OP_RUN, "sleep 0.03\n"), stop = operation(SWX_OP_INTERRUPT, ""),
+        swx_op op = operation(SWX_OP_RUN, "sleep 0.13\n"), stop = operation(SWX_OP_INTERRUPT, ""),
                after = operation(SWX_OP_RUN, "echo after\n");
         submit(s, &op);
         submit(s, &after);
-        rest(s, 25 * MS + i * MS / 3);
+        rest(s, 125 * MS + i * MS / 3);
         submit(s, &stop);
         wait_for(s, &after);
         wait_for(s, &stop);
