@@ -58,6 +58,14 @@ def status(code: int, reason: str, message: str, **headers: str) -> web.Response
     return web.json_response({**said, "message": message, "code": code}, status=code, headers=headers)
 
 
+class Refused(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, code: int, reason: str, message: str):
+        super().__init__(message)
+        self.answer = status(code, reason, message)
+
+
 @functools.cache
 def kubectl() -> str:
     """The path of a kubectl that speaks WebSocket."""
@@ -224,8 +232,8 @@ class ApiServer:
     def _app(self) -> web.Application:
         app = web.Application(middlewares=[self._admit])
         pods = "/api/v1/namespaces/{namespace}/pods"
-        for path, answer in DISCOVERY.items():
-            app.router.add_get(path, functools.partial(self._discovery, answer))
+        for path in DISCOVERY:
+            app.router.add_get(path, self._discovery)
         app.router.add_get("/api/v1/namespaces/{namespace}", self._namespace)
         app.router.add_get("/api/v1/pods", self._list)
         app.router.add_get(pods, self._list)
@@ -233,8 +241,7 @@ class ApiServer:
         app.router.add_get(pods + "/{pod}", self._get)
         app.router.add_delete(pods + "/{pod}", self._delete)
         app.router.add_get(pods + "/{pod}/log", self._log)
-        for method in ("GET", "POST"):
-            app.router.add_route(method, pods + "/{pod}/exec", self._exec)
+        app.router.add_get(pods + "/{pod}/exec", self._exec)
         app.router.add_get("/api/v1/namespaces/{namespace}/events", self._list_events)
         app.router.add_get("/api/v1/nodes/{node}", self._node)
         return app
@@ -245,34 +252,34 @@ class ApiServer:
         created = request.method == "POST" and request.path.endswith("/pods")
         self.creating += created
         try:
-            return await self._admitted(request, json.loads(await request.read()) if created else None, handler)
+            body = json.loads(await request.read()) if created else None
+            token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+            if self.tokens is not None and token not in self.tokens:
+                raise Refused(401, "Unauthorized", "Unauthorized")
+            for refusal in list(self.refusals):
+                if (refused := refusal(request, body)) is not None:
+                    return refused
+            await self.passes.wait()
+            return await handler(request)  # type: ignore[no-any-return]
+        except Refused as error:
+            return error.answer
         finally:
             self.creating -= created
 
-    async def _admitted(self, request: web.Request, body: Pod | None, handler: Any) -> web.StreamResponse:
-        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if self.tokens is not None and token not in self.tokens:
-            return status(401, "Unauthorized", "Unauthorized")
-        for refusal in list(self.refusals):
-            if (refused := refusal(request, body)) is not None:
-                return refused
-        await self.passes.wait()
-        return await handler(request)  # type: ignore[no-any-return]
-
-    async def _discovery(self, answer: dict[str, Any], _: web.Request) -> web.Response:
-        return web.json_response(answer)
+    async def _discovery(self, request: web.Request) -> web.Response:
+        return web.json_response(DISCOVERY[request.path])
 
     async def _namespace(self, request: web.Request) -> web.Response:
-        return status(404, "NotFound", f'namespaces "{request.match_info["namespace"]}" not found')
+        raise Refused(404, "NotFound", f'namespaces "{request.match_info["namespace"]}" not found')
 
     async def _create(self, request: web.Request) -> web.Response:
         namespace = request.match_info["namespace"]
         pod = json.loads(await request.read())
         if wrong := await self.wrong(pod):
-            return status(422, "Invalid", f'Pod "{pod["metadata"].get("name")}" is invalid: {wrong}')
+            raise Refused(422, "Invalid", f'Pod "{pod["metadata"].get("name")}" is invalid: {wrong}')
         name = pod["metadata"]["name"]
         if (namespace, name) in self.pods:
-            return status(409, "AlreadyExists", f'pods "{name}" already exists')
+            raise Refused(409, "AlreadyExists", f'pods "{name}" already exists')
         pod["metadata"] |= {"namespace": namespace, "uid": str(uuid.uuid4())}
         pod["status"] = {"phase": "Pending"}
         self.pods[namespace, name] = pod
@@ -294,34 +301,25 @@ class ApiServer:
             again = client.sanitize_for_serialization(known)
         if again != pod:
             return f"unknown fields, or of a wrong type: {pod} is not {again}"
-        metadata = pod["metadata"]
-        if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", metadata["name"]):
-            return "metadata.name"
-        key = r"([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
-        for name, value in (metadata.get("labels") or {}).items():
-            if not re.fullmatch(key, name) or not re.fullmatch(r"([A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)?", value):
-                return f"metadata.labels: {name}={value}"
-        for name in metadata.get("annotations") or {}:
-            if not re.fullmatch(key, name):
-                return f"metadata.annotations: {name}"
-        if pod["spec"].get("activeDeadlineSeconds", 1) < 1:
-            return "spec.activeDeadlineSeconds"
-        return None
+        metadata, name = pod["metadata"], r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)"
+        labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+        texts = [(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", metadata["name"])]
+        texts += [(rf"([a-z0-9.-]+/)?{name}", key) for key in (*labels, *annotations)]
+        texts += [(f"{name}?", value) for value in labels.values()]
+        return next((f"metadata: {text}" for allowed, text in texts if not re.fullmatch(allowed, text)), None)
 
-    def _found(self, request: web.Request) -> Pod | None:
-        return self.pods.get((request.match_info["namespace"], request.match_info["pod"]))
-
-    def _missing(self, request: web.Request) -> web.Response:
-        return status(404, "NotFound", f'pods "{request.match_info["pod"]}" not found')
+    def _found(self, request: web.Request) -> Pod:
+        where = request.match_info
+        pod = self.pods.get((where["namespace"], where["pod"]))
+        if pod is None:
+            raise Refused(404, "NotFound", f'pods "{where["pod"]}" not found')
+        return pod
 
     async def _get(self, request: web.Request) -> web.Response:
-        pod = self._found(request)
-        return web.json_response(pod) if pod else self._missing(request)
+        return web.json_response(self._found(request))
 
     async def _delete(self, request: web.Request) -> web.Response:
         pod = self._found(request)
-        if pod is None:
-            return self._missing(request)
         options = json.loads(await request.read() or b"{}")
         if options.get("gracePeriodSeconds") == 0:
             await self._remove(request.match_info["namespace"], request.match_info["pod"])
@@ -331,17 +329,15 @@ class ApiServer:
         return web.json_response(pod)
 
     def _selected(self, request: web.Request) -> Callable[[Pod], bool]:
-        words = [it for it in request.query.get("labelSelector", "").split(",") if it]
+        wanted = [it.partition("=") for it in request.query.get("labelSelector", "").split(",") if it]
         namespace = request.match_info.get("namespace")
         name = request.query.get("fieldSelector", "").removeprefix("metadata.name=")
 
         def selected(pod: Pod) -> bool:
-            if name not in ("", pod["metadata"]["name"]):
-                return False
-            labels = pod["metadata"].get("labels") or {}
-            pairs = (it.partition("=") for it in words)
-            fits = all(name in labels and (not equals or labels[name] == value) for name, equals, value in pairs)
-            return fits and namespace in (None, pod["metadata"]["namespace"])
+            metadata = pod["metadata"]
+            labels = metadata.get("labels") or {}
+            fits = all(key in labels and (not equals or labels[key] == value) for key, equals, value in wanted)
+            return fits and name in ("", metadata["name"]) and namespace in (None, metadata["namespace"])
 
         return selected
 
@@ -387,8 +383,7 @@ class ApiServer:
             self.watching -= 1
 
     async def _log(self, request: web.Request) -> web.Response:
-        if self._found(request) is None:
-            return self._missing(request)
+        self._found(request)
         text = self.logs.get(request.match_info["pod"], self.logs.get("", ""))
         lines = text.splitlines(keepends=True)
         if "tailLines" in request.query:
@@ -407,19 +402,13 @@ class ApiServer:
 
     async def _node(self, request: web.Request) -> web.Response:
         name = request.match_info["node"]
-        node = self.nodes.get(name)
-        return web.json_response(node) if node else status(404, "NotFound", f'nodes "{name}" not found')
+        if name not in self.nodes:
+            raise Refused(404, "NotFound", f'nodes "{name}" not found')
+        return web.json_response(self.nodes[name])
 
     async def _exec(self, request: web.Request) -> web.StreamResponse:
         pod, name = self._found(request), request.match_info["pod"]
-        if pod is None:
-            return self._missing(request)
-        containers = {it["name"]: it for it in pod["spec"]["containers"]}
-        container = containers.get(request.query.get("container", next(iter(containers))))
-        if container is None:
-            return status(400, "BadRequest", f"container {request.query['container']} is not valid for pod {name}")
-        if "Upgrade" not in request.headers.get("Connection", ""):
-            return status(400, "BadRequest", "Upgrade request required")
+        container = next(it for it in pod["spec"]["containers"] if it["name"] == request.query["container"])
         offered = [it.strip() for it in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
         if not any(it in self.protocols for it in offered):
             return web.Response(status=403, text="requested protocol(s) are not supported")

@@ -10,15 +10,14 @@ import asyncio
 import contextlib
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import aiohttp
 
-from swerex_c.exceptions import InvalidInputError, ResourceError, SandboxLostError
+from swerex_c.exceptions import ResourceError, SandboxLostError
 from swerex_c.providers.kubernetes import pods
-from swerex_c.providers.kubernetes.client import Access, Cluster, ClusterError
+from swerex_c.providers.kubernetes.client import Cluster, ClusterError
 from swerex_c.sandbox.api_backend import ApiBackend
 from swerex_c.sandbox.backend import Process
 from swerex_c.sandbox.env_passing import as_words
@@ -44,9 +43,6 @@ _END_SECONDS = 5.0
 
 _CLOSE_SECONDS = 2.0
 """Seconds to wait for the close handshake of an abandoned connection."""
-
-_RELEASE_SECONDS = 5.0
-"""Seconds to wait until the connections to the cluster are closed."""
 
 
 class ExecProgram(Process):
@@ -150,60 +146,16 @@ def _exit_code(status: bytes, sandbox: str) -> int:
 class KubernetesBackend(ApiBackend):
     """A container of a running pod, reached over the API, without a client program.
 
-    The backend neither starts nor stops the container.
+    The backend neither starts nor stops the container, nor does it release the cluster.
     """
 
-    def __init__(
-        self,
-        pod: str,
-        *,
-        namespace: str | None = None,
-        container: str | None = None,
-        context: str | None = None,
-        kubeconfig: str | None = None,
-        in_cluster: bool | None = None,
-    ) -> None:
-        """Create a backend for a container of a pod.
-
-        Args:
-            pod: name of the pod.
-            namespace: None is the namespace of the context.
-            container: None is the pod's default container, or its first; `open` finds out which.
-            context: context of the kubeconfig; None is its current context.
-            kubeconfig: path of a file; None is KUBECONFIG or ~/.kube/config.
-            in_cluster: whether to use the service account of the pod we run in; None does so without a kubeconfig.
-
-        Raises:
-            InvalidInputError: if a name is not valid in Kubernetes.
-        """
-        for name in (pod, namespace, container):
-            if name is not None and not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", name):
-                raise InvalidInputError(f"{name!r} is not a name in Kubernetes")
-        self.pod, self.namespace, self.container = pod, namespace, container
-        self.name = f"pod {pod}" + (f" in {namespace}" if namespace else "")
-        self._access = Access(context, kubeconfig, in_cluster)
-        self._cluster: Cluster | None = None
+    def __init__(self, cluster: Cluster, namespace: str, pod: str, container: str) -> None:
+        self._cluster, self._namespace, self._pod, self._container = cluster, namespace, pod, container
+        self.name = f"pod {pod} in {namespace}"
         self._running: pods.RunningContainer | None = None
 
     async def open(self) -> None:
-        try:
-            self._cluster = await Cluster.shared(self._access)
-        except ClusterError as error:
-            raise self._unreachable(error) from error
-        self._running = pods.find_running(await self._read(self._cluster), self.name, self.container)
-        self.container = self._running.container
-
-    async def close(self) -> None:
-        cluster, self._cluster = self._cluster, None
-        if cluster is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_RELEASE_SECONDS):
-                    await cluster.release()
-
-    def _opened(self) -> Cluster:
-        if self._cluster is None:
-            raise SandboxLostError(f"The backend of the {self.name} is not open")
-        return self._cluster
+        self._running = pods.find_running(await self._read(), self.name, self._container)
 
     def _unreachable(self, error: ClusterError) -> SandboxLostError:
         return SandboxLostError(f"The {self.name} is out of reach, for the API says: {str(error)[: pods.MAX_MESSAGE]}")
@@ -211,10 +163,9 @@ class KubernetesBackend(ApiBackend):
     async def exec(
         self, argv: Sequence[str], env: Mapping[str, str], terminal: tuple[int, int] | None = None
     ) -> Process:
-        cluster, command = self._opened(), as_words(argv, env)
-        namespace = self.namespace or cluster.namespace
+        where, has_tty = (self._namespace, self._pod, self._container), terminal is not None
         try:
-            websocket = await cluster.exec(namespace, self.pod, self.container, command, tty=terminal is not None)
+            websocket = await self._cluster.exec(*where, as_words(argv, env), tty=has_tty)
         except ClusterError as error:
             if error.code:
                 raise ResourceError(f"The {self.name} starts no program: {error}") from error
@@ -224,14 +175,14 @@ class KubernetesBackend(ApiBackend):
             await program.resize(*terminal)
         return program
 
-    async def _read(self, cluster: Cluster) -> dict[str, Any]:
+    async def _read(self) -> dict[str, Any]:
         """Return the pod.
 
         Raises:
             SandboxLostError: if it is gone, or the cluster does not show it.
         """
         try:
-            return await cluster.get(self.namespace or cluster.namespace, self.pod)
+            return await self._cluster.get(self._namespace, self._pod)
         except ClusterError as error:
             if error.code == 404:
                 raise SandboxLostError(pods.not_found_message(self.name)) from error
@@ -239,20 +190,19 @@ class KubernetesBackend(ApiBackend):
 
     async def why_lost(self) -> str | None:
         try:
-            cluster = self._opened()
-            pod = await self._read(cluster)
-            pods.find_running(pod, self.name, self.container, self._running)
+            pod = await self._read()
+            pods.find_running(pod, self.name, self._container, self._running)
         except SandboxLostError as error:
             return str(error)
-        return await self._node_lost(cluster, pod)
+        return await self._node_lost(pod)
 
-    async def _node_lost(self, cluster: Cluster, pod: Mapping[str, Any]) -> str | None:
+    async def _node_lost(self, pod: Mapping[str, Any]) -> str | None:
         """Return why the node of a pod that is reported as running is lost; None if it is not, or cannot be read."""
         node = pod["spec"].get("nodeName")
         if not node or pods.condition(pod, "Ready").get("status") == "True":
             return None
         try:
-            ready = pods.condition(await cluster.node(str(node)), "Ready")
+            ready = pods.condition(await self._cluster.node(str(node)), "Ready")
         except ClusterError as error:
             return f"The node {node} of the {self.name} is gone" if error.code == 404 else None
         if not ready or ready.get("status") == "True":

@@ -486,7 +486,7 @@ class Cluster:
             response.close()
 
     async def exec(
-        self, namespace: str, pod: str, container: str | None, command: list[str], *, tty: bool
+        self, namespace: str, pod: str, container: str, command: list[str], *, tty: bool
     ) -> aiohttp.ClientWebSocketResponse:
         """Start a program in a container, and return the WebSocket to it."""
         streams = {"stdin": True, "stdout": True, "stderr": not tty, "tty": tty}

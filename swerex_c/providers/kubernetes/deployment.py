@@ -118,14 +118,7 @@ class KubernetesDeployment(SandboxDeployment):
         wait = PodWait(cluster, namespace, name, config.container_name)
         await wait.ready(began + left - min(_MARGIN_SECONDS, left / 5))
         self.logger.info(f"Pod {name} runs after {time.monotonic() - began:.2f}s")
-        return KubernetesBackend(
-            name,
-            namespace=namespace,
-            container=config.container_name,
-            context=config.context,
-            kubeconfig=config.kubeconfig,
-            in_cluster=config.in_cluster,
-        )
+        return KubernetesBackend(cluster, namespace, name, config.container_name)
 
     async def _create(self, cluster: Cluster, namespace: str, pod: dict[str, Any]) -> None:
         self._pod, self._unsure = pod["metadata"]["name"], True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,7 +57,6 @@ class KubectlBackend(CommandBackend):
         self.pod = pod
         self.container = container
         self.name = f"pod {pod}" + (f" in {namespace}" if namespace else "")
-        self._command = tuple(command)
         options = (("--kubeconfig", kubeconfig), ("--context", context), ("--namespace", namespace))
         self._client = [*command, *(f"{option}={value}" for option, value in options if value)]
         self._environment = dict(os.environ if environment is None else environment)
@@ -73,8 +71,6 @@ class KubectlBackend(CommandBackend):
         return command_as_text([*client, "bash", "-c"], argv, names)
 
     async def open(self) -> None:
-        if shutil.which(self._command[0], path=self._environment.get("PATH")) is None:
-            raise SandboxLostError(f"There is no command {self._command[0]!r}, which reaches the {self.name}")
         self._running = pods.find_running(await self._read(), self.name, self.container)
         self.container = self._running.container
 
@@ -95,7 +91,7 @@ class KubectlBackend(CommandBackend):
         try:
             done = await run_command(argv, environment=self._environment)
         except OSError as error:
-            command = f"The command {self._command[0]!r} cannot be run ({error.strerror})"
+            command = f"The command {self._client[0]!r} cannot be run ({error.strerror})"
             raise SandboxLostError(f"{command}, so the {self.name} is out of reach") from error
         if done.code:
             raise SandboxLostError(self._failure(done))

@@ -79,7 +79,7 @@ def test_which_pod_and_container(kubernetes: ApiServer) -> None:
         (backend("nobody"), "is gone"),
         (backend(namespace="elsewhere"), "is gone"),
         (backend(context="none"), "out of reach, for kubectl says: .*context"),
-        (backend(command=["no-such-kubectl"]), "no command 'no-such-kubectl'"),
+        (backend(command=["no-such-kubectl"]), "command 'no-such-kubectl' cannot be run"),
     ):
         with pytest.raises(SandboxLostError, match=words):
             run_blocking(broken.open(), 60)

@@ -10,7 +10,7 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,12 @@ pytest.importorskip("kubernetes_asyncio")
 
 import aiohttp
 
-from swerex_c.exceptions import InvalidInputError, SandboxLostError, SwerexException
+from swerex_c.exceptions import SandboxLostError, SwerexException
 from swerex_c.models import BashAction, Command, CreateBashSessionRequest
 from swerex_c.providers.kubernetes import backend as backend_module
 from swerex_c.providers.kubernetes import client
 from swerex_c.providers.kubernetes.backend import ExecProgram, KubernetesBackend
+from swerex_c.providers.kubernetes.client import Access, Cluster
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.utils.background import run_blocking
 from tests.support import exec_program
@@ -36,36 +37,54 @@ from tests.support.wait import DEADLINE, until, until_async
 
 __all__ = ["server"]
 
-Open = Callable[..., KubernetesBackend]
-
 
 @pytest.fixture
 def pod(server: ApiServer) -> str:
     return server.start_pod()
 
 
-@pytest.fixture
-def opened() -> Iterator[Open]:
-    """`opened(pod, kubeconfig)` gives a backend that is closed after the test."""
-    backends = []
-
-    def open(pod: str, kubeconfig: str, **more: Any) -> KubernetesBackend:
-        backends.append(KubernetesBackend(pod, kubeconfig=kubeconfig, **more))
-        run_blocking(backends[-1].open(), DEADLINE)
-        return backends[-1]
-
-    yield open
-    for each in backends:
-        run_blocking(each.close())
+@contextlib.contextmanager
+def opened(pod: str, kubeconfig: str, container: str = "main") -> Iterator[KubernetesBackend]:
+    cluster = run_blocking(Cluster.shared(Access(kubeconfig=kubeconfig)), DEADLINE)
+    try:
+        backend = KubernetesBackend(cluster, "default", pod, container)
+        run_blocking(backend.open(), DEADLINE)
+        yield backend
+    finally:
+        run_blocking(cluster.release(), DEADLINE)
 
 
 @pytest.fixture
-def backend(server: ApiServer, pod: str, opened: Open) -> KubernetesBackend:
-    return opened(pod, server.kubeconfig)
+def backend(server: ApiServer, pod: str) -> Iterator[KubernetesBackend]:
+    with opened(pod, server.kubeconfig) as backend:
+        yield backend
 
 
 def refuse_exec(server: ApiServer, code: int, reason: str, words: str) -> None:
     server.refusals.append(lambda request, _: status(code, reason, words) if "/exec" in request.path else None)
+
+
+async def not_there(program: Any) -> None:
+    words = 'OCI runtime exec failed: exec: "nope": executable file not found in $PATH'
+    await program.end(1, words, {"reason": "InternalError", "details": None})
+
+
+async def silent(_: Any) -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("run_program", "words"),
+    [(not_there, "executable file not found in $PATH"), (silent, "broke before its end was told: nothing was heard")],
+)
+def test_a_program_without_an_exit_code_is_told(
+    backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch, run_program: Any, words: str
+) -> None:
+    """In the runtime's own words, or that the server says nothing any more."""
+    monkeypatch.setattr(exec_program.ExecProgram, "run", run_program)
+    monkeypatch.setattr(backend_module, "_QUIET_SECONDS", 0.1 if run_program is silent else 15.0)
+    done = run(backend, "nope")
+    assert done.returncode == 255 and words in done.stderr.decode()
 
 
 @pytest.mark.parametrize("protocol", ["v3.channel.k8s.io", "v4.channel.k8s.io"])
@@ -75,23 +94,10 @@ def test_a_server_that_is_too_old_is_told(server: ApiServer, backend: Kubernetes
     assert done.returncode == 255 and b"Kubernetes 1.30 or later is needed" in done.stderr
 
 
-def test_a_program_that_is_not_there(backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runtime's own words arrive, and no exit code is made up."""
-
-    async def refuse(self: Any) -> None:
-        words = 'OCI runtime exec failed: exec: "nope": executable file not found in $PATH'
-        await self.end(1, words, {"reason": "InternalError", "details": None})
-
-    monkeypatch.setattr(exec_program.ExecProgram, "run", refuse)
-    done = run(backend, "nope")
-    assert done.returncode == 255 and b"executable file not found in $PATH" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("code", "reason", "words"),
     [
         (403, "Forbidden", 'pods "x" is forbidden: User "a" cannot create resource "pods/exec"'),
-        (404, "NotFound", 'pods "x" not found'),
         (400, "BadRequest", "container y is not valid for pod x"),
         (500, "InternalError", "error dialing backend: no agent available"),
     ],
@@ -105,16 +111,6 @@ def test_a_refusal_is_told_in_the_servers_words(
     assert server.programs == 0
 
 
-def test_a_server_that_is_busy_or_fails_is_asked_again(server: ApiServer, backend: KubernetesBackend) -> None:
-    answers = [status(429, "TooManyRequests", "slow down"), status(503, "ServiceUnavailable", "not yet")]
-
-    def refuse(request: Any, _: Any) -> Any:
-        return answers.pop() if "/exec" in request.path and answers else None
-
-    server.refusals.append(refuse)
-    assert run(backend, "echo", "a").stdout == b"a\n" and not answers
-
-
 def test_a_server_that_does_not_answer_is_told(
     server: ApiServer, backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +120,9 @@ def test_a_server_that_does_not_answer_is_told(
     assert words in (run_blocking(backend.why_lost(), DEADLINE) or "")
 
 
-async def test_a_command_is_run_once_when_the_start_of_its_shell_is_repeated(server: ApiServer, pod: str) -> None:
+async def test_a_command_is_run_once_when_the_start_of_its_shell_is_repeated(
+    server: ApiServer, backend: KubernetesBackend
+) -> None:
     """When a connection breaks before its answer, a shell may have been started, which has got no command."""
     cuts = [1, 1]
 
@@ -134,7 +132,7 @@ async def test_a_command_is_run_once_when_the_start_of_its_shell_is_repeated(ser
             request.transport.abort()
 
     server.refusals.append(cut)  # type: ignore[arg-type]
-    runtime = SandboxRuntime(KubernetesBackend(pod, kubeconfig=server.kubeconfig))
+    runtime = SandboxRuntime(backend)
     ran = server.directory / "ran"
     await runtime.execute(Command(command=f"echo >>{ran}", shell=True))
     assert ran.read_text() == "\n" and not cuts
@@ -162,22 +160,12 @@ def test_an_idle_connection_is_kept_busy(backend: KubernetesBackend, monkeypatch
     assert run_blocking(work(), DEADLINE) == 4
 
 
-def test_a_server_that_says_nothing_any_more_is_given_up(
-    backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def silent(self: Any) -> None:
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(exec_program.ExecProgram, "run", silent)
-    monkeypatch.setattr(backend_module, "_QUIET_SECONDS", 0.1)
-    done = run(backend, "true")
-    assert done.returncode == 255 and b"broke before its end was told: nothing was heard" in done.stderr
-
-
 @pytest.mark.parametrize("how", ["cut", "restart"])
-async def test_a_connection_that_breaks_is_told_and_the_pod_goes_on(server: ApiServer, pod: str, how: str) -> None:
+async def test_a_connection_that_breaks_is_told_and_the_pod_goes_on(
+    server: ApiServer, backend: KubernetesBackend, how: str
+) -> None:
     begun = server.directory / "begun"
-    runtime, waiting = await working(KubernetesBackend(pod, kubeconfig=server.kubeconfig), begun)
+    runtime, waiting = await working(backend, begun)
     if how == "cut":
         server.drop()
     else:
@@ -222,9 +210,9 @@ LOSSES: dict[str, tuple[Callable[[ApiServer, str], object], str]] = {
 
 
 @pytest.mark.parametrize("how", LOSSES)
-async def test_a_pod_that_is_lost(server: ApiServer, pod: str, how: str) -> None:
+async def test_a_pod_that_is_lost(server: ApiServer, pod: str, backend: KubernetesBackend, how: str) -> None:
     lose, words = LOSSES[how]
-    runtime, waiting = await working(KubernetesBackend(pod, kubeconfig=server.kubeconfig), server.directory / "begun")
+    runtime, waiting = await working(backend, server.directory / "begun")
     await asyncio.to_thread(lose, server, pod)
     await asyncio.to_thread(server.kill, pod)
     await asyncio.to_thread(server.drop)
@@ -235,33 +223,26 @@ async def test_a_pod_that_is_lost(server: ApiServer, pod: str, how: str) -> None
     await runtime.close()
 
 
-def test_which_container_and_whether_it_is_still_the_same(server: ApiServer, opened: Open) -> None:
-    pod = server.start_pod("first", "second", **{"kubectl.kubernetes.io/default-container": "second"})
-    plain = opened(pod, server.kubeconfig)
-    named = opened(pod, server.kubeconfig, container="first", context="tests", namespace="default")
-    assert (plain.container, named.container, run_blocking(plain.why_lost(), DEADLINE)) == ("second", "first", None)
+def test_which_container_and_whether_it_is_still_the_same(server: ApiServer) -> None:
+    pod = server.start_pod("first", "second")
     states = server.pod(pod)["status"]["containerStatuses"]
-    states[0]["containerID"] = "test://another"
-    assert "restarted" in (run_blocking(named.why_lost(), DEADLINE) or "")
-    assert run_blocking(plain.why_lost(), DEADLINE) is None
+    with opened(pod, server.kubeconfig, "first") as first, opened(pod, server.kubeconfig, "second") as second:
+        assert run_blocking(first.why_lost(), DEADLINE) is None
+        states[0]["containerID"] = "test://another"
+        assert "restarted" in (run_blocking(first.why_lost(), DEADLINE) or "")
+        assert run_blocking(second.why_lost(), DEADLINE) is None
     states[0]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
-    for asked, words in (
-        ({"container": "first"}, "container first of the pod .* does not run: CrashLoopBackOff"),
-        ({"container": "third"}, "no container third, only first, second"),
-        ({"pod": "nobody"}, "is gone"),
-        ({"context": "elsewhere"}, "is gone"),
-        ({"context": "none"}, "cannot be used: .*none"),
-        ({"kubeconfig": str(server.directory / "none")}, "There is no kubeconfig at"),
+    for name, container, words in (
+        (pod, "first", "container first of the pod .* does not run: CrashLoopBackOff"),
+        (pod, "third", "no container third, only first, second"),
+        ("nobody", "first", "is gone"),
     ):
-        with pytest.raises(SandboxLostError, match=words) as caught:
-            opened(**{"pod": pod, "kubeconfig": server.kubeconfig, **asked})
+        with pytest.raises(SandboxLostError, match=words) as caught, opened(name, server.kubeconfig, container):
+            pass
         assert len(str(caught.value)) < 700
-    for name in ("--all", "a/b", "", "A"):
-        with pytest.raises(InvalidInputError, match="not a name"):
-            KubernetesBackend(name)
 
 
-def test_credentials_that_expire_are_read_again(server: ApiServer, pod: str, opened: Open) -> None:
+def test_credentials_that_expire_are_read_again(server: ApiServer, pod: str) -> None:
     """As those that a cloud's program hands out, for some minutes each."""
     token = server.directory / "token"
     credential = '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"%s"}}'
@@ -273,24 +254,23 @@ def test_credentials_that_expire_are_read_again(server: ApiServer, pod: str, ope
     }
     token.write_text("first")
     server.tokens = {"first"}
-    backend = opened(pod, server.write_kubeconfig(exec=plugin))
-    assert run(backend, "echo", "1").stdout == b"1\n"
-    token.write_text("second\n")
-    server.tokens = {"second"}
-    assert run(backend, "echo", "2").stdout == b"2\n"
-    assert run_blocking(backend.why_lost(), DEADLINE) is None
-    server.tokens = {"third"}
-    assert b"Unauthorized" in run(backend, "true").stderr
+    with opened(pod, server.write_kubeconfig(exec=plugin)) as backend:
+        assert run(backend, "echo", "1").stdout == b"1\n"
+        token.write_text("second\n")
+        server.tokens = {"second"}
+        assert run(backend, "echo", "2").stdout == b"2\n"
+        assert run_blocking(backend.why_lost(), DEADLINE) is None
+        server.tokens = {"third"}
+        assert b"Unauthorized" in run(backend, "true").stderr
 
 
-def test_tls_and_its_certificates(tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_and_its_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the certificate is in the file itself, as in most kubeconfigs; no copy of it is left."""
     needs("openssl")
     data = os.urandom(300_000)
     with ApiServer(tls=True) as server:
         pod = server.start_pod()
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-        assert run(opened(pod, server.kubeconfig), "cat", input=data).stdout == data
         config = json.loads(Path(server.kubeconfig).read_text())
         cluster = config["clusters"][0]["cluster"]
         inline, none = tmp_path / "inline", tmp_path / "none"
@@ -298,13 +278,13 @@ def test_tls_and_its_certificates(tmp_path: Path, opened: Open, monkeypatch: pyt
         none.write_text(json.dumps(config))
         cluster["certificate-authority-data"] = base64.b64encode(authority).decode()
         inline.write_text(json.dumps(config))
-        for _ in range(2):
-            backend = opened(pod, str(inline))
-            assert run(backend, "cat", input=data).stdout == data
-            run_blocking(backend.close())
+        for kubeconfig in (server.kubeconfig, str(inline), str(inline)):
+            with opened(pod, kubeconfig) as backend:
+                assert run(backend, "cat", input=data).stdout == data
         assert set(os.listdir(tmp_path)) == {"inline", "none"}
-        with pytest.raises(SandboxLostError, match="CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
-            opened(pod, str(none))
+        untrusted = pytest.raises(SandboxLostError, match="CERTIFICATE_VERIFY_FAILED|certificate verify failed")
+        with untrusted, opened(pod, str(none)):
+            pass
 
 
 def connections_to(port: int) -> int:
@@ -315,14 +295,12 @@ def connections_to(port: int) -> int:
     return found
 
 
-def test_connections_are_closed_with_their_last_user(server: ApiServer, pod: str, opened: Open) -> None:
-    first, second = opened(pod, server.kubeconfig), opened(pod, server.kubeconfig)
-    assert connections_to(server.port) == 1
-    run_blocking(first.close())
-    assert run_blocking(second.why_lost(), DEADLINE) is None
-    for _ in range(2):
-        run_blocking(second.close())
-        until(lambda: connections_to(server.port) == 0)
+def test_connections_are_closed_with_their_last_user(server: ApiServer, pod: str) -> None:
+    with opened(pod, server.kubeconfig) as first:
+        with opened(pod, server.kubeconfig):
+            assert connections_to(server.port) == 1
+        assert run_blocking(first.why_lost(), DEADLINE) is None
+    until(lambda: connections_to(server.port) == 0)
 
 
 def test_a_program_that_is_closed_is_let_go(server: ApiServer, backend: KubernetesBackend) -> None:
@@ -361,7 +339,6 @@ def test_a_forked_process_has_connections_of_its_own(server: ApiServer, backend:
             try:
                 fine = connections_to(server.port) == 0 and run(backend, "echo", "b").stdout == b"b\n"
                 fine = fine and run_blocking(backend.why_lost(), DEADLINE) is None
-                run_blocking(backend.close())
                 os._exit(0 if fine else 1)
             finally:
                 os._exit(2)
@@ -372,44 +349,46 @@ def test_a_forked_process_has_connections_of_its_own(server: ApiServer, backend:
         run_blocking(sleeping.close(), DEADLINE)
 
 
-@pytest.mark.parametrize("kind", [aiohttp.WSMsgType.PING, None])
+def message(kind: aiohttp.WSMsgType, data: bytes = b"") -> aiohttp.WSMessage:
+    return aiohttp.WSMessage(kind, data, None)
+
+
+class Messages:
+    """A WebSocket that takes nothing, with these messages; None is a time without one."""
+
+    def __init__(self, messages: Iterable[aiohttp.WSMessage | None]) -> None:
+        self.messages = iter(messages)
+
+    async def receive(self, timeout: float) -> aiohttp.WSMessage:
+        if (found := next(self.messages)) is None:
+            raise TimeoutError
+        return found
+
+    async def ping(self, data: bytes = b"") -> None:
+        await asyncio.Event().wait()
+
+    pong = ping
+
+
+@pytest.mark.parametrize("first", [message(aiohttp.WSMsgType.PING), None])
 async def test_outputs_are_read_while_pings_wait_for_input_to_be_taken(
-    kind: aiohttp.WSMsgType | None, monkeypatch: pytest.MonkeyPatch
+    first: aiohttp.WSMessage | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program may take more input only when its output is read."""
     monkeypatch.setattr(backend_module, "_PING_SECONDS", 0.1)
-
-    class Full:
-        def __init__(self) -> None:
-            self.messages = [aiohttp.WSMessage(aiohttp.WSMsgType.BINARY, b"\1out", None)]
-            if kind is not None:
-                self.messages.insert(0, aiohttp.WSMessage(kind, b"", None))
-            self.quiet = kind is None
-
-        async def receive(self, timeout: float) -> aiohttp.WSMessage:
-            if self.quiet:
-                self.quiet = False
-                raise TimeoutError
-            return self.messages.pop(0)
-
-        async def ping(self, data: bytes = b"") -> None:
-            await asyncio.Event().wait()
-
-        pong = ping
-
-    program = ExecProgram(Full(), "pod")  # type: ignore[arg-type]
+    socket = Messages([first, message(aiohttp.WSMsgType.BINARY, b"\1out")])
+    program = ExecProgram(socket, "pod")  # type: ignore[arg-type]
     assert await asyncio.wait_for(program.receive(), DEADLINE) == (1, b"out")
 
 
 async def test_a_flood_of_small_messages_leaves_others_their_turns() -> None:
     """Those that carry nothing too, which nobody behind it hears of."""
-    over = time.thread_time() + 0.5
+    turns, over = 0, time.thread_time() + 0.5
 
-    class Flood:
-        async def receive(self, timeout: float) -> aiohttp.WSMessage:
-            more = turns <= 3 and time.thread_time() < over
-            kind = aiohttp.WSMsgType.BINARY if more else aiohttp.WSMsgType.CLOSED
-            return aiohttp.WSMessage(kind, b"", None)
+    def flood() -> Iterator[aiohttp.WSMessage]:
+        while turns <= 3 and time.thread_time() < over:
+            yield message(aiohttp.WSMsgType.BINARY)
+        yield message(aiohttp.WSMsgType.CLOSED)
 
     async def count() -> None:
         nonlocal turns
@@ -417,9 +396,8 @@ async def test_a_flood_of_small_messages_leaves_others_their_turns() -> None:
             turns += 1
             await asyncio.sleep(0)
 
-    turns = 0
     counting = asyncio.ensure_future(count())
-    program = ExecProgram(Flood(), "pod")  # type: ignore[arg-type]
+    program = ExecProgram(Messages(flood()), "pod")  # type: ignore[arg-type]
     assert await program.receive() is None
     counting.cancel()
     assert turns > 3

@@ -96,14 +96,6 @@ async def test_a_deletion_that_fails_is_told(server: ApiServer, caplog: pytest.L
     assert server.pods
 
 
-async def test_with_a_grace_period_the_cluster_waits(server: ApiServer) -> None:
-    made = deployment(server, grace_period=5)
-    await made.start()
-    name = str(made.pod_name)
-    await made.stop()
-    assert server.pod(name)["metadata"]["deletionTimestamp"]
-
-
 LEAVE = """
 import asyncio, os, sys
 from swerex_c.deployment.kubernetes import KubernetesDeployment

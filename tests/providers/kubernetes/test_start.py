@@ -19,13 +19,7 @@ from pydantic import TypeAdapter
 
 from swerex_c.deployment.config import DeploymentConfig, KubernetesDeploymentConfig
 from swerex_c.deployment.kubernetes import KubernetesDeployment
-from swerex_c.exceptions import (
-    DeploymentNotStartedError,
-    InvalidInputError,
-    PodStartupError,
-    PodStartupTimeoutError,
-    StartupTimeoutError,
-)
+from swerex_c.exceptions import InvalidInputError, PodStartupError, PodStartupTimeoutError, StartupTimeoutError
 from swerex_c.providers.kubernetes import client, pod_spec, readiness
 from swerex_c.runtime.abstract import Command
 from swerex_c.utils.free_port import find_free_port
@@ -34,12 +28,6 @@ from tests.support.kubernetes_server import ApiServer, Pod, deployment, server, 
 from tests.support.wait import DEADLINE, until_async
 
 __all__ = ["server"]
-
-
-async def starts(server: ApiServer) -> None:
-    """Start a deployment, and stop it."""
-    async with deployment(server):
-        pass
 
 
 # What is asked for
@@ -62,6 +50,7 @@ FULL: dict[str, Any] = {
     "mount_service_account_token": True,
     "runtime_class": "gvisor",
     "time_to_live": 90.4,
+    "grace_period": 5,
     "pod_template": {
         "metadata": {"labels": {"team": "template", "more": "x"}, "name": "not-ours"},
         "spec": {
@@ -118,6 +107,7 @@ async def test_every_field_reaches_the_server(server: ApiServer) -> None:
     answer = await made.runtime.execute(Command(command="echo $T", shell=True))
     assert answer.stdout == "ours\n"
     await made.stop()
+    assert server.pod(metadata["name"], "other")["metadata"]["deletionTimestamp"]  # it has its 5 seconds
 
 
 def test_what_is_asked_for_if_nothing_is_said() -> None:
@@ -175,6 +165,22 @@ def test_the_command_that_waits_takes_no_time_and_ends_when_asked() -> None:
 
 
 # Why it does not start
+
+
+async def starts(server: ApiServer) -> None:
+    """Start a deployment, and stop it."""
+    async with deployment(server):
+        pass
+
+
+async def fails(
+    server: ApiServer, words: str, kind: type[PodStartupError] = PodStartupError, **fields: Any
+) -> PodStartupError:
+    """Return the error of a start, after which there is no pod."""
+    with pytest.raises(PodStartupError, match=words) as caught:
+        await deployment(server, **fields).start()
+    assert type(caught.value) is kind and not server.pods
+    return caught.value
 
 
 def scripted(*states: dict[str, Any], **status: Any) -> Any:
@@ -253,17 +259,10 @@ async def test_why_it_never_will(server: ApiServer, name: str) -> None:
     server.logs[""] = "".join(f"line {i}\n" for i in range(100))
     if name == "pull, seen late":
         server.note("Failed", 'Failed to pull image "tests": pull access denied, repository does not exist')
-    made = deployment(server)
-    with pytest.raises(PodStartupError, match=words) as caught:
-        await made.start()
-    error = caught.value
-    assert not isinstance(error, TimeoutError)
+    error = await fails(server, words)
     assert (error.cause, error.exit_code) == (cause, code) and re.fullmatch(reason, error.reason)
     if cause in ("command", "out-of-memory"):
         assert error.log.splitlines() == [f"line {i}" for i in range(80, 100)]
-    assert not server.pods and made.pod_name is None
-    with pytest.raises(DeploymentNotStartedError):
-        made.runtime  # noqa: B018
 
 
 async def test_what_may_pass_is_waited_for(server: ApiServer) -> None:
@@ -307,19 +306,15 @@ async def test_why_it_did_not_in_time(server: ApiServer, name: str) -> None:
     server.kubelet, cause, words = LATE[name]
     if name == "volume":
         server.note("FailedMount", MOUNT)
-    with pytest.raises(PodStartupTimeoutError, match=words) as caught:
-        await deployment(server, startup_timeout=4.0).start()
-    assert caught.value.cause == cause and isinstance(caught.value, StartupTimeoutError)
-    assert not server.pods
+    error = await fails(server, words, PodStartupTimeoutError, startup_timeout=4.0)
+    assert error.cause == cause and isinstance(error, StartupTimeoutError)
 
 
 async def test_a_registry_that_goes_on_failing_is_given_up(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "_PERSISTS_SECONDS", 0.3)
     monkeypatch.setattr(readiness, "_WATCH_SECONDS", 0.1)
     server.kubelet = scripted(wait("ErrImagePull", "dial tcp: i/o timeout"))
-    with pytest.raises(PodStartupError, match="i/o timeout") as caught:
-        await deployment(server).start()
-    assert caught.value.cause == "image" and not isinstance(caught.value, TimeoutError)
+    assert (await fails(server, "i/o timeout")).cause == "image"
 
 
 REFUSALS = [
@@ -333,15 +328,15 @@ REFUSALS = [
     (422, "Invalid", 'Pod "x" is invalid: spec.containers[0].resources.requests: must be less than limit', "refused"),
     (403, "Forbidden", 'unable to create new content in namespace a because it is being terminated', "namespace"),
     (404, "NotFound", 'namespaces "none" not found', "namespace"),
+    (401, "Unauthorized", "Unauthorized", "credentials"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("code", "reason", "words", "cause"), REFUSALS)
 async def test_why_the_server_makes_no_pod(server: ApiServer, code: int, reason: str, words: str, cause: str) -> None:
     server.refusals.append(lambda request, body: status(code, reason, words) if body else None)
-    with pytest.raises(PodStartupError, match=re.escape(words)) as caught:
-        await deployment(server).start()
-    assert (caught.value.cause, caught.value.reason) == (cause, reason)
+    error = await fails(server, re.escape(words))
+    assert (error.cause, error.reason) == (cause, reason)
     assert not [it for it in server.asked if not it.startswith("POST")]  # nothing is waited for, nothing is deleted
 
 
@@ -372,24 +367,19 @@ async def test_no_cluster_is_reached(server: ApiServer, tmp_path: Path, monkeypa
     config["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{find_free_port()}"
     path = tmp_path / "config"
     path.write_text(json.dumps(config))
-    with pytest.raises(PodStartupError, match="Cannot create the pod tests-.*: http.* cannot be reached") as caught:
-        await deployment(server, kubeconfig=str(path)).start()
-    assert caught.value.cause == "unreachable"
+    error = await fails(server, "Cannot create the pod tests-.*: http.* cannot be reached", kubeconfig=str(path))
+    assert error.cause == "unreachable"
     for text in ("", "[]", "a: [", "{}", '{"current-context": "x", "contexts": [], "clusters": []}'):
         path.write_text(text)
-        with pytest.raises(PodStartupError, match="cannot be used") as caught:
-            await deployment(server, kubeconfig=str(path)).start()
-        assert caught.value.cause == "credentials"
+        assert (await fails(server, "cannot be used", kubeconfig=str(path))).cause == "credentials"
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(PodStartupError, match="There is no kubeconfig"):
-        await KubernetesDeployment().start()
-    with pytest.raises(PodStartupError, match="service account cannot be used"):
-        await KubernetesDeployment(in_cluster=True).start()
+    await fails(server, "There is no kubeconfig", kubeconfig=None)
+    await fails(server, "service account cannot be used", kubeconfig=None, in_cluster=True)
     monkeypatch.setenv("KUBECONFIG", server.kubeconfig)
-    made = KubernetesDeployment(image="tests")
-    await made.start()
-    await made.stop()
+    await fails(server, "cannot be used: .*none", kubeconfig=None, context="none")
+    async with KubernetesDeployment(image="tests", context="elsewhere") as made:
+        assert made.namespace == "other"
 
 
 async def test_from_within_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,16 +406,6 @@ async def test_from_within_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert (await made.runtime.execute(Command(command="echo 1", shell=True))).stdout == "1\n"
         await made.stop()
         assert not server.pods
-
-
-async def test_credentials_that_are_no_good(server: ApiServer) -> None:
-    server.tokens = {"good"}
-    server.write_kubeconfig(token="old")
-    with pytest.raises(PodStartupError, match="Unauthorized") as caught:
-        await deployment(server).start()
-    assert caught.value.cause == "credentials"
-    server.write_kubeconfig(token="good")
-    await starts(server)
 
 
 # The watch
@@ -493,9 +473,7 @@ async def test_a_pod_that_is_deleted_while_it_starts(
         await server._remove("default", pod["metadata"]["name"])
 
     server.kubelet = kubelet
-    with pytest.raises(PodStartupError, match=words) as caught:
-        await deployment(server).start()
-    assert caught.value.cause == cause
+    assert (await fails(server, words)).cause == cause
 
 
 async def test_a_server_that_restarts_while_a_pod_starts(server: ApiServer) -> None:
