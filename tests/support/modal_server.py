@@ -39,8 +39,6 @@ class ModalWorld:
         self.sandboxes: dict[str, Sandbox] = {}
         self.secrets: dict[str, dict[str, str]] = {}
         self.images: set[str] = set()
-        self.files: dict[str, bytes] = {}
-        self.has_app = False
         self.jwt_seconds = 3600.0
         self._thread = LoopThread("modal")
         self._servers: list[Server] = []
@@ -196,9 +194,6 @@ class Plane:
         return api_pb2.AuthTokenGetResponse(token=self.world.jwt(""))
 
     async def _AppGetOrCreate(self, request: Any, stream: Any) -> Any:
-        if request.object_creation_type == 0 and not self.world.has_app:
-            raise GRPCError(Status.NOT_FOUND, f"App {request.app_name} not found")
-        self.world.has_app = True
         return api_pb2.AppGetOrCreateResponse(app_id="ap-" + "a" * 22)
 
     async def _EnvironmentGetOrCreate(self, request: Any, stream: Any) -> Any:
@@ -214,12 +209,7 @@ class Plane:
         return api_pb2.SecretGetOrCreateResponse(secret_id=identity, metadata=metadata)
 
     async def _MountBatchedCheckExistence(self, request: Any, stream: Any) -> Any:
-        missing = [it for it in request.sha256_hex_hashes if it not in self.world.files]
-        return api_pb2.MountBatchedCheckExistenceResponse(missing_sha256_hex_hashes=missing)
-
-    async def _MountPutFile(self, request: Any, stream: Any) -> Any:
-        self.world.files[request.sha256_hex] = request.data
-        return api_pb2.MountPutFileResponse(exists=True)
+        return api_pb2.MountBatchedCheckExistenceResponse()
 
     async def _MountGetOrCreate(self, request: Any, stream: Any) -> Any:
         return api_pb2.MountGetOrCreateResponse(

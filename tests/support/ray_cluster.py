@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import Any
@@ -51,16 +50,6 @@ class Nodes:
         node = self.cluster.add_node(num_cpus=2, resources=resources, object_store_memory=STORE)
         self._others.append(node)
         return node
-
-    def kill(self, node: Any) -> None:
-        """Kill the node's raylet, as when a machine is lost: nobody is told."""
-        os.kill(node.all_processes["raylet"][0].process.pid, signal.SIGKILL)
-
-    def remove(self, node: Any) -> None:
-        """Take away what is left of a node."""
-        self._others.remove(node)
-        with contextlib.suppress(Exception):
-            self.cluster.remove_node(node, allow_graceful=False)
 
 
 def actors() -> list[str]:

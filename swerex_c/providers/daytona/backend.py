@@ -125,19 +125,15 @@ class DaytonaProgram(Process):
 
     async def _hear(self, data: bytes) -> None:
         """Handle output of the terminal; the SDK calls this, so it must not raise."""
-        self._put(data)
-        await asyncio.sleep(0)
-
-    def _put(self, data: bytes) -> None:
-        if not self._ready.is_set():
-            self._wait_for_letter(data)
-            return
-        *lines, rest = data.split(b"\n")
-        for line in lines:
-            self._take(b"".join((*self._line, line)))
-            self._line.clear()
-        if rest:
+        if self._ready.is_set():
+            *lines, rest = data.split(b"\n")
+            for line in lines:
+                self._take(b"".join((*self._line, line)))
+                self._line.clear()
             self._line.append(rest)
+        else:
+            self._wait_for_letter(data)
+        await asyncio.sleep(0)
 
     def _wait_for_letter(self, data: bytes) -> None:
         self._noise += data
@@ -175,15 +171,12 @@ class DaytonaProgram(Process):
 
     async def _watch(self) -> None:
         """Wait for the end of the connection, which ends before the program only if it broke."""
-        why = ""
         try:
             result = await self._handle.wait()
-            why = str(result.error or "") or (f"status {result.exit_code}" if result.exit_code is not None else "")
-        except asyncio.CancelledError:
-            raise
+            why = result.error or f"status {result.exit_code}"
         except Exception as error:
-            why = str(error)
-        self._lose(f"The connection to a terminal of the {self._name} ended" + (f": {why}" if why else ""))
+            why = error
+        self._lose(f"The connection to a terminal of the {self._name} ended: {why}")
 
     def _lose(self, why: str) -> None:
         self._broken = self._broken or why
@@ -247,8 +240,6 @@ class DaytonaProgram(Process):
         """End the terminal, with all processes of its shell that are attached to it."""
         if self._watching is not None:
             self._watching.cancel()
-        if self._process is None:
-            return
         try:
             await self._process.kill_pty_session(self._id)
         finally:

@@ -25,12 +25,6 @@ from swerex_c.utils.load import ConfigSignature
 
 __all__ = ["DaytonaDeployment", "DaytonaDeploymentConfig", "prune"]
 
-_CONNECT_SECONDS = 30.0
-"""Seconds to wait for the creation of a client, which sends no request to Daytona."""
-
-_REQUEST_SECONDS = 60.0
-"""Seconds to wait for a short request to Daytona."""
-
 _LOOK_SECONDS = 10.0
 """Seconds to wait for Daytona to report the state of a sandbox."""
 
@@ -85,8 +79,7 @@ class DaytonaDeployment(SandboxDeployment):
             DeploymentStartupError: if the SDK or the key is missing.
         """
         _labels.sdk()  # the import takes a second, which must not block the event loop
-        client = _labels.client(self._config.api_key, self._config.target)
-        self._daytona = background.run_blocking(client, _CONNECT_SECONDS)
+        self._daytona = background.run_blocking(_labels.client(self._config.api_key, self._config.target))
 
     # Starting
 

@@ -22,7 +22,6 @@ from swerex_c.exceptions import (
     DeploymentStartupError,
     NotSupportedError,
     SandboxLostError,
-    SwerexException,
 )
 from swerex_c.models import IsAliveResponse
 from swerex_c.providers.modal import tags as _modal_tags
@@ -120,7 +119,10 @@ class ModalDeployment(SandboxDeployment):
     @functools.cached_property
     def _image(self) -> Any:
         """The `modal.Image` that `start` builds."""
-        return _ImageBuilder(install_pipx=False, logger=self.logger).auto(self._image_spec)
+        try:
+            return _ImageBuilder(install_pipx=False, logger=self.logger).auto(self._image_spec)
+        except sdk().exception.Error as error:
+            raise DeploymentStartupError(sentence(error)) from error
 
     @functools.cached_property
     def _app(self) -> Any:
@@ -200,7 +202,7 @@ class ModalDeployment(SandboxDeployment):
         self._limit_start(self._startup_timeout)
         await self._in_thread(getattr, self, "_app")
         self._limit_start(None)  # building an image has no time limit
-        image = await self._in_thread(self._described_image)
+        image = await self._in_thread(getattr, self, "_image")
         if "image" not in self._modal_kwargs:
             await self._asked(image.build.aio(self._app))
         began = time.monotonic()
@@ -236,16 +238,6 @@ class ModalDeployment(SandboxDeployment):
                 self._unsure = None
             raise
         self._unsure = None
-
-    def _described_image(self) -> Any:
-        try:
-            return self._image
-        except (OSError, SwerexException):
-            raise
-        except Exception as error:
-            if not type(error).__module__.startswith("modal"):
-                raise
-            raise DeploymentStartupError(sentence(error)) from error
 
     async def _asked(self, work: Awaitable[T]) -> T:
         """Return the result of a request to Modal. Convert an SDK error to a `DeploymentStartupError`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import uuid
 from collections.abc import AsyncIterator, Mapping
@@ -22,8 +23,6 @@ _START = "swerex_c-start"
 _PROCESS = "swerex_c-process"
 
 _LABEL, _OF_HOST, _BOOT, _SPACE, _PID, _STARTED, _ = ownership.OWNER_LABELS
-
-_TERMINATE_TRIES = 3
 
 _LOOK_AGAIN_SECONDS = (0.0, 1.0, 3.0)
 """Seconds to pause before each search for a sandbox that Modal may be about to create."""
@@ -60,17 +59,10 @@ async def terminate(sandbox: Any) -> None:
     """End a sandbox. It is no error if the sandbox has already ended.
 
     Raises:
-        Exception: any error of the SDK, if all of several attempts fail.
+        Exception: any other error of the SDK, which repeats the request by itself.
     """
-    for left in range(_TERMINATE_TRIES, 0, -1):
-        try:
-            await sandbox.terminate.aio()
-            return
-        except Exception as error:
-            if type(error).__name__ == "NotFoundError":
-                return
-            if left == 1:
-                raise
+    with contextlib.suppress(sdk().exception.NotFoundError):
+        await sandbox.terminate.aio()
 
 
 async def terminate_new(app: Any, tags: dict[str, str]) -> None:

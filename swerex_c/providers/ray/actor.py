@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 import os
 import shutil
@@ -52,9 +51,8 @@ class Host:
         self._channel: ClientChannel
         self._ended: asyncio.Task[tuple[str, str]] | None = None
         self._watching: asyncio.Task[None]
-        self._numbers = itertools.count()
-        self._outgoing: dict[int, AsyncGenerator[Any, None]] = {}
-        self._incoming: dict[int, tuple[asyncio.Queue[bytes], asyncio.Task[None]]] = {}
+        self._outgoing: dict[str, AsyncGenerator[Any, None]] = {}
+        self._incoming: dict[str, tuple[asyncio.Queue[bytes], asyncio.Task[None]]] = {}
         self._calls: dict[str, asyncio.Task[Any]] = {}
         self._cancelled: deque[str] = deque(maxlen=_KEPT_CANCELLATIONS)
 
@@ -191,41 +189,35 @@ class Host:
         """Call a method of the environment's server."""
         return await self._channel.call(method, payload, patient=False)
 
-    def _begin(self, items: AsyncGenerator[Any, None]) -> int:
-        number = next(self._numbers)
-        self._outgoing[number] = items
-        return number
+    async def stream(self, transfer: str, method: str, payload: dict[str, Any]) -> None:
+        """Begin to call a method with a stream of output, for `next`."""
+        self._outgoing[transfer] = self._channel.stream(method, payload)
 
-    async def stream(self, method: str, payload: dict[str, Any]) -> int:
-        """Begin to call a method with a stream of output, and return a number for `next`."""
-        return self._begin(self._channel.stream(method, payload))
-
-    async def next(self, number: int) -> Any:
+    async def next(self, transfer: str) -> Any:
         """Return the next item, or None at the end."""
-        return await anext(self._outgoing[number], None)
+        return await anext(self._outgoing[transfer], None)
 
-    async def drop(self, number: int) -> None:
+    async def drop(self, transfer: str) -> None:
         """Cancel what is left of a transfer."""
-        if (items := self._outgoing.pop(number, None)) is not None:
+        if (items := self._outgoing.pop(transfer, None)) is not None:
             await items.aclose()
-        if (incoming := self._incoming.pop(number, None)) is not None:
+        if (incoming := self._incoming.pop(transfer, None)) is not None:
             incoming[1].cancel()
 
     # Files
 
-    async def save(self, name: str, target: str) -> int:
-        """Begin to receive a file or tree with this name, and return a number for `send`."""
-        number, pieces = next(self._numbers), asyncio.Queue[bytes](1)
-        self._incoming[number] = pieces, asyncio.create_task(self._save(pieces, name, target))
-        return number
+    async def save(self, transfer: str, name: str, target: str) -> None:
+        """Begin to receive a file or tree with this name, by `send`."""
+        pieces: asyncio.Queue[bytes] = asyncio.Queue(1)
+        self._incoming[transfer] = pieces, asyncio.create_task(self._save(pieces, name, target))
 
-    async def send(self, number: int, piece: bytes) -> None:
+    async def send(self, transfer: str, piece: bytes) -> None:
         """Receive the next piece, or b"" at the end: then wait until the file is saved.
 
         Raises:
             Exception: if the file cannot be saved.
         """
-        pieces, saving = self._incoming[number]
+        pieces, saving = self._incoming[transfer]
         putting = asyncio.ensure_future(pieces.put(piece))
         await asyncio.wait((putting, saving), return_when=asyncio.FIRST_COMPLETED)
         if saving.done() or not piece:
@@ -242,9 +234,9 @@ class Host:
             if path is not None:
                 await self.call("copy", {"how": "upload", "source": path, "target": target})
 
-    async def read(self, source: str) -> int:
-        """Begin to send a file or tree, and return a number for `next`."""
-        return self._begin(self._read(source))
+    async def read(self, transfer: str, source: str) -> None:
+        """Begin to send a file or tree, for `next`."""
+        self._outgoing[transfer] = self._read(source)
 
     async def _read(self, source: str) -> AsyncGenerator[bytes, None]:
         async with self._staged(os.path.basename(os.path.normpath(source))) as path:

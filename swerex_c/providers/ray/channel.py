@@ -102,8 +102,8 @@ class ActorChannel:
         Args:
             seconds: timeout for each item.
         """
-        async with self._transfer("stream", method, payload) as number:
-            while (item := await self._in_time(seconds, method, "next", number)) is not None:
+        async with self._transfer("stream", method, payload) as transfer:
+            while (item := await self._in_time(seconds, method, "next", transfer)) is not None:
                 yield item
 
     async def upload(self, source: str, target: str, progress: Any = None) -> dict[str, Any]:
@@ -111,33 +111,34 @@ class ActorChannel:
         name = os.path.basename(os.path.abspath(source))
         async with (
             file_transfer.open_stream(source, progress) as pieces,
-            self._transfer("save", name, target) as number,
+            self._transfer("save", name, target) as transfer,
         ):
             async for piece in pieces:
-                await self._ask("send", number, bytes(piece))
-            await self._ask("send", number, b"")
+                await self._ask("send", transfer, bytes(piece))
+            await self._ask("send", transfer, b"")
         return {}
 
     async def download(self, source: str, target: str, progress: Any = None) -> dict[str, Any]:
         """Fetch a file or tree from the environment."""
         name = os.path.basename(os.path.normpath(source))  # the node must not choose the name of a local file
-        async with self._transfer("read", source) as number, contextlib.aclosing(self._pieces(number)) as pieces:
+        async with self._transfer("read", source) as transfer, contextlib.aclosing(self._pieces(transfer)) as pieces:
             await file_transfer.receive(pieces, target, name, progress)
         return {}
 
-    async def _pieces(self, number: int) -> AsyncGenerator[bytes, None]:
-        while (piece := await self._ask("next", number)) is not None:
+    async def _pieces(self, transfer: str) -> AsyncGenerator[bytes, None]:
+        while (piece := await self._ask("next", transfer)) is not None:
             yield piece
 
     @contextlib.asynccontextmanager
-    async def _transfer(self, name: str, *args: Any) -> AsyncGenerator[int, None]:
-        """Begin a transfer; give its number. Cancel what is left of it at the end."""
-        number: int = await self._ask(name, *args)
+    async def _transfer(self, name: str, *args: Any) -> AsyncGenerator[str, None]:
+        """Begin a transfer; give its id. Cancel what is left of it at the end."""
+        transfer = secrets.token_hex(8)
         try:
-            yield number
+            await self._ask(name, transfer, *args)
+            yield transfer
         finally:
             with contextlib.suppress(SandboxLostError):
-                self._send("drop", number)
+                self._send("drop", transfer)
 
     # Calls of the actor
 

@@ -51,16 +51,8 @@ class Membership:
             return None  # the process has left just now
 
     def over(self) -> str | None:
-        """Return why the membership has ended, or None if it has not ended.
-
-        The reason is a sentence without a full stop.
-        """
-        now = self.now()
-        if now == self:
-            return None
-        if now is None:
-            return "Ray was shut down in this process"
-        return f"Ray was shut down in this process, which has since been connected to a cluster as the job {now.job}"
+        """Return why the membership has ended, as a sentence without a full stop; None if it has not ended."""
+        return None if self.now() == self else "Ray was shut down in this process"
 
 
 def connect(config: RayDeploymentConfig) -> Membership:

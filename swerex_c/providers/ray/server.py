@@ -51,7 +51,7 @@ class _Holder:
 
 
 class _Service(Service):
-    """A service that copies files too, and whose `close` does not replace the runtime, which ends the environment."""
+    """A service that copies files too."""
 
     async def call(self, method: str, request: BaseModel | None) -> BaseModel:
         if not isinstance(request, _Copy):
@@ -60,9 +60,6 @@ class _Service(Service):
             return await self.runtime.upload(UploadRequest(source_path=request.source, target_path=request.target))
         await self.runtime.download(request.source, request.target)
         return UploadResponse()
-
-    async def close(self) -> BaseModel:
-        return await self.runtime.close()
 
 
 async def _no_app(scope: Any, receive: Any, send: Any) -> None:
@@ -98,6 +95,7 @@ async def _serve(spec: dict[str, Any], directory: str, report_fd: int) -> None:
         raise
     try:
         service = _Service(_Holder(deployment.runtime, spec["key"]))
+        service.ending = True  # no other runtime takes the place of one that is closed
         socket = os.path.join(directory, "socket")
         listeners = Listeners(host=None, unix=socket)
 

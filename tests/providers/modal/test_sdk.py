@@ -154,3 +154,5 @@ def test_prune_says_why_it_cannot(world: ModalWorld) -> None:
     world.fault("AppGetOrCreate", status="PERMISSION_DENIED", message="not yours")
     with pytest.raises(DeploymentStartupError, match="not yours"):
         prune()
+    world.fault("AppGetOrCreate", status="NOT_FOUND")  # nobody has ever started one
+    assert prune() == []

@@ -27,7 +27,7 @@ from swerex_c.models import BashAction, Command
 from swerex_c.providers.ray import channel
 from tests.support.original import ROOT, run_python
 from tests.support.ray_cluster import Made, Nodes, actors, new_session, raised, running, with_variable
-from tests.support.wait import settle, until_async
+from tests.support.wait import DEADLINE, settle, until_async
 
 
 async def test_a_broken_pipe_does_not_end_the_server(made: Made) -> None:
@@ -56,26 +56,20 @@ async def test_a_long_command_that_is_cancelled_as_it_is_sent_does_not_run(made:
 # Where it is
 
 
-async def test_it_is_where_its_resources_are(nodes: Nodes, made: Made) -> None:
-    head = NodeAffinitySchedulingStrategy(nodes.cluster.head_node.node_id, soft=False)
-    far, near = made(resources={"far": 1}), made(actor_options={"scheduling_strategy": head})
-    await far.start()
-    await near.start()
-    assert nodes.cluster.head_node.node_id in near._channel.name
-    ids = [
-        (await it.runtime.execute(Command(command="echo $RAY_NODE_ID; echo $RAY_RAYLET_PID", shell=True))).stdout
-        for it in (far, near)
-    ]
-    assert ids[0] != ids[1]
-
-
-async def test_in_a_placement_group(made: Made) -> None:
+async def test_it_is_where_its_actor_options_say(nodes: Nodes, made: Made) -> None:
+    """As on a node that is named, or in a placement group."""
     group = ray.util.placement_group([{"CPU": 0.1, "far": 1}])
+    head = nodes.cluster.head_node.node_id
     try:
-        assert group.wait(30)
-        inside = made(actor_options={"scheduling_strategy": PlacementGroupSchedulingStrategy(group, 0)})
-        await inside.start()
-        assert (await inside.runtime.execute(Command(command=["echo", "in"]))).stdout == "in\n"
+        assert group.wait(DEADLINE)
+        found = []
+        for strategy in (NodeAffinitySchedulingStrategy(head, soft=False), PlacementGroupSchedulingStrategy(group, 0)):
+            deployment = made(actor_options={"scheduling_strategy": strategy})
+            await deployment.start()
+            where = await deployment.runtime.execute(Command(command="echo $RAY_NODE_ID", shell=True))
+            assert where.stdout.strip() in deployment._channel.name
+            found.append(where.stdout.strip())
+        assert found[0] == head != found[1]
     finally:
         ray.util.remove_placement_group(group)
 

@@ -82,11 +82,10 @@ async def test_a_node_dies(nodes: Nodes, made: Made, tmp_path: Path, mark: str) 
     call = await begin(deployment, mark, tmp_path / "ran")
     other = made()
     await other.start()
-    nodes.kill(node)
+    os.kill(node.all_processes["raylet"][0].process.pid, signal.SIGKILL)  # as if the machine were lost
     words = await is_lost(deployment, call, mark, tmp_path / "ran")
     assert node.node_id in words
     assert await other.is_alive()
-    nodes.remove(node)
 
 
 async def test_one_that_was_lost_can_be_started_again(made: Made, mark: str) -> None:
@@ -120,8 +119,7 @@ async def told(name, work):
     try:
         print(name, "gave", await asyncio.wait_for(work, 60), flush=True)
     except BaseException as error:
-        text = str(error)
-        print(name, type(error).__name__, "shut down in this process" in text, "has since" in text, flush=True)
+        print(name, type(error).__name__, "shut down in this process" in str(error), flush=True)
 async def stream(runtime):
     async for _ in runtime.stream_in_session(BashAction(command="true")):
         pass
@@ -173,11 +171,9 @@ async def test_a_process_dies_or_leaves_the_cluster(nodes: Nodes, mark: str, how
     """It is told so, Ray does not start itself again, and nothing is left."""
     nodes_before = len(running("raylet/raylet"))
     done = await asyncio.to_thread(run_python, LEFT, nodes.address, how, mark)
-    lost = f"SandboxLostError True {how == 'again'}"
-    # What was under way may have been told between the end and the new connection.
-    calls = ["pending SandboxLostError True", *(f"{it} {lost}" for it in ("execute", "stream", "upload"))]
-    expected = {"killed": [], "start": ["start DeploymentStartupError True False", "initialized False"]}.get(
-        how, [*calls, "alive is_alive=False message=", "initialized False"]
+    lost = [f"{it} SandboxLostError True" for it in ("pending", "execute", "stream", "upload")]
+    expected = {"killed": [], "start": ["start DeploymentStartupError True", "initialized False"]}.get(
+        how, [*lost, "alive is_alive=False message=", "initialized False"]
     )
     told = ("start ", "pending ", "execute ", "stream ", "upload ", "alive ", "initialized ")
     lines = [line for line in done.stdout.splitlines() if line.startswith(told)]
