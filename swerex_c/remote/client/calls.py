@@ -31,24 +31,9 @@ from swerex_c.exceptions import (
 from swerex_c.remote.client.base import ANSWER_LIMIT, too_long
 from swerex_c.remote.client.connect import Address, NotFrames, check_upgrade, connect, upgrade_request
 from swerex_c.remote.client.errors import advice
-from swerex_c.remote.wire import file_transfer
+from swerex_c.remote.wire import file_transfer, protocol
 from swerex_c.remote.wire.connection import FrameConnection
 from swerex_c.remote.wire.exceptions import from_wire
-from swerex_c.remote.wire.protocol import (
-    ANSWER,
-    CANCEL,
-    CREDIT,
-    DATA,
-    DOWN,
-    ERROR,
-    GOODBYE,
-    PING,
-    REQUEST,
-    RESULT,
-    UP,
-    decode_payload,
-    encode_message,
-)
 from swerex_c.remote.wire.streams import Receiver, Sender
 from swerex_c.utils.progress import Progress
 
@@ -178,7 +163,7 @@ class ClientChannel:
             seconds: timeout for each item; None means no limit while the server lives.
         """
         call = self._new(method, payload)
-        down = call.down = Receiver(call.id, DOWN)
+        down = call.down = Receiver(call.id, protocol.DOWN)
         self._submit(call)
         try:
             async with contextlib.aclosing(down.pieces()) as pieces:
@@ -194,7 +179,7 @@ class ClientChannel:
     async def upload(self, source: str, target: str, progress: Progress | None = None) -> dict[str, Any]:
         """Send the file or tree `source` to the server, and return its response."""
         call = self._new("upload", {"target_path": target})
-        up = call.up = Sender(call.id, UP)
+        up = call.up = Sender(call.id, protocol.UP)
 
         async def send() -> None:
             async with file_transfer.open_stream(source, progress) as pieces:
@@ -206,7 +191,7 @@ class ClientChannel:
     async def download(self, source: str, target: str, progress: Progress | None = None) -> dict[str, Any]:
         """Fetch the file or tree `source` from the server, and return its response."""
         call = self._new("download", {"path": source})
-        down = call.down = Receiver(call.id, DOWN)
+        down = call.down = Receiver(call.id, protocol.DOWN)
         name = os.path.basename(os.path.normpath(source))  # the server must not choose the name of a local file
         return await self._transfer(call, file_transfer.receive(down.pieces(), target, name, progress))
 
@@ -252,7 +237,9 @@ class ClientChannel:
     def _send_request(self, connection: ClientConnection, call: _Call) -> None:
         """Send a request, for the first time or again, and continue its streams."""
         try:
-            frame, long = encode_message(REQUEST, call.id, call.method, next(iter(self._calls)), call.payload)
+            frame, long = protocol.encode_message(
+                protocol.REQUEST, call.id, call.method, next(iter(self._calls)), call.payload
+            )
             if long is not None and call.up is not None:
                 raise InvalidInputError(f"The path for {call.method} is too long")
         except (_core.FrameError, InvalidInputError) as error:
@@ -260,7 +247,7 @@ class ClientChannel:
             return
         if long is not None:
             call.payload = len(long)
-            call.up = Sender(call.id, UP)
+            call.up = Sender(call.id, protocol.UP)
             call.up.write(long)
         connection.send_encoded(frame)
         call.sent = True
@@ -304,7 +291,7 @@ class ClientChannel:
             self._given_up.append(call.id)
             return False
         with contextlib.suppress(Exception):  # the loop is closed
-            self._connection.send([CANCEL, call.id])
+            self._connection.send([protocol.CANCEL, call.id])
         return True
 
     def _settle(self, call: _Call, outcome: BaseException | dict[str, Any]) -> None:
@@ -419,7 +406,7 @@ class ClientChannel:
         given_up, self._given_up = self._given_up, []
         if known:
             for number in given_up:
-                connection.send([CANCEL, number])
+                connection.send([protocol.CANCEL, number])
         for call in list(self._calls.values()):
             self._send_request(connection, call)
         self.loop.call_later(HEARTBEAT, self._beat, connection)
@@ -449,7 +436,7 @@ class ClientChannel:
             connection.leave()
         else:
             connection.heard = False
-            connection.send([PING, next(iter(self._calls), self._last_id + 1)])
+            connection.send([protocol.PING, next(iter(self._calls), self._last_id + 1)])
             self.loop.call_later(HEARTBEAT, self._beat, connection)
 
     # -- closing
@@ -503,8 +490,8 @@ class ClientChannel:
         if payload.__class__ is int:
             if call.long.tell() < payload:
                 return
-            payload = decode_payload(call.long.getvalue())
-        if kind == ERROR:
+            payload = protocol.decode_payload(call.long.getvalue())
+        if kind == protocol.ERROR:
             self._settle(call, from_wire(payload))
         elif payload.__class__ is dict:
             if call.down is not None:
@@ -518,16 +505,16 @@ class ClientChannel:
         call = self._calls.get(number)
         if call is None:
             return
-        if lane == ANSWER:
+        if lane == protocol.ANSWER:
             if call.answer is None:
-                call.answer = Receiver(number, ANSWER, self._connection)
+                call.answer = Receiver(number, protocol.ANSWER, self._connection)
             if offset + len(data) > self._answer_limit:
                 self._fail(call, too_long(call.method, self._answer_limit))
                 self._drop(call)
                 return
             call.answer.data(offset, data)
             call.answer.drain(call.long)
-        elif lane == DOWN and call.down is not None:
+        elif lane == protocol.DOWN and call.down is not None:
             call.down.data(offset, data)
         self._complete(call)
 
@@ -548,11 +535,11 @@ class ClientConnection(FrameConnection):
         self.gone = asyncio.Event()
         self.ready: asyncio.Future[None] = channel.loop.create_future()
         self.handlers |= {
-            RESULT: channel.result,
-            ERROR: channel.result,
-            DATA: channel.data,
-            CREDIT: channel.credit,
-            GOODBYE: self._goodbye,
+            protocol.RESULT: channel.result,
+            protocol.ERROR: channel.result,
+            protocol.DATA: channel.data,
+            protocol.CREDIT: channel.credit,
+            protocol.GOODBYE: self._goodbye,
         }
 
     def connection_made(self, transport: Any) -> None:
@@ -598,7 +585,7 @@ class ClientConnection(FrameConnection):
         could be lost. The client aborts the connection after `_GOODBYE_SECONDS`.
         """
         if not self.closing:
-            self.send([GOODBYE, ""])
+            self.send([protocol.GOODBYE, ""])
             self._uncork()
             self.closing = True
             self._loop.call_later(_GOODBYE_SECONDS, self.transport.abort)

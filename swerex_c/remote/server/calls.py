@@ -25,25 +25,9 @@ from swerex_c.exceptions import InvalidInputError, ProtocolError, ResultLostErro
 from swerex_c.remote.server import logs
 from swerex_c.remote.server.requests import Request
 from swerex_c.remote.server.service import METHODS, Service
-from swerex_c.remote.wire import file_transfer
+from swerex_c.remote.wire import file_transfer, protocol
 from swerex_c.remote.wire.connection import FrameConnection
 from swerex_c.remote.wire.exceptions import to_wire
-from swerex_c.remote.wire.protocol import (
-    ANSWER,
-    CANCEL,
-    CREDIT,
-    DATA,
-    DOWN,
-    END,
-    ERROR,
-    GOODBYE,
-    PIECE,
-    REQUEST,
-    RESULT,
-    UP,
-    decode_payload,
-    encode_message,
-)
 from swerex_c.remote.wire.streams import Receiver, Sender
 
 __all__ = ["Registry", "ServerConnection"]
@@ -99,7 +83,7 @@ class ServerCall(Request):
         if is_long and self.payload > (most := self.channel.registry.service.limits.body):
             raise ServerLimitError(f"The request has {self.payload} bytes; the server takes {most}")
         if is_long or self.method == "upload":
-            self.up = Receiver(self.id, UP, self.connection)
+            self.up = Receiver(self.id, protocol.UP, self.connection)
         self.task = self.channel.registry.loop.create_task(self._run())
 
     async def _run(self) -> None:
@@ -115,13 +99,13 @@ class ServerCall(Request):
             if self.payload.__class__ is int:
                 self.payload = await self._long_payload(self.payload)
             answer = await self._execute()
-            self.finish(RESULT, answer if answer.__class__ is dict else answer.__dict__)
+            self.finish(protocol.RESULT, answer if answer.__class__ is dict else answer.__dict__)
         except asyncio.CancelledError:
             outcome = "cancelled"
-            self.finish(ERROR, to_wire(SwerexException("The request was cancelled")))
+            self.finish(protocol.ERROR, to_wire(SwerexException("The request was cancelled")))
         except Exception as error:
             outcome = type(error).__name__
-            self.finish(ERROR, to_wire(error))
+            self.finish(protocol.ERROR, to_wire(error))
         client = "" if self.connection is None else self.connection.client
         seconds = time.perf_counter() - begin
         logs.request_done(self.method, seconds, outcome or "done", client, str(self.id), bool(outcome))
@@ -137,7 +121,7 @@ class ServerCall(Request):
         if up.received != size:
             raise InvalidInputError("The request does not have its announced size")
         try:
-            return decode_payload(data.getvalue())
+            return protocol.decode_payload(data.getvalue())
         except _core.FrameError as error:
             raise InvalidInputError(f"The request cannot be read: {error}") from None
 
@@ -162,7 +146,7 @@ class ServerCall(Request):
         service = self.channel.registry.service
         action: Any = service.validate("run_in_session", self.payload)
         self.payload = None
-        self.down = Sender(self.id, DOWN, self.connection)
+        self.down = Sender(self.id, protocol.DOWN, self.connection)
         answer: dict[str, Any] = {}
         sent = hashlib.blake2b()
         with service.counted("stream_in_session"):
@@ -188,7 +172,7 @@ class ServerCall(Request):
         return {}
 
     async def _download(self) -> dict[str, Any]:
-        self.down = Sender(self.id, DOWN, self.connection)
+        self.down = Sender(self.id, protocol.DOWN, self.connection)
         with self.channel.registry.service.counted("download"):
             async with file_transfer.open_stream(_text(self.payload, "path")) as pieces:
                 await self.down.send(pieces)
@@ -200,14 +184,14 @@ class ServerCall(Request):
         """Encode the response, keep it, and send it."""
         size = 0 if self.down is None else self.down.written
         try:
-            self.answer, long = encode_message(kind, self.id, size, payload)
+            self.answer, long = protocol.encode_message(kind, self.id, size, payload)
         except _core.FrameError as error:
             refused = ServerLimitError(f"The answer cannot be sent: {error}")
-            self.answer, long = encode_message(ERROR, self.id, size, to_wire(refused))
+            self.answer, long = protocol.encode_message(protocol.ERROR, self.id, size, to_wire(refused))
         self.payload = None
         self.task = None
         if long is not None:
-            self.long = Sender(self.id, ANSWER, self.connection)
+            self.long = Sender(self.id, protocol.ANSWER, self.connection)
             self.long.write(long)
         if self.connection is not None:
             self.connection.send_encoded(self.answer)
@@ -292,7 +276,7 @@ class ServerChannel:
             return
         if number <= self.highest and method != "is_alive":
             msg = "The request was received before; its result is no longer kept"
-            self.connection.send([ERROR, number, 0, to_wire(ResultLostError(msg))])
+            self.connection.send([protocol.ERROR, number, 0, to_wire(ResultLostError(msg))])
             return
         self.highest = max(number, self.highest)
         call = self.calls[number] = ServerCall(self, number, method, payload)
@@ -301,7 +285,7 @@ class ServerChannel:
             self._check_room(method)
             call.start()
         except SwerexException as error:
-            call.finish(ERROR, to_wire(error))
+            call.finish(protocol.ERROR, to_wire(error))
 
     def _check_room(self, method: str) -> None:
         """Check the limits on unfinished requests and on responses that the client has not taken: incomplete requests
@@ -336,12 +320,12 @@ class ServerChannel:
             old.abort()
         connection.channel = self
         connection.handlers |= {
-            REQUEST: self.request,
-            CANCEL: self.cancel,
-            CREDIT: self.credit,
-            DATA: self.data,
-            END: self.end_of_stream,
-            GOODBYE: connection.goodbye,
+            protocol.REQUEST: self.request,
+            protocol.CANCEL: self.cancel,
+            protocol.CREDIT: self.credit,
+            protocol.DATA: self.data,
+            protocol.END: self.end_of_stream,
+            protocol.GOODBYE: connection.goodbye,
         }
 
     def detach(self, connection: ServerConnection) -> None:
@@ -367,7 +351,7 @@ class ServerChannel:
     def credit(self, frame: list[Any]) -> None:
         _, number, lane, offset = frame
         call = self.calls.get(number)
-        sender = None if call is None else call.down if lane == DOWN else call.long
+        sender = None if call is None else call.down if lane == protocol.DOWN else call.long
         if sender is not None:
             sender.credit(offset)
 
@@ -539,7 +523,7 @@ class ServerConnection(FrameConnection):
 
     def shutdown(self) -> None:
         if not self.closing:
-            self.send([GOODBYE, _ENDING])
+            self.send([protocol.GOODBYE, _ENDING])
             self.close()
 
     # -- frames
@@ -560,8 +544,8 @@ class ServerConnection(FrameConnection):
 def _same(text: str, digest: bytes) -> bool:
     """Check whether the text is the streamed output, which has this digest."""
     whole = hashlib.blake2b()
-    for start in range(0, len(text), PIECE):
-        whole.update(text[start : start + PIECE].encode("utf-8", "surrogatepass"))
+    for start in range(0, len(text), protocol.PIECE):
+        whole.update(text[start : start + protocol.PIECE].encode("utf-8", "surrogatepass"))
     return whole.digest() == digest
 
 

@@ -282,10 +282,7 @@ class FirstHead(asyncio.Protocol):
         self.leave()
         logs.connected(transport.get_extra_info("peername"), "frames")
         transport.write(switching(self._connections.service.instance_id, known))
-        # A transport may choose how it reads from its protocol when reading begins, so pause during the change.
-        transport.pause_reading()
         transport.set_protocol(connection)
         connection.connection_made(transport)
-        transport.resume_reading()
         if rest:
             connection.data_received(rest)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -18,24 +17,11 @@ __all__ = ["FrameConnection"]
 _HIGH_WATER = 1 << 20
 """Bytes in the write buffer above which senders pause."""
 
-_READ = 256 << 10
-"""Maximum bytes to read at once."""
-
 _DATA_HEADER = struct.Struct(">IBBBQBBQBI")
 """Frame length, and start of the msgpack array [DATA, exchange, lane, offset, bytes], with uint 64 and bin 32."""
 
 
-class _Buffer(threading.local):
-    """Receive buffer of a thread. Its connections share it, because received data is decoded before the next read."""
-
-    def __init__(self) -> None:
-        self.view = memoryview(bytearray(_READ))
-
-
-_buffer = _Buffer()
-
-
-class FrameConnection(asyncio.BufferedProtocol):
+class FrameConnection(asyncio.Protocol):
     """Connection that sends and receives frames.
 
     A subclass adds `handlers`, by kind of frame, and overrides `lost`; and `head_received` if an HTTP head comes before
@@ -68,17 +54,10 @@ class FrameConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
         self._loop = asyncio.get_running_loop()
-        self._buffer = _buffer.view
         transport.set_write_buffer_limits(high=_HIGH_WATER)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(self._buffer[:nbytes])
-
-    def data_received(self, data: bytes | memoryview) -> None:
-        """Decode and handle received bytes. `data` is not used after the call."""
+    def data_received(self, data: bytes) -> None:
+        """Decode and handle received bytes."""
         if self.closing:
             return  # TLS still delivers buffered data
         self.heard = True
@@ -91,7 +70,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         else:
             self.handle(frames)
 
-    def _read_head(self, data: bytes | memoryview) -> bytes:
+    def _read_head(self, data: bytes) -> bytes:
         """Collect the head, pass it on when it is complete, and return what came behind it."""
         assert self._head is not None and self._head_start is not None
         self._head += data

@@ -45,34 +45,6 @@ from typing import Any
 
 from swerex_c import _core
 
-__all__ = [
-    "ANSWER",
-    "CANCEL",
-    "CHANNEL_HEADER",
-    "CREDIT",
-    "DATA",
-    "DOWN",
-    "END",
-    "ERROR",
-    "GOODBYE",
-    "HEAD_BYTES",
-    "INLINE",
-    "MAX_FRAME",
-    "PIECE",
-    "PING",
-    "PONG",
-    "REQUEST",
-    "RESULT",
-    "SERVER_HEADER",
-    "UP",
-    "UPGRADE",
-    "WINDOW",
-    "decode_payload",
-    "encode",
-    "encode_message",
-    "new_decoder",
-]
-
 UPGRADE = "swerex-frames/1"
 """Protocol name and version in the HTTP upgrade request."""
 
