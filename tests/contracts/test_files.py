@@ -236,7 +236,7 @@ async def test_a_tree_is_copied_both_ways_as_it_is(target: Target, tmp_path: Pat
 
     Without tar their times are those of the copy.
     """
-    has_tar = (await target.execute("bash -c 'type -P tar'")).exit_code == 0  # no applet of busybox
+    has_tar = (await target.execute(["bash", "-c", "type -P tar"])).exit_code == 0
     source, there, back = make_tree(tmp_path / "s"), f"{target.new()}/deep/er", tmp_path / "new/back"
     (source / ".git").chmod(0o1755)
     os.link(source / "big", source / "bin/big")

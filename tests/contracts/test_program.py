@@ -29,18 +29,11 @@ def data_of(size: int) -> bytes:
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_every_byte_arrives(target: Target, tmp_path: Path, size: int) -> None:
+async def test_every_byte_arrives_and_comes_back(target: Target, tmp_path: Path, size: int) -> None:
     data, path = data_of(size), target.new()
     (tmp_path / "up").write_bytes(data)
     await target.runtime.upload(UploadRequest(source_path=str(tmp_path / "up"), target_path=path))
     assert (await target.says(f"sha256sum <{path}")).split()[0] == hashlib.sha256(data).hexdigest()
-
-
-@pytest.mark.parametrize("size", SIZES)
-async def test_every_byte_comes_back(target: Target, tmp_path: Path, size: int) -> None:
-    data, path = data_of(size), target.new()
-    (tmp_path / "up").write_bytes(data)
-    await target.runtime.upload(UploadRequest(source_path=str(tmp_path / "up"), target_path=path))
     await target.runtime.download(path, str(tmp_path / "down"))
     assert (tmp_path / "down").read_bytes() == data
 

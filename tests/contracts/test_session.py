@@ -235,7 +235,8 @@ async def test_a_busy_session_takes_no_command(session: Session) -> None:
 
 @pytest.mark.parametrize("command", [
     "cat", "read -r line", "while :; do :; done", "sleep 1000 | cat", "(sleep 1000; echo no)",
-    "bash -c 'trap \"\" INT; while :; do sleep 1; done'", "trap '' INT; sleep 1000",
+    "bash -c 'trap \"\" INT; while :; do sleep 1; done'", "trap '' INT; sleep 1000", "cat | cat",
+    "bash -c 'cat; echo more'", "bash -c 'exec 3<&0; read -r x <&3 & exec sleep 1000'",
 ])  # fmt: skip
 async def test_an_interrupt_ends_what_runs(session: Session, command: str) -> None:
     await session.gives("x=kept", "")
@@ -321,6 +322,13 @@ async def test_expect_of_a_command_that_goes_on(session: Session) -> None:
     await session.interrupt()
     seen = await session.run("echo other; (exit 3)", expect=["up"])
     assert (seen.output, seen.exit_code) == ("other\n", 3)
+
+
+async def test_no_key_is_the_clients(session: Session) -> None:
+    """Clients of engines and hosts have keys of their own, or hold back what may be the beginning of one."""
+    await session.begin("IFS= read -r line; printf '<%q>' \"$line\"")
+    seen = await session.run("~.a\x10\x11b", is_interactive_quit=True)
+    assert seen.output.replace(r"\021", "").endswith(r"<$'~.a\020b'>")  # ^Q is the terminal's own: it goes on
 
 
 # ---- streams

@@ -9,17 +9,12 @@ import os
 import pickle
 import platform
 import socket
-import subprocess
-import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from swerex_c.deployment.docker import DockerDeployment
-from swerex_c.deployment.hooks.status import SetStatusDeploymentHook
 from swerex_c.deployment.ssh import SSHDeployment
 from swerex_c.exceptions import (
     DeploymentStartupError,
@@ -27,9 +22,6 @@ from swerex_c.exceptions import (
     RuntimeClosedError,
     StartupTimeoutError,
 )
-from swerex_c.providers import ownership
-from swerex_c.providers.docker.engine import Engine as Client
-from swerex_c.providers.docker.prune import prune
 from swerex_c.providers.ssh.backend import SSHBackend
 from swerex_c.utils import background
 from swerex_c.utils.background import run_blocking
@@ -52,27 +44,6 @@ async def test_of_two_starts_at_once_the_second_ends_the_first(make: Make, reach
     assert await said(deployment, "echo hi") == "hi\n"
     await deployment.stop()
     assert names(reach) == []
-
-
-def test_a_stop_in_another_thread_and_loop_ends_a_start(make: Make, reach: Engine) -> None:
-    deployment = make()
-    here = threading.Event()
-    deployment.add_hook(SetStatusDeploymentHook("a", lambda *_: here.set()))
-    errors: list[BaseException | None] = []
-
-    def stop() -> None:
-        assert here.wait(60)
-        asyncio.run(deployment.stop())
-
-    async def start() -> None:
-        errors.extend(await asyncio.gather(deployment.start(), return_exceptions=True))
-
-    thread = threading.Thread(target=stop)
-    thread.start()
-    asyncio.run(start())
-    thread.join(60)
-    assert not thread.is_alive() and (errors == [None] or isinstance(errors[0], RuntimeClosedError))
-    assert names(reach) == [] and deployment.container_name is None
 
 
 async def test_a_stop_just_when_a_start_is_over(make: Make, reach: Engine) -> None:
@@ -142,31 +113,7 @@ async def test_a_container_that_is_kept_but_could_not_be_started_goes(make: Make
     assert names(reach) == []
 
 
-# What others put on the engine
-
-
-def test_labels_of_others_do_not_mislead_prune(
-    make: Make, reach: Engine, container: Callable[..., str], bash_only: str
-) -> None:
-    dead = subprocess.Popen([sys.executable, "-c", "pass"])
-    dead.wait()
-    facts = {**ownership.labels("swx-dead", keep=False), "swerex_c.pid": str(dead.pid)}
-    labels = [f"--label={name}={value}" for name, value in facts.items()]
-    ours = container(bash_only, "--name", "swx-dead", *labels)
-    # Whoever makes an image of a container has its labels in it, and in what is started from that.
-    reach.docker("commit", ours, "swx-test/of-ours")
-    try:
-        theirs = container("swx-test/of-ours")
-        other = container(bash_only)
-        line = "\t".join([other, reach.docker("inspect", "-f", "{{.Name}}", other)[1:], "i", "running", "x"])
-        forged = container(bash_only, "--label=swerex_c=x", f"--label=swerex_c.host=a\n\nb\tc\n{line}\nd")
-        assert [one.name for one in prune(Client("docker"), dry_run=True)] == ["swx-dead"]
-        assert [one.id for one in prune(Client("docker"))] == [ours]
-        assert reach.docker("inspect", "-f", "{{.State.Running}}", theirs, other, forged) == "true\ntrue\ntrue"
-        assert not reach.docker("ps", "-aq", "--filter", "name=swx-dead")
-    finally:
-        reach.docker("rm", "-f", *reach.docker("ps", "-aq", "--filter", "ancestor=swx-test/of-ours").split())
-        reach.docker("rmi", "swx-test/of-ours")
+# Images
 
 
 def test_an_image_for_another_platform_is_missing(

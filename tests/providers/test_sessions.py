@@ -255,27 +255,6 @@ async def test_a_start_is_given_up(docker_place: DockerPlace, bash_min: str, liv
         await asyncio.to_thread(until, lambda: living(place, "--noediting -i") == 0)
 
 
-READERS = (
-    "echo up; cat",
-    "echo up; read -r x",
-    "echo up; cat | cat",
-    "bash -c 'echo up; cat; echo more'",
-    "bash -c 'exec 3<&0; read -r x <&3 & echo up; exec sleep 50'",
-    "python3 -c 'print(\"up\", flush=True); input()'",
-    'python3 -c \'import subprocess; print("up", flush=True); subprocess.run(["cat"])\'',
-)
-
-
-async def test_what_follows_an_interrupt(docker_place: DockerPlace, debian_py: str) -> None:
-    """No letter of the next command goes to a program that read when it was interrupted."""
-    async with session_in(docker_place(debian_py)) as session:
-        await session.create()
-        for number, reader in enumerate(READERS):
-            await session.run(reader, expect=["up\n"], check="ignore")
-            await session.interrupt()
-            await session.gives(f"echo after {number}", f"after {number}\n")
-
-
 # ---- the scripts
 
 

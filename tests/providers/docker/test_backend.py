@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import pty
-import select
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,36 +38,6 @@ def engine(backend: DockerBackend, *words: str) -> str:
         [*backend._command, *words], env=backend.environment(), check=True, capture_output=True, timeout=SECONDS
     )
     return done.stdout.decode()
-
-
-def test_a_terminal_takes_no_key_for_the_client(backend: DockerBackend) -> None:
-    """Each of docker and podman would end at ^P ^Q, and hold back a ^P until the next key."""
-    script = 'printf "ready\\n"; IFS= read -r line; printf "<%q>\\n" "$line"; exit 5'
-    master, slave = pty.openpty()
-    argv = backend.terminal(["bash", "-c", script], [])
-    client = subprocess.Popen(argv, env=backend.environment(), stdin=slave, stdout=slave, stderr=slave)
-    os.close(slave)
-    try:
-        printed, typed, deadline = b"", False, time.monotonic() + SECONDS
-        while time.monotonic() < deadline:
-            if not select.select([master], [], [], 1)[0]:
-                continue
-            try:
-                data = os.read(master, 4096)
-            except OSError:
-                break
-            if not data:
-                break
-            printed += data
-            if b"ready" in printed and not typed:
-                typed = True
-                os.write(master, b"a\x10\x11b\x10\n")
-        assert client.wait(SECONDS) == 5, printed
-        assert rb"<$'a\020b\020'>" in printed  # ^Q is the terminal's own: it goes on
-    finally:
-        client.kill()
-        client.wait()
-        os.close(master)
 
 
 def test_what_became_of_a_container_is_told(backend: DockerBackend) -> None:

@@ -74,19 +74,26 @@ def test_what_a_dead_process_left_is_pruned_and_nothing_else(
         process.kill()
         process.wait()
         assert {first, second} < set(names(reach))
+        # Whoever makes an image of a container has its labels in it, and in what is started from that.
+        reach.docker("commit", first, "swx-test/of-ours")
+        foreign.append(container("swx-test/of-ours"))
+        line = "\t".join([foreign[0], reach.docker("inspect", "-f", "{{.Name}}", foreign[0])[1:], "i", "running", "x"])
+        foreign.append(container(bash_only, "--label=swerex_c=x", f"--label=swerex_c.host=a\n\nb\tc\n{line}\nd"))
         told = prune("--dry-run")
         assert f"removed: {first}" in told and f"stopped but kept: {second}" in told
         assert len(told.splitlines()) == 2 and f"process {process.pid}" in told
         assert {first, second} < set(names(reach))
         prune("--container-runtime", "docker")
         assert first not in names(reach) and alive.container_name in names(reach)
-        assert reach.docker("inspect", "-f", "{{.State.Running}}", second, *foreign) == "false\ntrue\ntrue"
+        assert reach.docker("inspect", "-f", "{{.State.Running}}", second, *foreign) == "false" + "\ntrue" * 4
         assert "docker has no container of a dead process" in prune()
         assert asyncio.run(alive.is_alive(timeout=60))
     finally:
         process.kill()
         process.communicate()
-        reach.docker("rm", "-f", *(name for name in names(reach, ownership.KEEP)), check=False)
+        inherited = reach.docker("ps", "-aq", "--filter", "ancestor=swx-test/of-ours").split()
+        reach.docker("rm", "-f", *inherited, *names(reach, ownership.KEEP), check=False)
+        reach.docker("rmi", "swx-test/of-ours", check=False)
 
 
 def test_a_process_that_ends_in_the_normal_way_leaves_nothing(make: Make, reach: Engine) -> None:
