@@ -11,7 +11,9 @@ import os
 import signal
 import subprocess
 import tempfile
+from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import NoReturn, Self
 
 from tests.support import needs
 from tests.support.processes import descendants
@@ -44,20 +46,60 @@ def storage_driver(directory: Path) -> str:
     return "overlay2" if done.returncode == 0 else "vfs"
 
 
-class Engine:
+class Daemon(ABC):
+    """A server of the tests' own below one directory, which dies with the process that started it."""
+
+    def __init__(self, prefix: str) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix=prefix))  # short: a socket's path has at most 107 bytes
+        self.log = self.directory / "log"
+        self.daemon: subprocess.Popen[bytes] | None = None
+
+    def running(self) -> bool:
+        return self.daemon is not None and self.daemon.poll() is None
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Returns when the server answers."""
+
+    @abstractmethod
+    def answers(self) -> bool: ...
+
+    @abstractmethod
+    def stop(self) -> None: ...
+
+    def launch(self, argv: list[str], seconds: float, environment: dict[str, str] | None = None) -> bool:
+        """Start the server; False if it has ended, or answers nothing in time."""
+        with self.log.open("ab") as log:
+            self.daemon = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True,
+                preexec_fn=needs.die_with_parent,
+            )  # fmt: skip
+        return needs.wait_until(lambda: not self.running() or self.answers(), seconds) and self.running()
+
+    def fail(self) -> NoReturn:
+        said = needs.tail(self.log)
+        self.stop()
+        raise RuntimeError(f"The {type(self).__name__} does not start:\n{said}")
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+
+class Engine(Daemon):
     """`with Engine() as engine: engine.docker("ps")`.  start and stop may be called any number of times."""
 
     def __init__(self, *, network: bool = False) -> None:
         """network: with a bridge of its own, on which containers reach each other, and with published ports of this
         machine; nothing beyond it."""
         check_machine()
+        super().__init__("swx-engine-")
         self.network = network
         self.bridge = ""
-        self.directory = Path(tempfile.mkdtemp(prefix="swx-engine-"))  # a socket's path has at most 107 bytes
         self.socket = self.directory / "docker.sock"
         self.host = f"unix://{self.socket}"
-        self.log = self.directory / "dockerd.log"
-        self.daemon: subprocess.Popen[bytes] | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -75,11 +117,7 @@ class Engine:
         version = ("version", "-f", "{{.Server.Version}}")
         return self.socket.exists() and bool(self.docker(*version, check=False, seconds=10))
 
-    def running(self) -> bool:
-        return self.daemon is not None and self.daemon.poll() is None
-
-    def start(self) -> Engine:
-        """Returns when the engine answers."""
+    def start(self) -> Self:
         if self.running():
             return self
         d = self.directory
@@ -94,20 +132,8 @@ class Engine:
         # No rules of the firewall: they would be the machine's, and another engine's too.
         command += [f"--bridge={self._make_bridge()}", "--iptables=false", "--ip6tables=false"]
         command += ["--ip-forward=false", "--ip-masq=false"]
-        with self.log.open("ab") as log:
-            self.daemon = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self.environment,
-                start_new_session=True,
-                preexec_fn=needs.die_with_parent,
-            )
-        if not needs.wait_until(lambda: not self.running() or self.answers(), START_SECONDS) or not self.running():
-            said = needs.tail(self.log)
-            self.stop()
-            raise RuntimeError(f"dockerd does not start:\n{said}")
+        if not self.launch(command, START_SECONDS, self.environment):
+            self.fail()
         return self
 
     def _make_bridge(self) -> str:
@@ -150,9 +176,3 @@ class Engine:
             if self.bridge:
                 subprocess.run(["ip", "link", "delete", self.bridge], capture_output=True, check=False)
                 self.bridge = ""
-
-    def __enter__(self) -> Engine:
-        return self.start()
-
-    def __exit__(self, *error: object) -> None:
-        self.stop()

@@ -11,10 +11,12 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import Self
 
 import pytest
 
 from tests.support import images, needs
+from tests.support.docker_engine import Daemon
 from tests.support.processes import descendants
 
 
@@ -115,7 +117,7 @@ CLIENT = """Host {name}
 """
 
 
-class Sshd:
+class Sshd(Daemon):
     """An ssh server on 127.0.0.1 that lets this user in by a key.  `ssh -F config name` reaches it."""
 
     name = "place"
@@ -127,20 +129,15 @@ class Sshd:
             needs.capability(needs.CAP_SETUID, "CAP_SETUID", "an ssh server of root's")
             needs.capability(needs.CAP_SYS_CHROOT, "CAP_SYS_CHROOT", "an ssh server of root's")
         self._keygen = needs.program("ssh-keygen", "openssh-client")
-        self.directory = Path(tempfile.mkdtemp(prefix="swx-sshd-"))
+        super().__init__("swx-sshd-")
         self.config = self.directory / "client"
-        self.log = self.directory / "sshd.log"
         self.port = 0
-        self.daemon: subprocess.Popen[bytes] | None = None
 
     @property
     def argv(self) -> list[str]:
         return [self._client, "-F", str(self.config)]
 
-    def running(self) -> bool:
-        return self.daemon is not None and self.daemon.poll() is None
-
-    def start(self) -> Sshd:
+    def start(self) -> Self:
         if self.running():
             return self
         d = self.directory
@@ -155,9 +152,7 @@ class Sshd:
         for _ in range(10):  # another process may take the port before it does
             if self._listen():
                 return self
-        said = needs.tail(self.log)
-        self.stop()
-        raise RuntimeError(f"sshd does not start:\n{said}")
+        self.fail()
 
     def _listen(self) -> bool:
         d = self.directory
@@ -170,22 +165,13 @@ class Sshd:
         self.config.write_text(CLIENT.format(d=d, port=self.port, user=user, name=self.name))
         key = (d / "host_key.pub").read_text()
         (d / "known").write_text(f"[127.0.0.1]:{self.port} {key}")
-        with self.log.open("ab") as log:
-            self.daemon = subprocess.Popen(
-                [self._server, "-D", "-e", "-f", str(d / "server")],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=needs.die_with_parent,
-            )
-        if needs.wait_until(lambda: not self.running() or self._greets(), 10) and self.running():
+        if self.launch([self._server, "-D", "-e", "-f", str(d / "server")], 10):
             return True
         self.crash()
         self.port = 0
         return False
 
-    def _greets(self) -> bool:
+    def answers(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5) as connection:
             return connection.recv(4) == b"SSH-"
         return False
@@ -201,12 +187,6 @@ class Sshd:
     def stop(self) -> None:
         self.crash()
         needs.remove(self.directory)
-
-    def __enter__(self) -> Sshd:
-        return self.start()
-
-    def __exit__(self, *error: object) -> None:
-        self.stop()
 
 
 def bubblewrap() -> str:
