@@ -10,17 +10,14 @@ import pickle
 import platform
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from swerex_c.deployment.docker import DockerDeployment
-from swerex_c.deployment.ssh import SSHDeployment
 from swerex_c.exceptions import (
     DeploymentStartupError,
     DockerPullError,
     RuntimeClosedError,
-    StartupTimeoutError,
 )
 from swerex_c.providers.ssh.backend import SSHBackend
 from swerex_c.utils import background
@@ -141,37 +138,6 @@ def test_an_image_for_another_platform_is_missing(
 
 
 # Hosts
-
-
-async def test_a_host_that_does_not_let_us_in_says_what_to_do_and_in_time(sshd: hosts.Sshd) -> None:
-    def host(**fields: Any) -> SSHDeployment:
-        return SSHDeployment(sshd.name, config_file=str(sshd.config), **{"startup_timeout": 60, **fields})
-
-    known = sshd.directory / "another_known"
-    known.write_text(f"[127.0.0.1]:{sshd.port} {(sshd.directory / 'user_key.pub').read_text()}")
-    for fields, words in (
-        ({"options": ["UserKnownHostsFile=/dev/null"]}, "verification failed.*StrictHostKeyChecking=accept-new"),
-        ({"options": [f"UserKnownHostsFile={known}"]}, "key differs.*ssh-keygen -R"),
-        ({"user": "no-such-user"}, "Permission denied.*identity_file.*ssh-agent.*user"),
-        ({"identity_file": "~/no-such-key"}, "key file '~/no-such-key' .`identity_file`. does not exist"),
-    ):
-        for shared in (True, False):
-            with pytest.raises(DeploymentStartupError, match=words) as caught:
-                await host(share_connections=shared, **fields).start()
-            assert not isinstance(caught.value, TimeoutError) and len(str(caught.value)) < 900
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1]
-        line = f"-p\0{port}\0-"
-        for shared in (True, False):
-            with pytest.raises(StartupTimeoutError):
-                await host(port=port, share_connections=shared, startup_timeout=0.5).start()
-        deployment = host(port=port)
-        starting = asyncio.ensure_future(deployment.start())
-        await asyncio.to_thread(until, lambda: needs.mentioning(line))
-        await deployment.stop()
-        with pytest.raises(RuntimeClosedError):
-            await starting
-    until(lambda: not needs.mentioning(line))
 
 
 @pytest.mark.idle

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -193,13 +194,18 @@ def test_why_a_host_is_out_of_reach(own: hosts.Sshd) -> None:
         SSHBackend("-oProxyCommand=false")
     strange = own.directory / "strange_key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(strange)], check=True)
-    config = {"config_file": str(own.config)}
+    config: dict[str, Any] = {"config_file": str(own.config)}
+    known = own.directory / "another_known"
+    known.write_text(f"[127.0.0.1]:{own.port} {(own.directory / 'user_key.pub').read_text()}")
     cases: list[tuple[SSHBackend, str]] = [
         (SSHBackend("127.0.0.1", port=1, options=["ConnectTimeout=5"], config_file="/dev/null"), "Connection refused"),
         (SSHBackend("no-such-host.invalid", config_file="/dev/null"), "ssh says: .*no-such-host.invalid"),
         (SSHBackend(own.name, options=[f"IdentityFile={strange}"], **config), None),  # a second key is tried
         (SSHBackend(own.name, config_file=str(own.directory / "no")), "ssh says: Can't open user config file"),
         (SSHBackend(own.name, command=["no-such-ssh"], **config), "'no-such-ssh' cannot be run"),
+        (SSHBackend(own.name, options=["UserKnownHostsFile=/dev/null"], **config), "verification failed.*=accept-new"),
+        (SSHBackend(own.name, options=[f"UserKnownHostsFile={known}"], **config), "key differs.*ssh-keygen -R"),
+        (SSHBackend(own.name, user="no-one", **config), "Permission denied.*identity_file.*ssh-agent.*user"),
     ]  # type: ignore[list-item]
     for backend, words in cases:
         if words is None:
@@ -211,6 +217,8 @@ def test_why_a_host_is_out_of_reach(own: hosts.Sshd) -> None:
             assert lost is not None and len(lost) < 900
             until(lambda it=backend: it._directory is None)
         run_blocking(backend.close())
+    with pytest.raises(SandboxLostError, match="key file '~/no-key' .`identity_file`. does not exist"):
+        run_blocking(SSHBackend(own.name, identity_file="~/no-key", **config).open(), 60)
     (own.directory / "authorized").write_text("")
     backend = ssh_backend(own)
     with pytest.raises(SandboxLostError, match="Permission denied"):
@@ -222,6 +230,7 @@ def test_why_a_host_is_out_of_reach(own: hosts.Sshd) -> None:
             run_blocking(backend.why_lost(), 1)
         with pytest.raises(TimeoutError):
             run_blocking(backend.open(), 1)
+        until(lambda: backend._directory is None)
     finally:
         own.daemon.send_signal(signal.SIGCONT)
 
