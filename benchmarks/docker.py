@@ -67,8 +67,6 @@ def rows() -> Iterator[Row]:
 class DockerProgram(Engine):
     """The program `docker`: a container for each key, `docker exec` for each command."""
 
-    blocking = True
-
     def __init__(self, image: str) -> None:
         self.image = image
         self.containers: dict[str, str] = {}

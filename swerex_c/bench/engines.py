@@ -75,7 +75,7 @@ class Engine:
     """True if commands block the event loop, so that a signal must end the process without the event loop."""
 
     threads = False
-    """True if many shells at once need a thread each, which calls `run_now`."""
+    """True if many shells at once need a thread each."""
 
     exit_codes = True
     """False if the engine does not know the exit codes of commands."""
@@ -143,31 +143,22 @@ class Engine:
         clock = time.perf_counter_ns
         wrong = 0
 
-        def note(began: int, answer: Answer) -> bool:
-            nonlocal wrong
-            took = (clock() - began) / 1e3
-            if self.is_right(answer):
-                samples.append(took)
-            else:
-                wrong += 1
-            return time.perf_counter() < until
-
         async def work(key: str) -> None:
+            nonlocal wrong
             for _ in range(count):
                 began = clock()
-                if not note(began, await self.run(key, text)):
-                    break
-
-        def work_now(key: str) -> None:
-            for _ in range(count):
-                began = clock()
-                if not note(began, self.run_now(key, text)):
+                answer = await self.run(key, text)
+                took = (clock() - began) / 1e3
+                if self.is_right(answer):
+                    samples.append(took)
+                else:
+                    wrong += 1
+                if time.perf_counter() >= until:
                     break
 
         if self.threads:
-            loop = asyncio.get_running_loop()
             with ThreadPoolExecutor(len(keys)) as pool:
-                await asyncio.gather(*(loop.run_in_executor(pool, work_now, key) for key in keys))
+                list(pool.map(lambda key: asyncio.run(work(key)), keys))
         else:
             await asyncio.gather(*map(work, keys))
         return samples, wrong

@@ -276,31 +276,23 @@ async def _answer(operations: Any, source: IO[bytes], say: Callable[[Result], No
     engine, requests = operations.engine, asyncio.Queue[Result]()
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
-    idle = False
 
     def read() -> None:
-        nonlocal idle
         for line in source:
-            idle = False
             loop.call_soon_threadsafe(requests.put_nowait, json.loads(line))
-        if engine.blocking and not idle:
+        if engine.blocking:
             os._exit(0)  # the event loop would notice too late; shells end with their terminals
         loop.call_soon_threadsafe(task.cancel)
-
-    def respond(answer: Result) -> None:
-        nonlocal idle
-        idle = True  # before the driver can send the next request
-        say(answer)
 
     threading.Thread(target=read, daemon=True).start()
     try:
         await engine.start()
-        respond({"ready": engine.version})
+        say({"ready": engine.version})
         while True:
             request = await requests.get()
             try:
-                respond(await getattr(operations, request.pop("operation"))(**request))
+                say(await getattr(operations, request.pop("operation"))(**request))
             except Exception as error:
-                respond({"error": f"{type(error).__name__}: {error}"})
+                say({"error": f"{type(error).__name__}: {error}"})
     finally:
         await engine.end()
