@@ -96,10 +96,6 @@ class AliasLoader:
         code: CodeType | None = self._inspect.get_code(self._found.name)
         return code
 
-    def get_source(self, name: str) -> str | None:
-        source: str | None = self._inspect.get_source(self._found.name)
-        return source
-
     def is_package(self, name: str) -> bool:
         return self._found.submodule_search_locations is not None
 
