@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import copy
-import http.server
 import os
 import pickle
 import socket
-import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +27,7 @@ from swerex_c import (
     SwerexException,
 )
 from swerex_c.deployment.config import LocalDeploymentConfig, get_deployment
-from swerex_c.runtime.sandbox import SandboxRuntime
-from tests.support.local_backend import Here
-from tests.support.runtimes import remote
+from tests.support.runtimes import RUNTIMES
 from tests.support.server_process import serving
 from tests.support.wait import DEADLINE
 
@@ -45,11 +42,10 @@ STRINGS: dict[str, tuple[Callable[[Any], Awaitable[object]], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["local", "a program in the place", "server"])
+@pytest.mark.parametrize("kind", RUNTIMES)
 async def test_a_string_instead_of_a_request(kind: str, tmp_path: Any) -> None:
     with serving(tmp_path / "log") as server:
-        runtimes = {"local": LocalRuntime, "a program in the place": lambda: SandboxRuntime(Here())}
-        async with runtimes.get(kind, lambda: remote(server, "auto"))() as runtime:
+        async with RUNTIMES[kind](server) as runtime:
             for call, advice in STRINGS.values():
                 with pytest.raises(SwerexException) as caught:
                     await call(runtime)
@@ -109,28 +105,11 @@ async def test_a_startup_file_that_takes_too_long(file: str, printed: str) -> No
     )
 
 
-class Stranger(http.server.BaseHTTPRequestHandler):
+async def stranger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """A server of something else."""
-
-    def do_POST(self) -> None:
-        self.send_response(404)
-        self.end_headers()
-        self.wfile.write(b"<html>nothing here")
-
-    do_GET = do_POST
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def stranger() -> Iterator[int]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
+    await reader.read(65536)
+    writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 18\r\n\r\n<html>nothing here")
+    writer.close()
 
 
 async def said(**fields: Any) -> str:
@@ -143,12 +122,14 @@ async def said(**fields: Any) -> str:
 
 
 @pytest.mark.parametrize("wire", ["auto", "json"])
-async def test_a_server_that_is_not_the_right_one(wire: str, stranger: int) -> None:
+async def test_a_server_that_is_not_the_right_one(wire: str) -> None:
     """Of something else, without TLS, or not running."""
-    message = await said(host="http://127.0.0.1", port=stranger, wire=wire)
-    assert "status 404 (is it a server of swerex_c or SWE-ReX, and are host and port right?)" in message
-    message = await said(host="https://127.0.0.1", port=stranger, wire=wire)
-    assert message.endswith("; a server without TLS needs http://")
+    async with await asyncio.start_server(stranger, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        message = await said(host="http://127.0.0.1", port=port, wire=wire)
+        assert "status 404 (is it a server of swerex_c or SWE-ReX, and are host and port right?)" in message
+        message = await said(host="https://127.0.0.1", port=port, wire=wire)
+        assert message.endswith("; a server without TLS needs http://")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     message = await said(host="http://127.0.0.1", port=port, wire=wire)
