@@ -214,8 +214,6 @@ from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 from swerex.deployment.config import (
     DeploymentConfig, DockerDeploymentConfig, LocalDeploymentConfig, ModalDeploymentConfig, RemoteDeploymentConfig,
 )
-from swerex.deployment.docker import DockerDeployment
-from swerex.deployment.local import LocalDeployment
 
 
 class Environment(BaseModel):
@@ -246,11 +244,6 @@ docker = parsed(
 assert type(docker) is DockerDeploymentConfig
 assert (docker.image, docker.pull, docker.remove_images) == ("image", "never", True)
 assert (docker.platform, docker.docker_args) == ("linux/amd64", ["--memory=1g"])
-copied = docker.model_copy(deep=True)
-copied.image, copied.platform, copied.python_standalone_dir = "other", None, "/opt"
-assert docker.image == "image" and docker.docker_args is not copied.docker_args
-assert type(copied.get_deployment()) is DockerDeployment
-assert type(LocalDeploymentConfig().get_deployment()) is LocalDeployment
 
 
 class Mine(DockerDeploymentConfig):

@@ -58,21 +58,20 @@ from tests.support.wait import DEADLINE, settle, until
 # From configurations
 
 
-def test_a_configuration_makes_its_deployment_or_runtime() -> None:
-    from swerex_c.deployment.docker import DockerDeployment
-    from swerex_c.deployment.local import LocalDeployment
-    from swerex_c.deployment.remote import RemoteDeployment
-    from swerex_c.runtime.local import LocalRuntime
-    from swerex_c.runtime.remote import RemoteRuntime
-
-    assert type(get_deployment(DummyDeploymentConfig())) is DummyDeployment
-    assert type(get_deployment(LocalDeploymentConfig())) is LocalDeployment
-    assert type(LocalDeploymentConfig().get_deployment()) is LocalDeployment
-    assert type(get_deployment(RemoteDeploymentConfig(auth_token=""))) is RemoteDeployment
-    assert type(get_deployment(DockerDeploymentConfig(image="x", container_runtime="podman"))) is DockerDeployment
-    assert type(get_runtime(DummyRuntimeConfig())) is DummyRuntime
-    assert type(get_runtime(LocalRuntimeConfig())) is LocalRuntime
-    assert type(get_runtime(RemoteRuntimeConfig(auth_token=""))) is RemoteRuntime
+@pytest.mark.parametrize(
+    ("config", "made"),
+    [
+        (DummyDeploymentConfig(), "DummyDeployment"),
+        (LocalDeploymentConfig(), "LocalDeployment"),
+        (RemoteDeploymentConfig(auth_token=""), "RemoteDeployment"),
+        (DockerDeploymentConfig(image="x", container_runtime="podman"), "DockerDeployment"),
+        (DummyRuntimeConfig(), "DummyRuntime"),
+        (LocalRuntimeConfig(), "LocalRuntime"),
+        (RemoteRuntimeConfig(auth_token=""), "RemoteRuntime"),
+    ],
+)
+def test_a_configuration_makes_its_deployment_or_runtime(config: Any, made: str) -> None:
+    assert type(get_runtime(config) if made.endswith("Runtime") else config.get_deployment()).__name__ == made
 
 
 def test_what_this_version_does_not_have_is_a_clear_error() -> None:

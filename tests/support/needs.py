@@ -101,14 +101,10 @@ def alone(*words: str) -> list[str]:
     return [program("unshare", "util-linux"), "--pid", "--kill-child", "--mount-proc", *words]
 
 
-def pids() -> Iterator[int]:
-    return (int(name) for name in os.listdir("/proc") if name.isdigit())
-
-
 def mentioning(text: str) -> list[int]:
     """The other processes that have it in their command line or environment, or are in a directory of that name."""
     found = []
-    for pid in pids():
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
         if pid == os.getpid() or not alive(pid):
             continue
         with contextlib.suppress(OSError):
