@@ -27,6 +27,7 @@ from swerex_c import (
     SwerexException,
 )
 from swerex_c.deployment.config import LocalDeploymentConfig, get_deployment
+from tests.support import raw_http
 from tests.support.runtimes import RUNTIMES
 from tests.support.server_process import serving
 from tests.support.wait import DEADLINE
@@ -124,11 +125,10 @@ async def said(**fields: Any) -> str:
 @pytest.mark.parametrize("wire", ["auto", "json"])
 async def test_a_server_that_is_not_the_right_one(wire: str) -> None:
     """Of something else, without TLS, or not running."""
-    async with await asyncio.start_server(stranger, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        message = await said(host="http://127.0.0.1", port=port, wire=wire)
+    async with raw_http.serving(stranger) as url:
+        message = await said(host=url, wire=wire)
         assert "status 404 (is it a server of swerex_c or SWE-ReX, and are host and port right?)" in message
-        message = await said(host="https://127.0.0.1", port=port, wire=wire)
+        message = await said(host=url.replace("http", "https"), wire=wire)
         assert message.endswith("; a server without TLS needs http://")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

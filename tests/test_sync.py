@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -82,21 +81,6 @@ def test_from_several_threads() -> None:
 
         with ThreadPoolExecutor(8) as threads:
             assert list(threads.map(work, range(8))) == [f"{number}\n" for number in range(8)]
-
-
-def test_after_a_fork() -> None:
-    with SyncRuntime(LocalRuntime()) as runtime:
-        runtime.create_session()
-        child = os.fork()
-        if not child:
-            try:
-                with SyncRuntime(LocalRuntime()) as own:
-                    own.create_session()
-                    os._exit(0 if own.run("echo child").output == "child\n" else 1)
-            finally:
-                os._exit(2)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert runtime.run("echo parent").output == "parent\n"
 
 
 def test_an_interrupt_from_the_keyboard_cancels_the_call() -> None:
