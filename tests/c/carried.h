@@ -94,8 +94,7 @@ static inline swx_session *open_behind(char *const *argv, const char *script)
 {
     swx_session *s = begin(argv);
     swx_op start = operation(SWX_OP_START, script);
-    complete(s, &start);
-    EXPECT(&start, SWX_END_DONE, 0, "");
+    COMPLETE(s, &start, SWX_END_DONE, 0, "");
     CHECK(!swx_session_look(s).kernel_proof && swx_session_look(s).questions == 1);
     return s;
 }

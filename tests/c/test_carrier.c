@@ -56,8 +56,7 @@ static void test_a_slow_start(void)
     swx_op start = operation(SWX_OP_START, "echo up; sleep 50");
     start.step = 2000 * MS;
     start.patience = 20000 * MS;
-    complete(s, &start);
-    EXPECT(&start, SWX_END_TIMEOUT, 0, "up\n");
+    COMPLETE(s, &start, SWX_END_TIMEOUT, 0, "up\n");
     close_session(s);
 }
 
@@ -70,8 +69,7 @@ static void test_an_interrupt_that_fails(void)
     submit(s, &op);
     wait_for_output(s, &op, 3);
     stop.step = 20 * MS;
-    complete(s, &stop);
-    EXPECT(&stop, SWX_END_TIMEOUT, 0, "");
+    COMPLETE(s, &stop, SWX_END_TIMEOUT, 0, "");
     CHECK(op.end == SWX_END_NONE);
     op.deadline = now();
     complete(s, &line);
@@ -128,8 +126,7 @@ static void test_refusals(void)
     CHECK(op.error.status == SWX_ELIMIT);
     op = operation(SWX_OP_RUN, "read -r x; echo got $x\n");
     op.deadline = now() + 100 * MS;
-    complete(s, &op);
-    EXPECT(&op, SWX_END_TIMEOUT, 0, "");
+    COMPLETE(s, &op, SWX_END_TIMEOUT, 0, "");
     char much[5001];
     memset(much, 'y', sizeof(much) - 1);
     much[sizeof(much) - 1] = 0;
@@ -138,28 +135,18 @@ static void test_refusals(void)
     CHECK(op.error.status == SWX_ELIMIT && !op.typed_out);
     EXPECT(&op, SWX_END_SYSTEM, 0, "");
     op = operation(SWX_OP_LINE, "a line\n");
-    complete(s, &op);
-    EXPECT(&op, SWX_END_DONE, 0, "got a line\n");
+    COMPLETE(s, &op, SWX_END_DONE, 0, "got a line\n");
     close_session(s);
 }
 
 static void test_ends(void)
 {
     swx_session *s = open_carried();
-    swx_op op = operation(SWX_OP_RUN, "echo bye; exit 3\n");
-    complete(s, &op);
-    EXPECT(&op, SWX_END_DIED, 3, NULL);
-    op = operation(SWX_OP_RUN, "true\n");
-    submit(s, &op);
-    EXPECT(&op, SWX_END_DIED, 3, "");
-    close_session(s);
-    s = open_carried();
-    op = operation(SWX_OP_RUN, "echo before; sleep 100\n");
+    swx_op op = operation(SWX_OP_RUN, "echo before; sleep 100\n");
     submit(s, &op);
     wait_for_output(s, &op, 7);
     CHECK(kill(swx_session_pid(s), SIGKILL) == 0);
-    wait_for(s, &op);
-    EXPECT(&op, SWX_END_DIED, 137, "before\n");
+    AWAIT(s, &op, SWX_END_DIED, 137, "before\n");
     CHECK(op.signal == SIGKILL);
     close_session(s);
     /* An idle shell is told that its input has ended: its EXIT trap runs, and it outlives nothing. */
@@ -173,12 +160,6 @@ static void test_ends(void)
     CHECK(read(file, said, sizeof(said) - 1) == 5 && strcmp(said, "left\n") == 0);
     close(file);
     unlink(name);
-    s = open_carried();
-    op = operation(SWX_OP_RUN, "sleep 100\n");
-    submit(s, &op);
-    rest(s, 50 * MS);
-    close_session(s);
-    EXPECT(&op, SWX_END_CLOSED, 0, "");
 }
 
 #ifdef SWX_ALLOC_TEST

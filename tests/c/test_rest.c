@@ -92,8 +92,7 @@ static void test_when(void)
     swx_session_due(s, next);
     CHECK(open_descriptors() == before + 4);
     swx_session_release(s, &held, now());
-    wait_for(s, &held);
-    EXPECT(&held, SWX_END_DONE, 0, "held\n");
+    AWAIT(s, &held, SWX_END_DONE, 0, "held\n");
     check_rest(s, before, 2);
     submit(s, &asks); /* how the last one ended is known */
     EXPECT(&asks, SWX_END_DONE, 0, "");
@@ -102,16 +101,14 @@ static void test_when(void)
     submit(s, &held);
     CHECK(open_descriptors() == before + 2);
     swx_session_release(s, &held, now());
-    wait_for(s, &held);
-    EXPECT(&held, SWX_END_DONE, 0, "held\n");
+    AWAIT(s, &held, SWX_END_DONE, 0, "held\n");
     swx_op op = operation(SWX_OP_RUN, "echo up; read x\n");
     submit(s, &op);
     wait_for_output(s, &op, 3);
     swx_session_due(s, now() + 5000 * MS);
     CHECK(open_descriptors() == before + 4);
     CHECK(swx_session_type(s, (const uint8_t *)"\n", 1, now()) == SWX_OK);
-    wait_for(s, &op);
-    EXPECT(&op, SWX_END_DONE, 0, NULL);
+    AWAIT(s, &op, SWX_END_DONE, 0, NULL);
     close_session(s);
 }
 
@@ -310,8 +307,7 @@ static void test_carried(void)
     EXPECT(&op, SWX_END_SYSTEM, 0, "");
     op = operation(SWX_OP_RUN, "echo $?; PS1=x\n"); /* for which PROMPT_COMMAND is armed first */
     op.hints = SWX_HINT_PROMPT | SWX_SCAN_STTY;
-    complete(s, &op);
-    EXPECT(&op, SWX_END_DONE, 0, "3\n");
+    COMPLETE(s, &op, SWX_END_DONE, 0, "3\n");
     check_rest(s, before, 2);
     expect_run(s, "echo $?\n", 0, "0\n");
     check_rest(s, before, 2);

@@ -74,8 +74,7 @@ static void test_prompts_are_gone(void)
         CHECK(op.end == SWX_END_NONE && swx_session_look(s).doubtful);
         CHECK(!swx_session_resync(s, commands_of(s) + 1, now()) && !swx_session_resync(s, commands_of(s) - 1, now()));
         CHECK(doubt(s) && !doubt(s) && !swx_session_look(s).doubtful);
-        wait_for(s, &op);
-        EXPECT(&op, SWX_END_DONE, 7, "out\n");
+        AWAIT(s, &op, SWX_END_DONE, 7, "out\n");
         expect_run(s, "echo $? $_\n", 0, NULL);
         expect_run(s, "echo two; (exit 5)\n", 5, "two\n");
         expect_run(s, "echo $?\n", 0, "5\n");
@@ -90,15 +89,13 @@ static void test_echo(void)
     pid_t shell = shell_of(s);
     swx_op op = operation(SWX_OP_RUN, "stty echo\n");
     op.hints = SWX_SCAN_STTY;
-    complete(s, &op);
-    EXPECT(&op, SWX_END_DONE, 0, "");
+    COMPLETE(s, &op, SWX_END_DONE, 0, "");
     op = operation(SWX_OP_RUN, "unset PROMPT_COMMAND PS0 PS2; PS1='mine> '; echo out; (exit 7)\n");
     submit(s, &op);
     wait_until_doubtful(s);
     wait_for_read(s, shell);
     CHECK(doubt(s));
-    wait_for(s, &op);
-    EXPECT(&op, SWX_END_DONE, 7, "out\n");
+    AWAIT(s, &op, SWX_END_DONE, 7, "out\n");
     expect_run(s, "echo two\n", 0, "two\n");
     close_session(s);
 }
@@ -155,8 +152,7 @@ static void test_command_on_its_way(void)
     wait_until_doubtful(s);
     CHECK(swx_session_type(s, (const uint8_t *)"a line\n", 7, now()) == SWX_OK);
     CHECK(!doubt(s)); /* which may be on its way, too */
-    wait_for(s, &op);
-    EXPECT(&op, SWX_END_DONE, 0, "got a line\n");
+    AWAIT(s, &op, SWX_END_DONE, 0, "got a line\n");
     close_session(s);
 }
 
@@ -167,8 +163,7 @@ static void test_without_start(void)
     swx_session *s = open_carried();
     swx_op op = operation(SWX_OP_RUN, "exec 2>/dev/null\n");
     op.hints = SWX_HINT_STDERR;
-    complete(s, &op);
-    EXPECT(&op, SWX_END_DONE, 0, "");
+    COMPLETE(s, &op, SWX_END_DONE, 0, "");
     op = operation(SWX_OP_RUN, "read -r x; echo got $x\n");
     submit(s, &op);
     CHECK(!doubt(s));
@@ -176,16 +171,14 @@ static void test_without_start(void)
     CHECK(!doubt(s));
     CHECK(swx_session_type(s, (const uint8_t *)"a line\n", 7, now()) == SWX_OK);
     CHECK(!doubt(s));
-    wait_for(s, &op);
-    EXPECT(&op, SWX_END_DONE, 0, "got a line\n");
+    AWAIT(s, &op, SWX_END_DONE, 0, "got a line\n");
     op = operation(SWX_OP_RUN, "unset PROMPT_COMMAND; echo out; (exit 7)\n");
     op.hints = SWX_HINT_SOURCE;
     submit(s, &op);
     CHECK(swx_session_look(s).doubtful && !doubt(s));
     rest(s, 1600 * MS);
     CHECK(doubt(s));
-    wait_for(s, &op);
-    EXPECT(&op, SWX_END_DONE, 7, "out\n");
+    AWAIT(s, &op, SWX_END_DONE, 7, "out\n");
     close_session(s);
 }
 
@@ -194,13 +187,11 @@ static void test_no_carrier(void)
 {
     swx_session *s = begin(NULL);
     swx_op start = operation(SWX_OP_START, ":"), op = operation(SWX_OP_RUN, "read -r -t 0.2 x; echo \"<$x>\"\n");
-    complete(s, &start);
-    EXPECT(&start, SWX_END_DONE, 0, "");
+    COMPLETE(s, &start, SWX_END_DONE, 0, "");
     submit(s, &op);
     rest(s, 50 * MS);
     CHECK(!swx_session_look(s).doubtful && !doubt(s));
-    wait_for(s, &op);
-    EXPECT(&op, SWX_END_DONE, 0, "<>\n");
+    AWAIT(s, &op, SWX_END_DONE, 0, "<>\n");
     close_session(s);
 }
 

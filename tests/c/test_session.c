@@ -103,8 +103,7 @@ static void test_typed_ahead(void)
     submit(s, &op);
     rest(s, 30 * MS);
     CHECK(swx_session_type(s, (const uint8_t *)"echo second; (exit 6)\n", 22, now()) == SWX_OK);
-    wait_for(s, &op);
-    EXPECT(&op, SWX_END_DONE, 6, "first\nsecond\n");
+    AWAIT(s, &op, SWX_END_DONE, 6, "first\nsecond\n");
     expect_run(s, "echo $?\n", 0, "6\n");
     CHECK(swx_session_look(s).questions == 0);
     close_session(s);
@@ -118,8 +117,7 @@ static void test_the_rest_of_a_long_line_is_noticed_at_once(void)
     swx_session *s = open_session(1 << 20);
     swx_op op = operation(SWX_OP_RUN, "sh -c 'printf ready; head -c 10; echo'\n");
     op.match = ready;
-    complete(s, &op);
-    EXPECT(&op, SWX_END_MATCHED, 0, "");
+    COMPLETE(s, &op, SWX_END_MATCHED, 0, "");
     char *much = malloc(9002);
     CHECK(much);
     memset(much, 'z', 9000);
@@ -367,8 +365,7 @@ static void test_last_bytes(void)
 {
     swx_session *s = open_session(1 << 20);
     swx_op op = operation(SWX_OP_RUN, "printf 'last\\e]77'; kill -9 $$\n");
-    complete(s, &op);
-    EXPECT(&op, SWX_END_DIED, 128 + SIGKILL, "last\033]77");
+    COMPLETE(s, &op, SWX_END_DIED, 128 + SIGKILL, "last\033]77");
     close_session(s);
 }
 
@@ -490,8 +487,7 @@ static void test_a_start_mark_that_was_not_read_yet(void)
         usleep(1000);
         swx_session_due(s, now());
     }
-    wait_for(s, &op);
-    EXPECT(&op, SWX_END_DONE, 0, "a\nb\n");
+    AWAIT(s, &op, SWX_END_DONE, 0, "a\nb\n");
     close_session(s);
 }
 

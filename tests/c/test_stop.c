@@ -88,8 +88,7 @@ static void test_handlers(void)
         rest(s, 200 * MS);
         stop.step = 15000 * MS;
         stop.tries = 1;
-        complete(s, &stop);
-        EXPECT(&stop, SWX_END_DONE, 1, "");
+        COMPLETE(s, &stop, SWX_END_DONE, 1, "");
         EXPECT(&op, SWX_END_DONE, 1, NULL);
     }
     close_session(s);
@@ -106,8 +105,7 @@ static void test_loops_that_ignore_it(void)
         stop.tries = 0;
         submit(s, &op);
         rest(s, 50 * MS);
-        complete(s, &stop);
-        EXPECT(&stop, SWX_END_DONE, 130, NULL);
+        COMPLETE(s, &stop, SWX_END_DONE, 130, NULL);
         EXPECT(&op, SWX_END_DONE, 130, NULL);
         expect_run(s, "echo lives\n", 0, "lives\n");
     }

@@ -161,6 +161,12 @@ static inline void check_ended(const char *which, swx_op *op, swx_end end, int c
 #define EXPECT(op, wanted_end, wanted_code, wanted_output) \
     check_ended(PLACE(__LINE__), op, wanted_end, wanted_code, wanted_output)
 
+/* Waits for the operation's end before that; COMPLETE hands it over, too. */
+#define AWAIT(s, op, wanted_end, wanted_code, wanted_output) \
+    (wait_for(s, op), EXPECT(op, wanted_end, wanted_code, wanted_output))
+#define COMPLETE(s, op, wanted_end, wanted_code, wanted_output) \
+    (submit(s, op), AWAIT(s, op, wanted_end, wanted_code, wanted_output))
+
 /* Runs a line and compares what came. */
 static inline void expect_run(swx_session *s, const char *line, int code, const char *output)
 {
