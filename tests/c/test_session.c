@@ -60,12 +60,12 @@ static void test_without_the_kernel(void)
 
 static void check_no_children(void) { CHECK(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD); }
 
-/* The end of the queue moves back, and what comes next stands there. */
-static void test_the_last_of_the_queue_is_cancelled(void)
+/* One after the other; the end of the queue moves back, and what comes next stands there. */
+static void test_queue(void)
 {
     swx_session *s = open_session(1 << 20);
-    swx_op first = operation(SWX_OP_RUN, "read x\n"), second = operation(SWX_OP_RUN, "echo second\n"),
-           dropped = operation(SWX_OP_RUN, "echo no\n"), kept = operation(SWX_OP_RUN, "echo kept\n");
+    swx_op first = operation(SWX_OP_RUN, "read x\n"), second = operation(SWX_OP_RUN, "n=2; echo second; (exit 2)\n"),
+           dropped = operation(SWX_OP_RUN, "echo no\n"), kept = operation(SWX_OP_RUN, "echo kept $? $n\n");
     submit(s, &first);
     submit(s, &second);
     submit(s, &dropped);
@@ -73,27 +73,19 @@ static void test_the_last_of_the_queue_is_cancelled(void)
     swx_session_cancel(s, &dropped);
     EXPECT(&dropped, SWX_END_CANCELLED, 0, "");
     submit(s, &kept);
+    CHECK(!swx_session_look(s).idle);
     rest(s, 20 * MS);
     CHECK(swx_session_type(s, (const uint8_t *)"\n", 1, now()) == SWX_OK);
     wait_for(s, &kept);
     EXPECT(&first, SWX_END_DONE, 0, NULL);
-    EXPECT(&second, SWX_END_DONE, 0, "second\n");
-    EXPECT(&kept, SWX_END_DONE, 0, "kept\n");
+    EXPECT(&second, SWX_END_DONE, 2, "second\n");
+    EXPECT(&kept, SWX_END_DONE, 0, "kept 2 2\n");
+    CHECK(swx_session_look(s).idle && swx_session_look(s).questions == 0);
     close_session(s);
 }
 
-static void test_a_closed_session_takes_nothing(void)
-{
-    swx_session *s = open_session(1 << 20);
-    swx_op close = operation(SWX_OP_CLOSE, "");
-    complete(s, &close);
-    CHECK(swx_session_resize(s, 1, 1, NULL) == SWX_ECLOSED);
-    CHECK(swx_session_type(s, (const uint8_t *)"x", 1, now()) == SWX_ECLOSED);
-    swx_buf_free(&close.output);
-    swx_session_free(s);
-}
-
-/* At the prompt bytes would be a command of nobody.  What is typed ahead belongs to what runs. */
+/* At the prompt bytes would be a command of nobody.  What is typed ahead belongs to what runs.  A closed session takes
+ * nothing. */
 static void test_typed_ahead(void)
 {
     swx_session *s = open_session(1 << 20);
@@ -106,7 +98,11 @@ static void test_typed_ahead(void)
     AWAIT(s, &op, SWX_END_DONE, 6, "first\nsecond\n");
     expect_run(s, "echo $?\n", 0, "6\n");
     CHECK(swx_session_look(s).questions == 0);
-    close_session(s);
+    op = operation(SWX_OP_CLOSE, "");
+    COMPLETE(s, &op, SWX_END_DONE, 0, "");
+    CHECK(swx_session_resize(s, 1, 1, NULL) == SWX_ECLOSED);
+    CHECK(swx_session_type(s, (const uint8_t *)"x", 1, now()) == SWX_ECLOSED);
+    swx_session_free(s);
 }
 
 /* A program leaves the rest of a long line to the shell, and its end is read before any deadline: no other command gets
@@ -151,27 +147,6 @@ static void test_queries(void)
                0, "\033[6n$'\\E[1;1'\n");
     expect_run(s, "printf '\\e[6n'; read -t 0.1 x; echo $?-$x\n", 0, "\033[6n142-\n"); /* nobody waits for a key */
     expect_run(s, "echo clean\n", 0, "clean\n");
-    close_session(s);
-}
-
-static void test_queue(void)
-{
-    swx_session *s = open_session(1 << 20);
-    enum { COUNT = 20 };
-    swx_op ops[COUNT];
-    char lines[COUNT][64], wanted[64];
-    for (int i = 0; i < COUNT; i++) {
-        snprintf(lines[i], sizeof(lines[i]), "%secho $((++n)); (exit %d)\n", i % 5 ? "" : "sleep 0.02; ", i);
-        ops[i] = operation(SWX_OP_RUN, lines[i]);
-        submit(s, &ops[i]);
-    }
-    CHECK(!swx_session_look(s).idle);
-    for (int i = 0; i < COUNT; i++) {
-        wait_for(s, &ops[i]);
-        snprintf(wanted, sizeof(wanted), "%d\n", i + 1);
-        EXPECT(&ops[i], SWX_END_DONE, i, wanted);
-    }
-    CHECK(swx_session_look(s).idle && swx_session_look(s).questions == 0);
     close_session(s);
 }
 
@@ -512,10 +487,9 @@ static void test_noise_beside_a_helper(void)
     }
 }
 
-TEST_MAIN(test_questions_about_prompts, test_without_the_kernel, test_the_last_of_the_queue_is_cancelled,
-          test_a_closed_session_takes_nothing, test_typed_ahead, test_the_rest_of_a_long_line_is_noticed_at_once,
-          test_queries, test_queue, test_many_wait_at_the_cost_of_one, test_interrupt_at_the_start, test_free,
-          test_startup_failures, test_the_queue_goes_on, test_endless_output, test_nothing_is_typed_into_a_command,
-          test_no_memory_for_patterns, test_pattern_of_an_interrupt, test_last_bytes,
-          test_a_start_mark_that_was_not_read_yet, test_much_output_without_a_start, test_noise_beside_a_helper,
-          test_no_memory)
+TEST_MAIN(test_questions_about_prompts, test_without_the_kernel, test_queue, test_typed_ahead,
+          test_the_rest_of_a_long_line_is_noticed_at_once, test_queries, test_many_wait_at_the_cost_of_one,
+          test_interrupt_at_the_start, test_free, test_startup_failures, test_the_queue_goes_on, test_endless_output,
+          test_nothing_is_typed_into_a_command, test_no_memory_for_patterns, test_pattern_of_an_interrupt,
+          test_last_bytes, test_a_start_mark_that_was_not_read_yet, test_much_output_without_a_start,
+          test_noise_beside_a_helper, test_no_memory)

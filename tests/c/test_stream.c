@@ -14,23 +14,21 @@ static swx_op streamed(const char *line)
     return op;
 }
 
-/* What `seq` prints, as far as it was taken. */
+/* What `seq` prints, as far as it was taken: `next` is the last whole number. */
 typedef struct {
-    unsigned long next;
-    char rest[32];
-    size_t size, total;
+    unsigned long next, number;
+    size_t total;
 } counted;
 
 static void count_on(counted *c, const uint8_t *bytes, size_t size)
 {
     for (size_t i = 0; i < size; i++) {
         if (bytes[i] == '\n') {
-            c->rest[c->size] = 0;
-            CHECK(strtoul(c->rest, NULL, 10) == ++c->next);
-            c->size = 0;
+            CHECK(c->number == ++c->next);
+            c->number = 0;
         } else {
-            CHECK(bytes[i] >= '0' && bytes[i] <= '9' && c->size < sizeof(c->rest) - 1); /* a note has other letters */
-            c->rest[c->size++] = (char)bytes[i];
+            CHECK(bytes[i] >= '0' && bytes[i] <= '9'); /* a note has other letters */
+            c->number = 10 * c->number + bytes[i] - '0';
         }
     }
     c->total += size;
