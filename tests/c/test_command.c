@@ -284,27 +284,6 @@ static void test_typed_bytes(void)
     expect_typed(SWX_DELIVERY_DOCUMENT, "a <<b\\", "\\builtin eval $'a <<b\\\\\\n'\n");
 }
 
-static void test_typed_lines_at_every_size(void)
-{
-    static const char fillers[] = { 'x', '\'', '\x03' };
-    static uint8_t text[9000];
-    for (size_t f = 0; f < sizeof(fillers); f++) {
-        memset(text, fillers[f], sizeof(text));
-        for (size_t size = 0; size < sizeof(text); size += 7) {
-            swx_buf out;
-            size_t line = 0;
-            swx_buf_init(&out, 1 << 20);
-            CHECK(swx_command_encode(SWX_DELIVERY_EVAL, text, size, &out) == SWX_OK);
-            for (size_t i = 0; i < out.size; i++) {
-                line = out.data[i] == '\n' ? 0 : line + 1;
-                CHECK(line < SWX_LINE_MAX);
-            }
-            CHECK(line == 0);
-            swx_buf_free(&out);
-        }
-    }
-}
-
 static void test_refusals(void)
 {
     swx_buf out;
@@ -345,5 +324,4 @@ static void test_failing_allocations(void) {}
 #endif
 
 TEST_MAIN(test_verdicts_of_every_prefix, test_empty, test_flags, test_mentions, test_redirections_of_stderr,
-          test_delivery, test_depth_is_bounded, test_typed_bytes, test_typed_lines_at_every_size, test_refusals,
-          test_failing_allocations)
+          test_delivery, test_depth_is_bounded, test_typed_bytes, test_refusals, test_failing_allocations)

@@ -58,17 +58,11 @@ static void test_looks(void)
     swx_kernel_close(&kernel);
     swx_kernel_close(&kernel);
     CHECK(kernel.fd == -1 && swx_kernel_look(&kernel) == SWX_SHELL_UNKNOWN);
+    swx_kernel_open(&kernel, 0x7fffffff); /* no process */
+    CHECK(kernel.fd == -1 && kernel.buffer == 0 && swx_kernel_learn(&kernel) == SWX_EUNSUPPORTED);
 }
 
 static void nap(void) { nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL); }
-
-static void test_no_process(void)
-{
-    swx_kernel kernel;
-    swx_kernel_open(&kernel, 0x7fffffff);
-    CHECK(kernel.fd == -1 && kernel.buffer == 0 && swx_kernel_learn(&kernel) == SWX_EUNSUPPORTED);
-    swx_kernel_close(&kernel);
-}
 
 /* As a daemon does that closes all it does not know: others take the number. */
 static void test_closed_behind_it(void)
@@ -202,4 +196,4 @@ static void test_sleeps(void)
     CHECK(waitpid(child, NULL, 0) == child && swx_kernel_sleeps(child)); /* nothing is known of it */
 }
 
-TEST_MAIN(test_looks, test_no_process, test_closed_behind_it, test_pace, test_newborn, test_youngest_child, test_sleeps)
+TEST_MAIN(test_looks, test_closed_behind_it, test_pace, test_newborn, test_youngest_child, test_sleeps)
