@@ -14,48 +14,6 @@ from typing import Any
 
 from swerex_c.utils.visible import visible
 
-__all__ = [
-    "AuthenticationError",
-    "BashIncorrectSyntaxError",
-    "CommandTimeoutError",
-    "ConnectionLostError",
-    "DeploymentNotStartedError",
-    "DeploymentStartupError",
-    "DockerPullError",
-    "DummyOutputsExhaustedError",
-    "EnvironmentStartError",
-    "InvalidInputError",
-    "MemoryLimitError",
-    "NoExitCodeError",
-    "NonZeroExitCodeError",
-    "NotAvailableError",
-    "NotSupportedError",
-    "SandboxLostError",
-    "PodStartupError",
-    "PodStartupTimeoutError",
-    "PoolClosedError",
-    "PoolError",
-    "PoolFullError",
-    "PoolTimeoutError",
-    "ProtocolError",
-    "ResourceError",
-    "ResultLostError",
-    "RuntimeClosedError",
-    "ServerLimitError",
-    "ServerRestartedError",
-    "SessionBusyError",
-    "SessionDiedError",
-    "SessionDoesNotExistError",
-    "SessionExistsError",
-    "SessionLostSyncError",
-    "SessionNotInitializedError",
-    "StartupTimeoutError",
-    "SwapError",
-    "SwerexException",
-    "TimeLimitError",
-    "UploadError",
-]
-
 
 class SwerexException(Exception):
     """Base class of all exceptions of this package.
@@ -361,3 +319,6 @@ class SwapError(SwerexException, RuntimeError):
 
     `swerex` is already imported, or the swap's file cannot be written or removed.
     """
+
+
+__all__ = [name for name, it in list(vars().items()) if isinstance(it, type) and issubclass(it, SwerexException)]
