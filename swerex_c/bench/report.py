@@ -64,10 +64,6 @@ def _name(run: Run, row: Row, name: str, target: str) -> str:
     return f"{shown} (limit)" if name == row.baseline == LIMIT else shown
 
 
-def _lines(row: Row) -> dict[str, dict[str, Any]]:
-    return {turn.name: row.summary(turn.name) for turn in row.turns}
-
-
 def _table(run: Run, target: str) -> Iterator[str]:
     """Yield a table for each row, with a line for each engine."""
     for row in run.rows:
@@ -95,7 +91,10 @@ def _table(run: Run, target: str) -> Iterator[str]:
 
 def as_data(run: Run, **more: Any) -> dict[str, Any]:
     """Return all results as JSON data, the format of the source tree's records."""
-    rows = {row.key: {"title": row.title, "baseline": row.baseline, "lines": _lines(row)} for row in run.rows}
+    rows: dict[str, Any] = {}
+    for row in run.rows:
+        summaries = {turn.name: row.summary(turn.name) for turn in row.turns}
+        rows[row.key] = {"title": row.title, "baseline": row.baseline, "lines": summaries}
     settings = {"seconds": run.seconds, "took": round(run.took, 2), "rounds": run.rounds, "seed": run.seed}
     about = {**machine(), "load_before": run.load, "swerex_c": __version__, "versions": run.versions, **more}
     return {"format": 2, "machine": about, "run": settings, "rows": rows, "absent": run.absent, "ok": is_good(run)}

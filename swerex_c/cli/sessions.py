@@ -72,11 +72,6 @@ def command_text(command: list[str] | None, file: Path | None) -> str:
         fail(f"the command is not UTF-8: {error}", Exit.USAGE)
 
 
-def _with_input(text: str, source: str) -> str:
-    """Return a command that runs `text` in a subshell with this input."""
-    return f"( eval {shlex.quote(text)} ) <{source}"
-
-
 def _own_input() -> str:
     """Return a path by which a process on this machine reads this process's input, unless that is a terminal."""
     if sys.stdin is None or sys.stdin.isatty():
@@ -245,7 +240,7 @@ async def run_command(
             source = _own_input()
         elif with_input:
             source = await stack.enter_async_context(_uploaded_input(runtime))
-        action.command = _with_input(action.command, source)
+        action.command = f"( eval {shlex.quote(action.command)} ) <{source}"
         began = time.perf_counter()
         try:
             async for item in runtime.stream_in_session(action):
