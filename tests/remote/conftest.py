@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from swerex_c.remote.client import calls
+from swerex_c.runtime.remote import RemoteRuntime
 from tests.support import frames_tools
 from tests.support.frames_tools import Served
 from tests.support.http_servers import original_server, our_server
 from tests.support.processes import Family
-from tests.support.server_process import Server, serving
+from tests.support.server_process import REMOTE, Server, environment, serving
 
 __all__ = ["original_server", "our_server"]
 
@@ -29,6 +30,14 @@ async def served(family: Family) -> AsyncIterator[Served]:
     """A server in this loop with a session."""
     async with frames_tools.serving(session=True) as server:
         yield server
+
+
+@pytest.fixture
+def over_stdio(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RemoteRuntime:
+    """A server on standard streams, whose standard error is the file `log`, and whose exit code comes into `code`."""
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+    run = f'"$@" 2> {tmp_path}/log; echo $? > {tmp_path}/code'
+    return RemoteRuntime(command=["sh", "-c", run, "sh", *REMOTE, "--stdio", "--log-level", "debug"], auth_token="")
 
 
 @pytest.fixture

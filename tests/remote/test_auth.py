@@ -15,7 +15,7 @@ import requests
 from swerex_c.remote.server import auth as keys
 from tests.support import processes
 from tests.support.processes import Family
-from tests.support.server_process import KEY, REMOTE, UVICORN, Background, Server, ended, serving
+from tests.support.server_process import KEY, REMOTE, UVICORN, Server, ended, in_background, serving
 from tests.support.wait import DEADLINE, until
 
 
@@ -82,11 +82,10 @@ def test_an_application_without_lifespan_and_key_lets_nobody_in(tmp_path: Path) 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_what_an_application_runs(tmp_path: Path, family: Family, number: int) -> None:
     with serving(tmp_path / "log", command=UVICORN) as server:
-        running = Background(lambda: server.post("/execute", command="sleep 1001", shell=True))
+        running = in_background(lambda: server.post("/execute", command="sleep 1001", shell=True))
         until(lambda: processes.running("sleep 1001"))
         server.terminate(number=number)
-        running.join(DEADLINE)
-        assert running.answer.status_code == 511
+        assert running.result(DEADLINE).status_code == 511
 
 
 @pytest.mark.parametrize("command", [REMOTE, UVICORN], ids=["swerex-remote", "uvicorn"])

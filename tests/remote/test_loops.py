@@ -19,19 +19,13 @@ from swerex_c.exceptions import RuntimeClosedError
 from swerex_c.remote.client import calls
 from swerex_c.remote.client.calls import ClientChannel
 from swerex_c.remote.client.frames import OWN_AFTER, WireClient
-from swerex_c.runtime.abstract import BashAction, BashInterruptAction, Command, CreateBashSessionRequest
+from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support.frames_tools import SESSION, bash, client, serving
 from tests.support.processes import Family, running
-from tests.support.server_process import KEY, REMOTE, Server, connections_to, environment, open_files
+from tests.support.server_process import KEY, Server, connections_to, open_files
 from tests.support.server_process import serving as serving_process
 from tests.support.wait import DEADLINE, settle, until, until_async
-
-
-@pytest.fixture
-def over_stdio(monkeypatch: pytest.MonkeyPatch) -> RemoteRuntime:
-    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
-    return RemoteRuntime(command=[*REMOTE, "--stdio"], auth_token="")
 
 
 async def test_a_call_on_a_channel_that_was_closed_ends() -> None:
@@ -170,21 +164,6 @@ async def test_a_connection_without_calls_is_closed(monkeypatch: pytest.MonkeyPa
         assert (await wire.is_alive(20)).is_alive
         assert len(served.registry.channels) == 1
         await wire.close()
-
-
-async def test_an_interrupt_on_a_new_connection_does_not_overtake_a_cancellation(swerex_remote: Server) -> None:
-    runtime = RemoteRuntime(host=swerex_remote.url, auth_token=KEY)
-    await runtime.create_session(CreateBashSessionRequest())
-    for number in range(2, 8):
-        await runtime.run_in_session(BashAction(command=f"x={number}"))
-    call = asyncio.ensure_future(runtime.run_in_session(BashAction(command="sleep 60")))
-    await asyncio.sleep(0)
-    call.cancel()
-    await asyncio.wait([call])
-    for _ in range(2):
-        await runtime.run_in_session(BashInterruptAction())
-        assert (await runtime.run_in_session(BashAction(command="echo $x", timeout=10))).output == "7\n"
-    await runtime.close()
 
 
 @pytest.mark.parametrize("streams", [False, True])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -12,28 +12,32 @@ import ssl
 import subprocess
 import sys
 import time
+from collections.abc import Coroutine
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
 
-from swerex_c.exceptions import InvalidInputError
+from swerex_c.exceptions import ConnectionLostError, InvalidInputError, RuntimeClosedError
 from swerex_c.remote.server import auth as keys
-from swerex_c.remote.wire.protocol import ERROR, GOODBYE, RESULT
-from tests.support.frames_tools import over_stdio
+from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
+from swerex_c.runtime.remote import RemoteRuntime
+from swerex_c.utils import background
 from tests.support.processes import Family
 from tests.support.server_process import (
     FRONT,
     KEY,
     REMOTE,
     UVICORN,
-    Background,
     Server,
     ended,
+    in_background,
     serving,
     upgrade,
 )
-from tests.support.wait import DEADLINE, until
+from tests.support.wait import DEADLINE, until, until_async
 
 pytestmark = pytest.mark.slow
 
@@ -257,8 +261,8 @@ def test_a_signal_ends_everything_and_answers(tmp_path: Path, family: Family, nu
     with serving(tmp_path / "log") as server:
         assert server.post("/create_session", session_type="bash").status_code == 200
         left = "nohup sleep 1001 >/dev/null 2>&1 & setsid sleep 1002 & (trap '' TERM HUP INT; sleep 1003) & sleep 1004"
-        in_session = Background(lambda: server.post("/run_in_session", action_type="bash", command=left))
-        executed = Background(lambda: _other(server).post("/execute", command="sleep 1005", shell=True))
+        in_session = in_background(lambda: server.post("/run_in_session", action_type="bash", command=left))
+        executed = in_background(lambda: _other(server).post("/execute", command="sleep 1005", shell=True))
         until(lambda: len([c for c in family.living().values() if "sleep 100" in c]) >= 5)
         idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3)]
         idle[1].sendall(b"GET /is_al")
@@ -266,9 +270,9 @@ def test_a_signal_ends_everything_and_answers(tmp_path: Path, family: Family, nu
         assert server.terminate(number=number) == 0
         assert not family.left()
         for request in (in_session, executed):
-            request.join(DEADLINE)
-            assert request.answer.status_code == 511, request.answer
-            assert request.answer.json()["swerexception"]["class_path"].endswith("RuntimeClosedError")
+            answer = request.result(DEADLINE)
+            assert answer.status_code == 511, answer
+            assert answer.json()["swerexception"]["class_path"].endswith("RuntimeClosedError")
         for wire in idle:
             wire.close()
         assert "Traceback" not in server.said()
@@ -282,19 +286,6 @@ def _other(server: Server) -> Server:
     return other
 
 
-def test_clients_that_do_not_read_cannot_keep_it(tmp_path: Path, family: Family) -> None:
-    with serving(tmp_path / "log", "--graceful", "2") as server:
-        body = json.dumps({"command": "head -c 50000000 /dev/zero | tr '\\0' x", "shell": True}).encode()
-        with socket.create_connection(("127.0.0.1", server.port)) as wire:
-            wire.sendall(
-                f"POST /execute HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY}\r\nContent-Type: application/json\r\n"
-                f"Content-Length: {len(body)}\r\n\r\n".encode()
-                + body
-            )
-            assert wire.recv(10)  # and never again
-            assert server.terminate() == 0
-
-
 HANGING = """if True:
     import asyncio, os
     from swerex_c.runtime.local import LocalRuntime
@@ -305,10 +296,10 @@ HANGING = """if True:
 """Makes a server whose `read_file` hangs in a thread."""
 
 
-def hanging(server: Server) -> Background:
+def hanging(server: Server) -> Future[requests.Response]:
     tasks = f"/proc/{server.process.pid}/task"
     threads = len(os.listdir(tasks))
-    reading = Background(lambda: server.post("/read_file", path="x"))
+    reading = in_background(lambda: server.post("/read_file", path="x"))
     until(lambda: len(os.listdir(tasks)) > threads)
     return reading
 
@@ -321,8 +312,7 @@ def test_a_thread_that_hangs_cannot_keep_it(tmp_path: Path) -> None:
         began = time.monotonic()
         assert server.terminate() == 1
         assert 1.0 < time.monotonic() - began
-        reading.join(DEADLINE)
-        assert isinstance(reading.answer, requests.ConnectionError)
+        assert isinstance(reading.exception(DEADLINE), requests.ConnectionError)
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
@@ -363,32 +353,44 @@ def test_nohup_is_respected(tmp_path: Path) -> None:
 # Standard input and output
 
 
-def test_frames_over_standard_input_and_output(tmp_path: Path, family: Family) -> None:
-    with open(tmp_path / "log", "wb") as log, over_stdio(log, SWEREX_AUTH_TOKEN=KEY) as client:
-        client.request(1, "execute", command="echo out; echo err >&2; cat; env; ls -l /proc/$PPID/fd/[012]", shell=True)
-        answer = client.receive(RESULT)[-1]
-        assert answer["exit_code"] == 0 and answer["stderr"] == "err\n"
-        assert answer["stdout"].startswith("out\n") and KEY not in answer["stdout"]
-        places = {line.split()[-3][-1]: line.split()[-1] for line in answer["stdout"].splitlines() if "/fd/" in line}
-        assert places == {"0": "/dev/null", "1": str(tmp_path / "log"), "2": str(tmp_path / "log")}
+async def test_frames_over_standard_input_and_output(
+    over_stdio: RemoteRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWEREX_AUTH_TOKEN", KEY)
+    command = "echo out; echo err >&2; cat; env; ls -l /proc/$PPID/fd/[012]"
+    answer = await over_stdio.execute(Command(command=command, shell=True))
+    assert answer.exit_code == 0 and answer.stderr == "err\n"
+    assert answer.stdout.startswith("out\n") and KEY not in answer.stdout
+    places = {line.split()[-3][-1]: line.split()[-1] for line in answer.stdout.splitlines() if "/fd/" in line}
+    assert places == {"0": "/dev/null", "1": str(tmp_path / "log"), "2": str(tmp_path / "log")}
+    await over_stdio.close()
 
 
 @pytest.mark.parametrize("how", ["end of input", "signal"])
-def test_the_end_of_standard_input_or_a_signal_is_the_end(tmp_path: Path, family: Family, how: str) -> None:
-    with open(tmp_path / "log", "wb") as log, over_stdio(log, SWEREX_AUTH_TOKEN=KEY) as client:
-        client.request(1, "create_session", session_type="bash")
-        client.receive(RESULT)
-        client.request(
-            2, "run_in_session", action_type="bash", command="nohup setsid sleep 1001 >/dev/null 2>&1 & sleep 1002"
-        )
-        client.request(3, "execute", command="sleep 1003", shell=True)
-        until(lambda: len([c for c in family.living().values() if "sleep 100" in c]) >= 3)
-        if how == "signal":
-            client.process.terminate()
-            assert {client.receive(ERROR)[-1]["class_path"].rpartition(".")[2] for _ in range(2)} == {
-                "RuntimeClosedError"
-            }
-            client.receive(GOODBYE)
-        assert client.end() == 0
-        assert not family.left()
-        assert "Traceback" not in (tmp_path / "log").read_text()
+async def test_the_end_of_standard_input_or_a_signal_is_the_end(
+    over_stdio: RemoteRuntime, tmp_path: Path, family: Family, how: str
+) -> None:
+    await over_stdio.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
+    in_session = BashAction(command="nohup setsid sleep 1001 >/dev/null 2>&1 & sleep 1002")
+    calls: list[Coroutine[Any, Any, Any]] = [
+        over_stdio.run_in_session(in_session),
+        over_stdio.execute(Command(command="sleep 1003", shell=True)),
+    ]
+    begun = asyncio.gather(*calls, return_exceptions=True)
+    await until_async(lambda: len([c for c in family.living().values() if "sleep 100" in c]) >= 3)
+    if how == "signal":
+        with pytest.raises(RuntimeClosedError):
+            await over_stdio.execute(Command(command="kill $PPID; sleep 1004", shell=True))
+    else:
+        await background.run(_hang_up(over_stdio))
+    ends = {type(error) for error in await begun}
+    assert ends == {RuntimeClosedError if how == "signal" else ConnectionLostError}
+    await until_async(lambda: (tmp_path / "code").exists() and (tmp_path / "code").read_text() == "0\n")
+    assert not family.left()
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+async def _hang_up(runtime: RemoteRuntime) -> None:
+    connection = runtime._wire.shared_channel()._connection
+    assert connection is not None
+    connection.abort()

@@ -13,10 +13,10 @@ from typing import IO, Any
 
 import pytest
 
-from swerex_c.remote.wire.protocol import ERROR
-from tests.support.frames_tools import over_stdio
+from swerex_c.runtime.abstract import ReadFileRequest
+from swerex_c.runtime.remote import RemoteRuntime
 from tests.support.server_process import KEY, REMOTE, Server, environment
-from tests.support.wait import DEADLINE
+from tests.support.wait import DEADLINE, until_async
 
 PIPE_BYTES = 1 << 16
 DROPPED = re.compile(r"(\d+) log lines were dropped because the output was not read")
@@ -55,19 +55,6 @@ def numbers(lines: list[str]) -> list[int]:
 
 
 @pytest.mark.slow
-def test_a_server_whose_output_nobody_reads_goes_on_and_ends() -> None:
-    with serving_unread() as (server, pipe):
-        for number in range(500):
-            fail(server, number)
-        assert server.get("/is_alive").status_code == 200
-        assert server.terminate() == 0
-        text = pipe.read().decode()
-        assert len(text) > PIPE_BYTES * 0.9, "the pipe was full"
-        told = numbers(text.splitlines())
-        assert told == list(range(len(told))), "none is missing before the end"
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_late_reader_learns_how_many_lines_were_dropped(form: str) -> None:
     if form == "json":
@@ -91,14 +78,18 @@ def test_a_late_reader_learns_how_many_lines_were_dropped(form: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_on_standard_streams_goes_on_without_a_reader_of_its_log(tmp_path: Path) -> None:
-    with over_stdio(subprocess.PIPE) as client:
-        for number in range(1, 1001):
-            client.request(number, "read_file", path=str(tmp_path / "missing"))
-            client.receive(ERROR)
-        assert client.end() == 0
-        assert client.process.stderr is not None
-        lines = client.process.stderr.read().decode().splitlines()
+async def test_a_server_on_standard_streams_goes_on_without_a_reader_of_its_log(
+    over_stdio: RemoteRuntime, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "log")
+    pipe = os.open(tmp_path / "log", os.O_RDWR)
+    for _ in range(1000):
+        with pytest.raises(FileNotFoundError):
+            await over_stdio.read_file(ReadFileRequest(path=str(tmp_path / "missing")))
+    await over_stdio.close()
+    await until_async(lambda: (tmp_path / "code").exists() and (tmp_path / "code").read_text() == "0\n")
+    lines = os.read(pipe, 2 * PIPE_BYTES).decode().splitlines()
+    os.close(pipe)
     assert sum(map(len, lines)) > PIPE_BYTES * 0.9, "the pipe was full"
     for line in lines[:-1]:
         assert LINE.fullmatch(line), line

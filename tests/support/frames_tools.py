@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,10 +29,9 @@ from swerex_c.remote.wire.protocol import (
     SERVER_HEADER,
     UP,
     UPGRADE,
-    new_decoder,
 )
 from swerex_c.runtime.local import LocalRuntime
-from tests.support.server_process import KEY, REMOTE, environment, upgrade
+from tests.support.server_process import KEY, upgrade
 from tests.support.wait import DEADLINE, until_async
 
 NAME = b"0123456789abcdef"
@@ -335,57 +332,3 @@ async def keep_answering(peer: Peer, respond: Callable[[list[Any]], list[Any]]) 
             peer.send(*respond(frame))
         elif frame[0] == protocol.PING:
             peer.send([PONG])
-
-
-class Frames:
-    """A client of few words at the standard streams of a server."""
-
-    def __init__(self, process: subprocess.Popen[bytes]):
-        self.process = process
-        self.decoder = new_decoder()
-        self.frames: list[Any] = []
-        self.write(upgrade())
-        head = b""
-        while not head.endswith(b"\r\n\r\n"):
-            head += self.read(1)
-        assert head.startswith(b"HTTP/1.1 101 ")
-
-    def write(self, data: bytes) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(data)
-
-    def read(self, size: int = 65536) -> bytes:
-        assert self.process.stdout is not None
-        data = os.read(self.process.stdout.fileno(), size)
-        assert data, "the server has closed its standard output"
-        return data
-
-    def request(self, number: int, method: str, **payload: Any) -> None:
-        self.write(encode(request(number, method, payload, number)))
-
-    def receive(self, kind: int) -> list[Any]:
-        """The next frame, which must be of this kind. Nothing but frames may come."""
-        while not self.frames:
-            self.frames += self.decoder.feed(self.read())
-        frame: list[Any] = self.frames.pop(0)
-        assert frame[0] == kind, frame
-        return frame
-
-    def end(self) -> int:
-        """Close the server's standard input, and return its exit code."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        return self.process.wait(DEADLINE)
-
-
-@contextlib.contextmanager
-def over_stdio(log: Any, **env: str) -> Iterator[Frames]:
-    """A client of a server on standard streams, whose standard error is `log`."""
-    with subprocess.Popen(
-        [*REMOTE, "--stdio", "--log-level", "debug"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-        bufsize=0, env=environment(**env),
-    ) as process:  # fmt: skip
-        try:
-            yield Frames(process)
-        finally:
-            process.kill()

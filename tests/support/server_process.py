@@ -9,8 +9,8 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -137,21 +137,8 @@ def connections_to(port: int) -> int:
     return sum(line.split()[2:4] == [f"0100007F:{port:04X}", "01"] for line in lines)
 
 
-class Background(threading.Thread):
-    """A request that is under way."""
-
-    def __init__(self, request: Callable[[], Any]):
-        super().__init__(daemon=True)
-        self.request = request
-        self.answer: Any = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self.answer = self.request()
-        except Exception as error:
-            self.answer = error
-
+in_background = ThreadPoolExecutor().submit
+"""Make a request in a thread; return its future."""
 
 _channels = itertools.count(1)
 
