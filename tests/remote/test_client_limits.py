@@ -85,9 +85,10 @@ async def test_frames_are_given_up_when_http_is_answered(swerex_remote: Server) 
         before.has_frames = before.has_http = False
         assert not (await runtime.is_alive()).is_alive
         before.has_http = True
-        for wishes in (2, 2, 2):
-            assert (await runtime.is_alive()).is_alive
-            assert before.wishes == wishes, "they are not asked for with each request"
+        assert all(answer.is_alive for answer in await asyncio.gather(*(runtime.is_alive() for _ in range(20))))
+        wishes = before.wishes
+        assert (await runtime.is_alive()).is_alive
+        assert before.wishes == wishes, "they are not asked for with each request"
 
 
 async def test_frames_that_were_not_there_at_first_are_used(swerex_remote: Server) -> None:
@@ -98,15 +99,6 @@ async def test_frames_that_were_not_there_at_first_are_used(swerex_remote: Serve
         assert (await runtime.is_alive()).is_alive
         assert runtime._wire_client is not None
         assert runtime._wire_client._shared.instance_id
-
-
-async def test_calls_at_once_that_get_no_frames_are_answered(swerex_remote: Server) -> None:
-    async with front(swerex_remote) as (before, runtime):
-        before.has_frames = False
-        assert all(answer.is_alive for answer in await asyncio.gather(*(runtime.is_alive() for _ in range(20))))
-        wishes = before.wishes
-        assert (await runtime.is_alive()).is_alive
-        assert before.wishes == wishes
 
 
 async def test_json_that_was_asked_for_stays(swerex_remote: Server) -> None:

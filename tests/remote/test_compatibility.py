@@ -62,8 +62,6 @@ EXPECTED: dict[str, Any] = {
     "upload_tree": TREE,
     "upload_merges": {"both": "644 more", "new": "644 more", "old": "644 merged"},
     "upload_nothing": "FileNotFoundError",
-    "nobody_there": [False, True],
-    "not_there_in_time": "TimeoutError",
     "closed": True,
 }
 """What our client makes of our server, of which the contracts are asked. Every case has a line."""

@@ -16,7 +16,7 @@ import pytest
 
 from swerex_c.exceptions import ResultLostError, SwerexException
 from swerex_c.remote.client.calls import ClientChannel
-from swerex_c.remote.wire.protocol import CREDIT, DATA, DOWN, END, ERROR, GOODBYE, INLINE, PIECE, RESULT, UP, WINDOW
+from swerex_c.remote.wire.protocol import DATA, DOWN, END, ERROR, GOODBYE, INLINE, RESULT, UP
 from tests.support.frames_tools import Served, channel_to, keep_answering, raw_client, raw_server, request
 from tests.support.trees import everything
 from tests.support.wait import until_async
@@ -198,18 +198,6 @@ async def test_strange_archives_that_are_taken(served: Served, tmp_path: Path) -
         peer.send([DATA, 1, UP, 0, data], [END, 1, UP, len(data)])
         assert (await peer.answer(1))[0] == RESULT
     assert sorted(os.listdir(tmp_path / "new")) == ["a", "b", "c"]
-
-
-async def test_credit_is_for_what_was_taken(served: Served, tmp_path: Path) -> None:
-    """The server takes no more of an upload than it said."""
-    async with raw_client(served.port) as peer:
-        peer.send(request(1, "upload", {"target_path": str(tmp_path / "new")}))
-        data = b'{"kind": "file", "name": "x", "mode": 420}\n' + bytes(1_200_000)
-        peer.send(*[[DATA, 1, UP, at, data[at : at + PIECE]] for at in range(0, len(data), PIECE)])
-        assert await peer.frames(CREDIT, 1) == [CREDIT, 1, UP, (WINDOW // 4 // PIECE + 1) * PIECE]
-        peer.send([END, 1, UP, len(data)])
-        assert (await peer.answer(1))[0] == RESULT
-    assert (tmp_path / "new").stat().st_size == 1_200_000
 
 
 @pytest.mark.parametrize("missing", [0, 1])

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from swerex_c.remote.client.calls import ClientChannel
 from swerex_c.remote.server import calls as server_channel
 from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.wire.protocol import (
@@ -28,9 +25,7 @@ from swerex_c.remote.wire.protocol import (
     WINDOW,
 )
 from tests.support.frames_tools import (
-    SESSION,
     Peer,
-    Proxy,
     Served,
     bash,
     channel_to,
@@ -39,26 +34,10 @@ from tests.support.frames_tools import (
     request,
     serving,
 )
-from tests.support.processes import Family, running
+from tests.support.processes import Family
 from tests.support.wait import until_async
 
 pytestmark = [pytest.mark.usefixtures("family"), pytest.mark.slow]
-
-
-INTERRUPT = {"action_type": "bash_interrupt", "session": "default", "timeout": 5}
-
-
-async def read(channel: ClientChannel, command: str, pause: float = 0.0, **more: Any) -> tuple[int, Any]:
-    """The bytes of a stream, and its answer."""
-    size, answer = 0, None
-    async for item in channel.stream("stream_in_session", bash(command, **more)):
-        if isinstance(item, bytes):
-            size += len(item)
-            if pause:
-                await asyncio.sleep(pause)
-        else:
-            answer = item
-    return size, answer
 
 
 # Windows
@@ -134,70 +113,7 @@ async def test_there_is_no_credit_for_what_is_not_read() -> None:
         await stream.aclose()
 
 
-async def test_slow_line(served: Served) -> None:
-    """Streams and answers are whole when the line is full, though short frames overtake their pieces."""
-    async with Proxy(served.port) as proxy, channel_to(proxy.port) as channel:
-        for i in range(6):
-            await channel.call("create_session", {**SESSION, "session": f"s{i}"})
-        proxy.rate = 40e6
-        command = "head -c 2000000 /dev/zero | tr '\\0' x; echo"
-        streams = [read(channel, command, session=f"s{i}") for i in range(6)]
-        long = {"command": command, "shell": True}
-        answers = await asyncio.gather(*streams, *[channel.call("execute", long) for _ in range(3)])
-        for size, answer in answers[:6]:
-            assert size in (2_000_001, 2_000_002) and answer["exit_code"] == 0
-        assert all(answer["stdout"] == "x" * 2_000_000 + "\n" for answer in answers[6:])
-
-
-@pytest.mark.idle
-async def test_streams_stall_nobody(served: Served) -> None:
-    """Beside many streams that are read slowly, or not at all, small calls are answered at once."""
-    async with channel_to(served.port) as channel, channel_to(served.port) as other:
-        streams = []
-        for i in range(8):
-            await channel.call("create_session", {**SESSION, "session": f"s{i}"})
-            action = bash("while :; do head -c 1000000 /dev/zero | tr '\\0' x; done", session=f"s{i}", timeout=60)
-            streams.append(channel.stream("stream_in_session", action))
-        readers = [asyncio.ensure_future(anext(stream)) for stream in streams]
-        await asyncio.gather(*readers)
-        slowest = 0.0
-        for one in (channel, other):
-            for _ in range(50):
-                begin = time.perf_counter()
-                await one.call("is_alive", {})
-                slowest = max(slowest, time.perf_counter() - begin)
-                await asyncio.sleep(0.005)
-        assert slowest < 0.25
-        for stream in streams:
-            await stream.aclose()
-        await until_async(lambda: served.running == 0)
-
-
 # Giving up
-
-
-async def test_cancelled_streams(served: Served) -> None:
-    """By leaving the loop, by closing, by cancelling who reads; while it waits for credit, too."""
-    async with channel_to(served.port) as channel:
-        for command in ("echo y; sleep 4711.02", "head -c 50000000 /dev/zero | tr '\\0' x; sleep 4711.02"):
-            stream = channel.stream("stream_in_session", bash(command, timeout=60))
-            await anext(stream)
-            await asyncio.sleep(0.2)
-            await stream.aclose()
-            await until_async(lambda: served.running == 0 and running("sleep 4711.02"))
-            await channel.call("run_in_session", INTERRUPT)
-
-            reader = asyncio.create_task(read(channel, command, timeout=60))
-            await until_async(lambda: served.running == 1)
-            await asyncio.sleep(0.1)
-            reader.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await reader
-            await until_async(lambda: served.running == 0 and running("sleep 4711.02"))
-            await channel.call("run_in_session", INTERRUPT)
-            await until_async(lambda: not running("sleep 4711.02"))
-            assert (await channel.call("run_in_session", bash("echo y")))["output"].strip() == "y"
-        assert not channel._calls
 
 
 async def test_vanished(family: Family, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

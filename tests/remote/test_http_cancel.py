@@ -154,16 +154,6 @@ async def test_a_session_is_not_made(our_server: Server, tmp_path: Path, sleep: 
             await session.runtime.close_session(CloseBashSessionRequest(session=name))
 
 
-async def test_the_first_call_of_a_client(our_server: Server, sleep: str) -> None:
-    """It does not know yet whether the server is one of ours."""
-
-    runtime = RemoteRuntime(host=our_server.url, auth_token=KEY, wire="json")
-    task = asyncio.create_task(runtime.execute(Command(command=sleep, shell=True)))
-    await until_async(lambda: running(sleep))
-    await cancelled(task)
-    await until_async(lambda: not running(sleep))
-
-
 async def test_what_takes_longer_than_its_caller_waits(
     our_server: Server, sleep: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import io
 import logging
 import os
-import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -46,7 +42,7 @@ from swerex_c.runtime.abstract import (
 from swerex_c.utils import background
 from tests.support.frames_tools import Proxy
 from tests.support.raw_http import read_request, serving
-from tests.support.server_process import KEY, Server, connections_to, environment
+from tests.support.server_process import KEY, Server, connections_to
 from tests.support.server_process import serving as server_process
 from tests.support.wait import DEADLINE, settle, until_async
 
@@ -67,41 +63,6 @@ async def execute(client: JsonClient, command: str) -> CommandResponse:
 
 
 # Connections
-
-LOOPS = """if True:
-    import asyncio, gc, sys, threading, warnings
-    warnings.simplefilter("error")
-    from swerex_c.remote.client.http import JsonClient
-    from swerex_c.runtime.abstract import Command, CommandResponse
-    client = JsonClient(sys.argv[1], {"X-API-Key": sys.argv[2]})
-    def request():
-        return client.call("execute", Command(command=["true"]), CommandResponse)
-    def in_loops():
-        for _ in range(5):
-            asyncio.run(request())
-    def in_a_loop_that_is_just_closed():
-        loop = asyncio.new_event_loop()
-        loop.run_until_complete(request())
-        loop.close()
-    async def at_once():
-        await asyncio.gather(*(request() for _ in range(20)))
-    in_loops()
-    threads = [threading.Thread(target=in_loops) for _ in range(4)]
-    for thread in threads: thread.start()
-    for thread in threads: thread.join()
-    asyncio.run(at_once())
-    in_a_loop_that_is_just_closed()
-    del client
-    gc.collect()
-"""
-
-
-@pytest.mark.slow
-def test_a_program_is_left_with_nothing_open(our_server: Server) -> None:
-    command = [sys.executable, "-X", "dev", "-c", LOOPS, our_server.url, KEY]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert not re.search("Unclosed|never awaited|Warning|Traceback", done.stderr), done.stderr
 
 
 async def test_connections_are_kept_for_all_loops(our_server: Server, client: JsonClient) -> None:
@@ -328,26 +289,6 @@ async def test_files_of_any_name(client: JsonClient, tmp_path: Path, name: str) 
     await client.download(str(target), str(tmp_path / "back"))
     assert (tmp_path / "back").read_text() == "text"
     assert (await client.call("read_file", ReadFileRequest(path=str(target)), ReadFileResponse)).content == "text"
-
-
-@pytest.mark.filterwarnings("error::ResourceWarning")
-async def test_an_upload_that_never_begins_closes_its_file(
-    client: JsonClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await client.is_alive(timeout=60)
-    gc.collect()  # what earlier tests have left
-    (tmp_path / "file").write_text("x")
-
-    async def lost(*_: Any) -> Any:
-        raise http._Lost(OSError("nobody took it"), sent=True)
-
-    unraisable: list[Any] = []
-    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
-    with monkeypatch.context() as patch, pytest.raises(ConnectionLostError):
-        patch.setattr(client, "_exchange", lost)
-        await client.upload(str(tmp_path / "file"), str(tmp_path / "target"))
-    gc.collect()
-    assert not unraisable
 
 
 async def test_progress_is_told(client: JsonClient, tmp_path: Path) -> None:

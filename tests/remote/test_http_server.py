@@ -7,7 +7,6 @@ import http.client
 import io
 import json
 import os
-import socket
 import uuid
 import zipfile
 from collections.abc import Iterator
@@ -24,8 +23,7 @@ from swerex_c.remote.server.service import Service
 from swerex_c.runtime.dummy import DummyRuntime
 from tests.support import frames_tools
 from tests.support.raw_http import Answer, ask, form
-from tests.support.server_process import KEY, Server, descriptors, memory_of, serving
-from tests.support.wait import until
+from tests.support.server_process import KEY, Server, memory_of, serving
 
 
 @pytest.fixture(scope="module")
@@ -323,17 +321,6 @@ def test_a_file_goes_into_a_directory_under_its_name(our_server: Server, tmp_pat
     assert os.listdir(tmp_path) == ["name"]
 
 
-def test_an_upload_that_breaks_off_leaves_nothing(our_server: Server, tmp_path: Path) -> None:
-    head = (
-        f"POST /upload HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY}\r\n"
-        f"X-Swerex-Target: {json.dumps(str(tmp_path / 'target'))}\r\nContent-Length: 5000000\r\n\r\n"
-    )
-    with socket.create_connection(("127.0.0.1", our_server.port)) as connection:
-        connection.sendall(head.encode() + b'{"kind": "file"}\n' + b"x" * 3_000_000)
-        until(lambda: os.listdir(tmp_path))
-    until(lambda: not os.listdir(tmp_path))
-
-
 @pytest.mark.parametrize("target", ["text", "3", "[1]", '"\\u0000"', '""'])
 def test_a_body_of_a_file_needs_a_target(our_server: Server, target: str) -> None:
     answer = ask(our_server, "POST", "/upload", b'{"kind": "file"}\nx', {"X-Swerex-Target": target})
@@ -364,23 +351,3 @@ def test_a_large_file_is_never_in_memory(our_server: Server, tmp_path: Path) -> 
     assert got == size
     assert memory_of(our_server.process.pid, "VmHWM") - before < 60_000_000
     (tmp_path / "f").unlink()
-
-
-def test_a_download_that_nobody_reads_ends(our_server: Server, tmp_path: Path) -> None:
-    huge = tmp_path / "huge"
-    with open(huge, "wb") as file:
-        file.truncate(1 << 40)
-
-    def is_open() -> bool:
-        links = descriptors(our_server.process.pid)
-        return any(os.readlink(link) == str(huge) for link in links if link.is_symlink())
-
-    connection = http.client.HTTPConnection("127.0.0.1", our_server.port, timeout=30)
-    headers = {"X-API-Key": KEY, "Content-Type": "application/json"}
-    connection.request("POST", "/download", json.dumps({"path": str(huge)}), headers)
-    response = connection.getresponse()
-    assert json.loads(response.readline())["size"] == 1 << 40
-    assert response.read(10) == bytes(10) and is_open()
-    response.close()
-    connection.close()
-    until(lambda: not is_open())

@@ -269,19 +269,6 @@ async def upload_nothing(w: World) -> Any:
 
 
 @case
-async def nobody_there(w: World) -> Any:
-    runtime = w.remote.RemoteRuntime(auth_token="k", host="http://127.0.0.1", port=1, timeout=60)
-    answer = await runtime.is_alive()
-    return [bool(answer), bool(answer.message)]
-
-
-@case
-async def not_there_in_time(w: World) -> Any:
-    runtime = w.remote.RemoteRuntime(auth_token="k", host="http://127.0.0.1", port=1, timeout=1)
-    return (await caught(runtime.wait_until_alive(timeout=0.5)))["type"]
-
-
-@case
 async def closed(w: World) -> Any:
     await w.create("last")
     await w.runtime.close()
