@@ -8,13 +8,20 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from swerex_c._core import FrameError
 from swerex_c.exceptions import CommandTimeoutError, InvalidInputError
 from swerex_c.remote.wire.exceptions import from_wire
-from swerex_c.remote.wire.protocol import CANCEL, END, ERROR, INLINE, PIECE, RESULT, UP, WINDOW
+from swerex_c.remote.wire.protocol import CANCEL, END, ERROR, INLINE, PIECE, RESULT, UP, WINDOW, encode_message
 from tests.support.frames_tools import Served, channel_to, encode, long_request, raw_client, request
 from tests.support.wait import until_async
 
 pytestmark = pytest.mark.usefixtures("family")
+
+
+def test_a_payload_has_bounds() -> None:
+    for payload in ({"a": object()}, {"a": [0] * 200_001}, {"a": [[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]}):
+        with pytest.raises(FrameError):
+            encode_message(RESULT, 7, payload)
 
 
 async def test_an_error_may_be_long(served: Served) -> None:
