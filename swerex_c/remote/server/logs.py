@@ -18,6 +18,8 @@ __all__ = ["LOGGER", "answered", "connected", "listening", "request_done", "set_
 
 LOGGER = logging.getLogger("rex-server")
 
+_TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
 
 def set_up(log_format: str = "text", level: str = "info") -> None:
     """Configure logging to standard error for the whole process, and let no output of it wait for its reader.
@@ -29,7 +31,7 @@ def set_up(log_format: str = "text", level: str = "info") -> None:
     Raises:
         NotAvailableError: if the format is "json" and python-json-logger is not installed.
     """
-    formatter = _json_formatter() if log_format == "json" else _text_formatter()
+    formatter = _json_formatter() if log_format == "json" else _TextFormatter(_TEXT)
 
     def dropped(count: int, reason: str) -> str:
         message = "%d log lines were dropped because %s" if count > 1 else "%d log line was dropped because %s"
@@ -50,10 +52,6 @@ def set_up(log_format: str = "text", level: str = "info") -> None:
 class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return visible(super().format(record))
-
-
-def _text_formatter() -> logging.Formatter:
-    return _TextFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
 
 
 def _json_formatter() -> logging.Formatter:

@@ -17,13 +17,11 @@ from swerex_c.remote.server.service import METHODS, Service
 
 __all__ = ["endpoint"]
 
-_Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
-
 _BOUNDS = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 """Upper bounds of the buckets of durations, in seconds."""
 
 
-def endpoint(service: Service) -> _Endpoint:
+def endpoint(service: Service) -> Callable[[Request], Coroutine[Any, Any, Response]]:
     """Return the endpoint that answers /metrics for a service, in the format that the request prefers.
 
     Raises:
@@ -35,13 +33,17 @@ def endpoint(service: Service) -> _Endpoint:
     except ImportError:
         msg = "--metrics needs the package prometheus-client: pip install 'swerex-c[metrics]'"
         raise NotAvailableError(msg) from None
+
+    def warm() -> int:
+        return getattr(getattr(service.runtime, "warm", None), "waiting", 0)
+
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
     for name, text, value in (
         ("swerex_requests_in_flight", "Requests that are being carried out.", lambda: service.in_flight),
         ("swerex_sessions", "Sessions that are open.", lambda: len(getattr(service.runtime, "sessions", ()))),
         ("swerex_connections", "Connections that are open.", lambda: service.connections),
-        ("swerex_warm_sessions", "Shells that wait to become sessions.", lambda: _warm(service)),
+        ("swerex_warm_sessions", "Shells that wait to become sessions.", warm),
     ):
         Gauge(name, text, registry=registry).set_function(value)
     registry.register(_DroppedLines())
@@ -65,11 +67,6 @@ def endpoint(service: Service) -> _Endpoint:
         return Response(encode(registry), headers={"Content-Type": content_type})
 
     return metrics
-
-
-def _warm(service: Service) -> int:
-    warm = getattr(service.runtime, "warm", None)
-    return 0 if warm is None else int(warm.waiting)
 
 
 class _DroppedLines:
