@@ -83,7 +83,9 @@ def archive() -> bytes:
         top = DIRECTORY.strip("/")
         want = (sys.implementation.cache_tag, platform.machine())
         _add_bytes(tar, f"{top}/run.py", _RUN.format(want=want, code=DOES_NOT_FIT).encode())
-        _add_directory(tar, f"{top}/so")
+        directory = tarfile.TarInfo(f"{top}/so")
+        directory.type, directory.mode = tarfile.DIRTYPE, 0o755
+        tar.addfile(directory)
         for library in _libraries():
             _add_bytes(tar, f"{top}/so/{library.name}", library.read_bytes())
         for name, path in sorted(_files()):
@@ -95,12 +97,6 @@ def _add_bytes(tar: tarfile.TarFile, name: str, data: bytes, mode: int = 0o644) 
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = len(data), mode
     tar.addfile(entry, io.BytesIO(data))
-
-
-def _add_directory(tar: tarfile.TarFile, name: str) -> None:
-    entry = tarfile.TarInfo(name)
-    entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-    tar.addfile(entry)
 
 
 def _files() -> Iterator[tuple[str, Path]]:

@@ -428,7 +428,9 @@ def _receive(sandbox: Sandbox, running: RunningScript, source: str, target: str,
             code, said = 0, b""
         told = os.fsdecode(said)
         _report_ignored(source, told)
-        tolerable = code == 1 and head == b"tar\n" and problem is None and _tolerable(told)
+        # tar may only report concurrent changes to the files, which any copy may see without a report.
+        only_changes = all(any(words in line for words in _TOLERATED) for line in told.splitlines())
+        tolerable = code == 1 and head == b"tar\n" and problem is None and only_changes
         if (code and not tolerable) or "read error" in told:
             raise failure(sandbox, code, said, source, f"Copying {source!r}")
         if problem is not None:
@@ -443,11 +445,6 @@ def _report_ignored(source: str, said: str) -> None:
             line = line if line.startswith("./") else line.partition(": ")[2]  # tar names itself, by any path
             name = line.rpartition(": ")[0].removeprefix("./")
             _logger.warning("%.200r is not copied: it is a special file", os.path.join(source, name))
-
-
-def _tolerable(said: str) -> bool:
-    """Return whether tar only reports concurrent changes to the files, which any copy may see without a report."""
-    return all(any(words in line for words in _TOLERATED) for line in said.splitlines())
 
 
 def _receive_plain(head: bytes, stream: io.BufferedReader[_Output], staging: Staging) -> None:

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from swerex_c.exceptions import InvalidInputError, SandboxLostError
@@ -285,10 +285,10 @@ def _private_directory() -> str:
 
 def _said(connection: _Connection) -> str:
     """Return ssh's error output for a connection that could not be made."""
-    words: Iterator[str] = iter(())
+    words = ""
     with contextlib.suppress(OSError), open(f"{connection.socket}.said", errors="replace") as said:
-        words = iter(said.read(100_000).split())
-    return " ".join(words) or f"exit code {connection.process.returncode}"
+        words = " ".join(said.read(100_000).split())
+    return words or f"exit code {connection.process.returncode}"
 
 
 def _forget_the_dead(connection: _Connection) -> None:
