@@ -25,10 +25,7 @@ void swx_session_ended(swx_session *s, int64_t now)
     if (s->state == CLOSED || s->facts.dead || !swx_child_ended(&s->child)) {
         return;
     }
-    bool more = true;
-    for (unsigned round = 0; more && round < 64; round++) {
-        more = swx_output_read(s, true, now);
-    }
+    swx_evidence_drained(s, now);
     if (s->cut) {
         swx_output_take_plain(s, (const uint8_t *)"\r", 1);
         s->cut = false;

@@ -53,20 +53,18 @@ bool swx_queue_push(swx_queue *w, swx_wake *item)
 {
     item->next = NULL;
     pthread_mutex_lock(&w->lock);
-    if (w->closed) {
-        pthread_mutex_unlock(&w->lock);
-        return false;
+    bool open = !w->closed, was_empty = !w->first;
+    if (open) {
+        *w->last = item;
+        w->last = &item->next;
     }
-    bool was_empty = !w->first;
-    *w->last = item;
-    w->last = &item->next;
-    if (was_empty) { /* inside of the lock, so that a take never leaves a stale wake-up behind */
+    if (open && was_empty) { /* inside of the lock, so that a take never leaves a stale wake-up behind */
         const uint64_t one = 1;
         ssize_t ignored = write(w->fd, &one, sizeof(one));
         (void)ignored; /* it can only be full, and then it is readable */
     }
     pthread_mutex_unlock(&w->lock);
-    return true;
+    return open;
 }
 
 static swx_wake *take(swx_queue *w, bool close)

@@ -5,8 +5,8 @@
  * Reference-counted, because an operation may outlive the loop that asked for it.  The lock of a queue is the innermost
  * one: nothing is called with it held.
  */
-#ifndef SWX_WAKER_H
-#define SWX_WAKER_H
+#ifndef SWX_QUEUE_H
+#define SWX_QUEUE_H
 
 #include "swx.h"
 
