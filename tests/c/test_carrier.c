@@ -60,24 +60,6 @@ static void test_a_slow_start(void)
     close_session(s);
 }
 
-/* What ignores an interrupt is its owner's to end; then one waits. */
-static void test_an_interrupt_that_fails(void)
-{
-    swx_session *s = open_carried();
-    swx_op op = operation(SWX_OP_RUN, "sh -c 'trap \"\" INT; echo up; read x; exit 7'\n"),
-           stop = operation(SWX_OP_INTERRUPT, ""), line = operation(SWX_OP_LINE, "end\n");
-    submit(s, &op);
-    wait_for_output(s, &op, 3);
-    stop.step = 20 * MS;
-    COMPLETE(s, &stop, SWX_END_TIMEOUT, 0, "");
-    CHECK(op.end == SWX_END_NONE);
-    op.deadline = now();
-    complete(s, &line);
-    EXPECT(&op, SWX_END_TIMEOUT, 0, "up\n");
-    EXPECT(&line, SWX_END_DONE, 7, "");
-    close_session(s);
-}
-
 /* Interrupts that come when the command ends by itself: the second prompt is nobody's. */
 static void test_interrupts_at_the_end(void)
 {
@@ -210,5 +192,5 @@ static void test_no_memory(void)
 #endif
 }
 
-CARRIED_MAIN(test_fresh_nonce, test_startup, test_a_slow_start, test_an_interrupt_that_fails,
-             test_interrupts_at_the_end, test_what_the_startup_leaves, test_refusals, test_ends, test_no_memory)
+CARRIED_MAIN(test_fresh_nonce, test_startup, test_a_slow_start, test_interrupts_at_the_end,
+             test_what_the_startup_leaves, test_refusals, test_ends, test_no_memory)
