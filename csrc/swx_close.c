@@ -25,7 +25,10 @@ void swx_session_ended(swx_session *s, int64_t now)
     if (s->state == CLOSED || s->facts.dead || !swx_child_ended(&s->child)) {
         return;
     }
-    swx_evidence_drained(s, now);
+    bool more = true;
+    for (unsigned round = 0; more && round < 64; round++) {
+        more = swx_output_read(s, true, now);
+    }
     if (s->cut) {
         swx_output_take_plain(s, (const uint8_t *)"\r", 1);
         s->cut = false;
