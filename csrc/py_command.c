@@ -5,68 +5,57 @@
 
 static const char *const VERDICTS[] = { [SWX_EMPTY] = "empty", [SWX_COMPLETE] = "complete", [SWX_UNSURE] = "unsure" };
 
-/* A new reference to the bytes of a str (UTF-8, surrogateescape) or bytes object. */
-static PyObject *to_bytes(PyObject *command)
+const char *swx_py_command_bytes(PyObject *command, Py_ssize_t *size, PyObject **keep)
 {
-    if (PyBytes_Check(command)) {
-        return Py_NewRef(command);
+    char *data = NULL;
+    *keep = PyBytes_Check(command) ? Py_NewRef(command) : NULL;
+    if (!*keep) {
+        const char *text = PyUnicode_AsUTF8AndSize(command, size);
+        if (text || !PyUnicode_Check(command)) {
+            return text;
+        }
+        PyErr_Clear();
+        *keep = PyUnicode_AsEncodedString(command, "utf-8", "surrogateescape");
     }
-    if (PyUnicode_Check(command)) {
-        return PyUnicode_AsEncodedString(command, "utf-8", "surrogateescape");
+    if (*keep && PyBytes_AsStringAndSize(*keep, &data, size) < 0) {
+        Py_CLEAR(*keep);
     }
-    PyErr_SetString(PyExc_TypeError, "a command is str or bytes");
-    return NULL;
+    return data;
 }
 
-static PyObject *py_scan(PyObject *module, PyObject *command)
+PyObject *swx_py_scan(PyObject *module, PyObject *command)
 {
-    char *data;
     Py_ssize_t size;
     swx_scan scan;
-    PyObject *bytes = to_bytes(command);
+    PyObject *keep;
+    const char *text = swx_py_command_bytes(command, &size, &keep);
     (void)module;
-    if (!bytes || PyBytes_AsStringAndSize(bytes, &data, &size) < 0) {
-        Py_XDECREF(bytes);
+    if (!text) {
         return NULL;
     }
-    swx_command_scan((const uint8_t *)data, (size_t)size, &scan);
-    Py_DECREF(bytes);
+    swx_command_scan((const uint8_t *)text, (size_t)size, &scan);
+    Py_XDECREF(keep);
     return Py_BuildValue("sI", VERDICTS[scan.verdict], scan.flags);
 }
 
-static PyObject *py_quote(PyObject *module, PyObject *command)
+PyObject *swx_py_quote(PyObject *module, PyObject *command)
 {
-    char *data;
     Py_ssize_t size;
-    PyObject *result = NULL, *bytes = to_bytes(command);
+    PyObject *keep, *result = NULL;
+    const char *text = swx_py_command_bytes(command, &size, &keep);
     swx_buf out;
     (void)module;
+    if (!text) {
+        return NULL;
+    }
     swx_buf_init(&out, SIZE_MAX / 2);
-    if (bytes && PyBytes_AsStringAndSize(bytes, &data, &size) == 0) {
-        swx_status status = swx_command_encode(SWX_DELIVERY_EVAL, (const uint8_t *)data, (size_t)size, &out);
-        if (status == SWX_OK) {
-            result = PyBytes_FromStringAndSize((const char *)out.data, (Py_ssize_t)out.size);
-        } else if (status == SWX_EINVAL) {
-            PyErr_SetString(PyExc_ValueError, "a command cannot hold a NUL byte");
-        } else {
-            PyErr_NoMemory();
-        }
+    swx_status status = swx_command_encode(SWX_DELIVERY_EVAL, (const uint8_t *)text, (size_t)size, &out);
+    if (status == SWX_OK) {
+        result = PyBytes_FromStringAndSize((const char *)out.data, (Py_ssize_t)out.size);
+    } else {
+        swx_py_raise(&(swx_error){ .status = status, .text = "a command cannot hold a NUL byte" });
     }
     swx_buf_free(&out);
-    Py_XDECREF(bytes);
+    Py_XDECREF(keep);
     return result;
-}
-
-static PyMethodDef METHODS[] = {
-    { "scan", py_scan, METH_O, "scan(command, /)\n--\n\n" },
-    { "quote", py_quote, METH_O, "quote(command, /)\n--\n\n" },
-    { NULL, NULL, 0, NULL },
-};
-
-int swx_py_command_init(PyObject *module)
-{
-    bool fine = PyModule_AddIntConstant(module, "SCAN_BACKSLASH_END", SWX_SCAN_BACKSLASH_END) == 0 &&
-                PyModule_AddIntConstant(module, "SCAN_EXEC", SWX_SCAN_EXEC) == 0 &&
-                PyModule_AddIntConstant(module, "SCAN_PROMPT", SWX_SCAN_PROMPT) == 0;
-    return fine ? PyModule_AddFunctions(module, METHODS) : -1;
 }

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <msgpack.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #include "swx_alloc.h"
+#include "swx_command.h"
 #include "swx_supervisor.h"
 
 swx_py_state *swx_py_state_of(PyTypeObject *type) { return PyType_GetModuleState(type); }
@@ -332,6 +334,10 @@ static PyMethodDef core_functions[] = {
     { "model", (PyCFunction)(void (*)(void))core_model, METH_FASTCALL, "model(cls, values, names, /)\n--\n\n" },
     { "_shutdown", core_shutdown, METH_NOARGS, "_shutdown()\n--\n\n" },
     { "node_count", core_node_count, METH_NOARGS, "node_count()\n--\n\n" },
+    { "kill_marked", swx_py_kill_marked, METH_O, "kill_marked(marks, /)\n--\n\n" },
+    { "living_marks", swx_py_living_marks, METH_O, "living_marks(marks, /)\n--\n\n" },
+    { "scan", swx_py_scan, METH_O, "scan(command, /)\n--\n\n" },
+    { "quote", swx_py_quote, METH_O, "quote(command, /)\n--\n\n" },
     { NULL, NULL, 0, NULL },
 };
 
@@ -349,6 +355,25 @@ static int register_exit(PyObject *module)
     return failed;
 }
 
+static PyType_Spec *const specs[SWX_PY_TYPES] = {
+    [SWX_PY_COMPLETIONS] = &swx_py_completions_spec, [SWX_PY_OPERATION] = &swx_py_operation_spec,
+    [SWX_PY_SESSION] = &swx_py_session_spec,         [SWX_PY_PROCESS] = &swx_py_process_spec,
+    [SWX_PY_MATCHER] = &swx_py_matcher_spec,         [SWX_PY_STRIP] = &swx_py_strip_spec,
+    [SWX_PY_ENCODER] = &swx_py_encoder_spec,         [SWX_PY_DECODER] = &swx_py_decoder_spec,
+};
+
+static int add_types(PyObject *module, swx_py_state *state)
+{
+    for (size_t i = 0; i < SWX_PY_TYPES; i++) {
+        state->types[i] = (PyTypeObject *)PyType_FromModuleAndSpec(module, specs[i], NULL);
+        if (!state->types[i] || PyModule_AddType(module, state->types[i]) < 0) {
+            return -1;
+        }
+    }
+    state->frame_error = PyErr_NewException("swerex_c._core.FrameError", PyExc_ValueError, NULL);
+    return state->frame_error ? PyModule_AddObjectRef(module, "FrameError", state->frame_error) : -1;
+}
+
 static int core_exec(PyObject *module)
 {
     swx_py_state *state = PyModule_GetState(module);
@@ -358,9 +383,10 @@ static int core_exec(PyObject *module)
             return -1;
         }
     }
-    if (swx_py_queue_init(module, state) < 0 || swx_py_session_init(module, state) < 0 ||
-        swx_py_process_init(module, state) < 0 || swx_py_frame_init(module) < 0 || swx_py_match_init(module) < 0 ||
-        swx_py_strip_init(module) < 0 || swx_py_command_init(module) < 0) {
+    if (add_types(module, state) < 0 || PyModule_AddStringConstant(module, "msgpack_version", MSGPACK_VERSION) < 0 ||
+        PyModule_AddIntConstant(module, "SCAN_BACKSLASH_END", SWX_SCAN_BACKSLASH_END) < 0 ||
+        PyModule_AddIntConstant(module, "SCAN_EXEC", SWX_SCAN_EXEC) < 0 ||
+        PyModule_AddIntConstant(module, "SCAN_PROMPT", SWX_SCAN_PROMPT) < 0) {
         return -1;
     }
     return register_exit(module);
@@ -369,20 +395,20 @@ static int core_exec(PyObject *module)
 static int core_traverse(PyObject *module, visitproc visit, void *arg)
 {
     const swx_py_state *state = PyModule_GetState(module);
-    Py_VISIT(state->queue_type);
-    Py_VISIT(state->operation_type);
-    Py_VISIT(state->session_type);
-    Py_VISIT(state->process_type);
+    for (size_t i = 0; i < SWX_PY_TYPES; i++) {
+        Py_VISIT(state->types[i]);
+    }
+    Py_VISIT(state->frame_error);
     return 0;
 }
 
 static int core_clear(PyObject *module)
 {
     swx_py_state *state = PyModule_GetState(module);
-    Py_CLEAR(state->queue_type);
-    Py_CLEAR(state->operation_type);
-    Py_CLEAR(state->session_type);
-    Py_CLEAR(state->process_type);
+    for (size_t i = 0; i < SWX_PY_TYPES; i++) {
+        Py_CLEAR(state->types[i]);
+    }
+    Py_CLEAR(state->frame_error);
     for (size_t i = 0; i < SWX_COUNT(model_names); i++) {
         Py_CLEAR(state->model_names[i]);
     }

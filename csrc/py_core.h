@@ -46,9 +46,39 @@ void swx_py_unlock(swx_py_home *home, swx_node *node, PyThreadState *thread);
 bool swx_py_home_is_gone(const swx_py_home *home);
 PyObject *swx_py_raise_gone(const swx_py_home *home, const char *what);
 
+/* The types of the module, each with the file that has it. */
+enum {
+    SWX_PY_COMPLETIONS, /* py_queue.c */
+    SWX_PY_OPERATION,   /* py_operation.c */
+    SWX_PY_SESSION,     /* py_session.c */
+    SWX_PY_PROCESS,     /* py_process.c */
+    SWX_PY_MATCHER,     /* py_match.c */
+    SWX_PY_STRIP,       /* py_strip.c */
+    SWX_PY_ENCODER,     /* py_frame_encoder.c */
+    SWX_PY_DECODER,     /* py_frame_decoder.c */
+    SWX_PY_TYPES
+};
+
+extern PyType_Spec swx_py_completions_spec, swx_py_operation_spec, swx_py_session_spec, swx_py_process_spec,
+    swx_py_matcher_spec, swx_py_strip_spec, swx_py_encoder_spec, swx_py_decoder_spec;
+
+/* What describes a type: its name, the struct of an instance, flags besides those that all have, and its slots. */
+#define SWX_PY_SPEC(type_name, instance, more_flags, type_slots)                                     \
+    {                                                                                                \
+        .name = "swerex_c._core." type_name, .basicsize = sizeof(instance),                          \
+        .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | (more_flags), .slots = (type_slots) \
+    }
+
+/* Functions of the module, in py_process.c and py_command.c. */
+PyObject *swx_py_kill_marked(PyObject *module, PyObject *marks);
+PyObject *swx_py_living_marks(PyObject *module, PyObject *marks);
+PyObject *swx_py_scan(PyObject *module, PyObject *command);
+PyObject *swx_py_quote(PyObject *module, PyObject *command);
+
 typedef struct {
     swx_py_home *home; /* NULL before the first session */
-    PyTypeObject *queue_type, *operation_type, *session_type, *process_type;
+    PyTypeObject *types[SWX_PY_TYPES];
+    PyObject *frame_error;
     PyObject *model_names[4]; /* of the attributes that a pydantic model consists of */
 } swx_py_state;
 
@@ -76,14 +106,9 @@ int swx_py_path(PyObject *object, const char **path);
  * meanwhile; owned by the caller (one block, swx_free).  NULL with an exception set. */
 char **swx_py_strings(PyObject *sequence);
 
-/* Each file adds to the module what it has.  0, or -1 with an exception set. */
-int swx_py_queue_init(PyObject *module, swx_py_state *state);
-int swx_py_session_init(PyObject *module, swx_py_state *state);
-int swx_py_process_init(PyObject *module, swx_py_state *state);
-int swx_py_frame_init(PyObject *module);
-int swx_py_match_init(PyObject *module);
-int swx_py_strip_init(PyObject *module);
-int swx_py_command_init(PyObject *module);
+/* The bytes of a command: those of a bytes object, or UTF-8, with lone surrogates from surrogateescape as the bytes
+ * they stand for.  A new reference in *keep (or NULL) owns them.  NULL with an exception set. */
+const char *swx_py_command_bytes(PyObject *command, Py_ssize_t *size, PyObject **keep);
 
 /* A Completions's queue, borrowed; NULL when the object is None; with an exception set (TypeError) when it is something
  * else. */
@@ -135,16 +160,6 @@ static inline void swx_py_deallocate(PyObject *object)
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(object);
     Py_DECREF(type);
-}
-
-/* Makes a type and adds it to the module.  A new reference, or NULL with an exception set. */
-static inline PyTypeObject *swx_py_add_type(PyObject *module, PyType_Spec *spec)
-{
-    PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
-    if (type && PyModule_AddType(module, type) < 0) {
-        Py_CLEAR(type);
-    }
-    return type;
 }
 
 #endif

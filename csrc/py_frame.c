@@ -1,6 +1,5 @@
 #include "py_frame.h"
 
-#include <msgpack.h>
 #include <stdbool.h>
 
 #include "py_core.h"
@@ -9,12 +8,7 @@ enum { MAX_DEPTH = 128 /* the most that max_depth can be */ };
 
 void swx_py_frame_raise(PyTypeObject *type, const char *text, size_t position)
 {
-    PyObject *module = PyType_GetModule(type);
-    PyObject *error = module ? PyObject_GetAttrString(module, "FrameError") : NULL;
-    if (error) {
-        PyErr_Format(error, "%s (at byte %zu)", text, position);
-    }
-    Py_XDECREF(error);
+    PyErr_Format(swx_py_state_of(type)->frame_error, "%s (at byte %zu)", text, position);
 }
 
 /* One limit of a constructor: object (or NULL for the default) to *limit.  0, or -1 with ValueError set. */
@@ -44,16 +38,4 @@ int swx_py_frame_read_limits(PyObject *args, PyObject *kwargs, swx_py_frame_limi
         return -1;
     }
     return read_limit(items, names[2], UINT32_MAX, &limits->max_items);
-}
-
-int swx_py_frame_init(PyObject *module)
-{
-    PyTypeObject *encoder = swx_py_add_type(module, &swx_py_encoder_spec);
-    PyTypeObject *decoder = swx_py_add_type(module, &swx_py_decoder_spec);
-    PyObject *error = PyErr_NewException("swerex_c._core.FrameError", PyExc_ValueError, NULL);
-    bool added = encoder && decoder && error && PyModule_AddObjectRef(module, "FrameError", error) == 0;
-    Py_XDECREF((PyObject *)encoder);
-    Py_XDECREF((PyObject *)decoder);
-    Py_XDECREF(error);
-    return added ? PyModule_AddStringConstant(module, "msgpack_version", MSGPACK_VERSION) : -1;
 }

@@ -17,8 +17,6 @@ typedef struct {
 #define SWX_PY_TOO_MANY "the value has more than max_items items"
 #define SWX_PY_WRONG_KEY "a map key is not a str"
 
-extern PyType_Spec swx_py_encoder_spec, swx_py_decoder_spec;
-
 /* Reads the limits from a constructor's arguments.  0, or -1 with an exception set. */
 int swx_py_frame_read_limits(PyObject *args, PyObject *kwargs, swx_py_frame_limits *limits);
 

@@ -336,9 +336,4 @@ static PyType_Slot decoder_slots[] = {
     { 0, NULL },
 };
 
-PyType_Spec swx_py_decoder_spec = {
-    .name = "swerex_c._core.FrameDecoder",
-    .basicsize = sizeof(FrameDecoder),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = decoder_slots,
-};
+PyType_Spec swx_py_decoder_spec = SWX_PY_SPEC("FrameDecoder", FrameDecoder, 0, decoder_slots);

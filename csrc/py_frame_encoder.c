@@ -32,8 +32,7 @@ typedef struct {
     uint8_t *data; /* first, or its own memory: all but the pieces */
     size_t size, capacity;
     uint32_t left; /* bytes of the payload that may still come */
-    piece *pieces;
-    size_t piece_count, piece_capacity;
+    swx_buf pieces;
     uint32_t depth;
     uint64_t promised; /* values announced so far, the outermost included */
     uint8_t first[512];
@@ -104,26 +103,22 @@ static inline int append(void *to, const char *bytes, size_t size)
 /* A packer whose target the compiler sees, so that it writes here without a call for each piece. */
 #define TO(w) (&(msgpack_packer){ .data = (w), .callback = append })
 
-/* A place for bytes that are not copied yet, or NULL with an exception. */
-static piece *add_piece(writer *w, const char *bytes, size_t size)
+/* Keeps bytes that are not copied yet, with what owns them: 0, or -1 with an exception. */
+static int add_piece(writer *w, piece added)
 {
-    if (claim(w, size) < 0) {
-        return NULL;
+    added.offset = w->size;
+    if (claim(w, added.size) < 0) {
+        return -1;
     }
-    if (w->piece_count == w->piece_capacity) {
-        size_t capacity = w->piece_capacity ? w->piece_capacity * 2 : 8;
-        piece *pieces = swx_realloc(w->pieces, capacity * sizeof(*pieces));
-        if (!pieces) {
-            PyErr_NoMemory();
-            return NULL;
-        }
-        w->pieces = pieces;
-        w->piece_capacity = capacity;
+    if (swx_buf_append(&w->pieces, &added, sizeof(added)) != SWX_OK) {
+        PyErr_NoMemory();
+        return -1;
     }
-    piece *added = &w->pieces[w->piece_count++];
-    *added = (piece){ .offset = w->size, .bytes = bytes, .size = size };
-    return added;
+    return 0;
 }
+
+static const piece *pieces_of(const writer *w) { return (const piece *)(const void *)w->pieces.data; }
+static size_t piece_count(const writer *w) { return w->pieces.size / sizeof(piece); }
 
 static int pack_text(writer *w, PyObject *owner, const char *text, Py_ssize_t size)
 {
@@ -133,11 +128,11 @@ static int pack_text(writer *w, PyObject *owner, const char *text, Py_ssize_t si
     if (size < REFERRED) {
         return append(w, text, (size_t)size);
     }
-    piece *added = add_piece(w, text, (size_t)size);
-    if (added) {
-        added->owner = Py_NewRef(owner);
+    if (add_piece(w, (piece){ .bytes = text, .size = (size_t)size, .owner = owner }) < 0) {
+        return -1;
     }
-    return added ? 0 : -1;
+    Py_INCREF(owner);
+    return 0;
 }
 
 static int pack_str(writer *w, PyObject *value)
@@ -165,11 +160,9 @@ static int pack_view(writer *w, Py_buffer *view)
     if (view->len < REFERRED) {
         return append(w, view->buf, (size_t)view->len);
     }
-    piece *added = add_piece(w, view->buf, (size_t)view->len);
-    if (!added) {
+    if (add_piece(w, (piece){ .bytes = view->buf, .size = (size_t)view->len, .view = *view }) < 0) {
         return -1;
     }
-    added->view = *view;
     view->obj = NULL; /* the piece holds it */
     return 0;
 }
@@ -325,8 +318,8 @@ static PyObject *put_together(const writer *w)
         return NULL;
     }
     char *out = PyBytes_AsString(result), *begin = out;
-    for (size_t i = 0; i < w->piece_count; i++) {
-        const piece *p = &w->pieces[i];
+    for (size_t i = 0; i < piece_count(w); i++) {
+        const piece *p = &pieces_of(w)[i];
         memcpy(out, w->data + at, p->offset - at);
         out += p->offset - at;
         memcpy(out, p->bytes, p->size);
@@ -342,14 +335,15 @@ static PyObject *put_together(const writer *w)
 
 static void free_writer(writer *w)
 {
-    for (size_t i = 0; i < w->piece_count; i++) {
-        if (w->pieces[i].owner) {
-            Py_DECREF(w->pieces[i].owner);
+    for (size_t i = 0; i < piece_count(w); i++) {
+        piece p = pieces_of(w)[i];
+        if (p.owner) {
+            Py_DECREF(p.owner);
         } else {
-            PyBuffer_Release(&w->pieces[i].view);
+            PyBuffer_Release(&p.view);
         }
     }
-    swx_free(w->pieces);
+    swx_buf_free(&w->pieces);
     swx_free(w->data == w->first ? NULL : w->data);
 }
 
@@ -363,6 +357,7 @@ static PyObject *encoder_encode(PyObject *object, PyObject *value)
     w.data = w.first;
     w.capacity = sizeof(w.first);
     w.size = SWX_FRAME_HEADER;
+    swx_buf_init(&w.pieces, SIZE_MAX);
     w.promised = 1;
     PyObject *result = pack(&w, value) == 0 ? put_together(&w) : NULL;
     free_writer(&w);
@@ -392,9 +387,4 @@ static PyType_Slot encoder_slots[] = {
     { 0, NULL },
 };
 
-PyType_Spec swx_py_encoder_spec = {
-    .name = "swerex_c._core.FrameEncoder",
-    .basicsize = sizeof(FrameEncoder),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = encoder_slots,
-};
+PyType_Spec swx_py_encoder_spec = SWX_PY_SPEC("FrameEncoder", FrameEncoder, 0, encoder_slots);

@@ -113,19 +113,7 @@ static PyType_Slot SLOTS[] = {
     { 0, NULL },
 };
 
-static PyType_Spec SPEC = {
-    .name = "swerex_c._core.Matcher",
-    .basicsize = sizeof(Matcher),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = SLOTS,
-};
-
-int swx_py_match_init(PyObject *module)
-{
-    PyTypeObject *type = swx_py_add_type(module, &SPEC);
-    Py_XDECREF((PyObject *)type);
-    return type ? 0 : -1;
-}
+PyType_Spec swx_py_matcher_spec = SWX_PY_SPEC("Matcher", Matcher, 0, SLOTS);
 
 /* The type is known by its destructor, not by its name in the module, which anyone may bind to something else. */
 swx_match *swx_py_match_take(PyObject *object)

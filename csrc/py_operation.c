@@ -311,9 +311,5 @@ static PyType_Slot operation_slots[] = {
     { Py_tp_methods, operation_methods }, { Py_tp_getset, operation_attributes }, { 0, NULL },
 };
 
-PyType_Spec swx_py_operation_spec = {
-    .name = "swerex_c._core.Operation",
-    .basicsize = sizeof(operation_object),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = operation_slots,
-};
+PyType_Spec swx_py_operation_spec =
+    SWX_PY_SPEC("Operation", operation_object, Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, operation_slots);

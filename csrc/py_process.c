@@ -367,12 +367,7 @@ static PyType_Slot process_slots[] = {
     { 0, NULL },
 };
 
-static PyType_Spec process_spec = {
-    .name = "swerex_c._core.Process",
-    .basicsize = sizeof(process_object),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC,
-    .slots = process_slots,
-};
+PyType_Spec swx_py_process_spec = SWX_PY_SPEC("Process", process_object, Py_TPFLAGS_HAVE_GC, process_slots);
 
 /* ---- marks ---- */
 
@@ -397,7 +392,7 @@ static uint64_t *marks_of(PyObject *list, size_t *count)
     return marks;
 }
 
-static PyObject *kill_marked(PyObject *module, PyObject *list)
+PyObject *swx_py_kill_marked(PyObject *module, PyObject *list)
 {
     (void)module;
     size_t count;
@@ -413,7 +408,7 @@ static PyObject *kill_marked(PyObject *module, PyObject *list)
     return PyLong_FromLong(found);
 }
 
-static PyObject *living_marks(PyObject *module, PyObject *list)
+PyObject *swx_py_living_marks(PyObject *module, PyObject *list)
 {
     (void)module;
     size_t count;
@@ -442,16 +437,4 @@ done:
     swx_free(living);
     swx_free(marks);
     return result;
-}
-
-static PyMethodDef mark_functions[] = {
-    { "kill_marked", kill_marked, METH_O, "kill_marked(marks, /)\n--\n\n" },
-    { "living_marks", living_marks, METH_O, "living_marks(marks, /)\n--\n\n" },
-    { NULL, NULL, 0, NULL },
-};
-
-int swx_py_process_init(PyObject *module, swx_py_state *state)
-{
-    state->process_type = swx_py_add_type(module, &process_spec);
-    return state->process_type ? PyModule_AddFunctions(module, mark_functions) : -1;
 }

@@ -77,25 +77,14 @@ static PyType_Slot queue_slots[] = {
     { 0, NULL },
 };
 
-static PyType_Spec queue_spec = {
-    .name = "swerex_c._core.Completions",
-    .basicsize = sizeof(queue_object),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = queue_slots,
-};
-
-int swx_py_queue_init(PyObject *module, swx_py_state *state)
-{
-    state->queue_type = swx_py_add_type(module, &queue_spec);
-    return state->queue_type ? 0 : -1;
-}
+PyType_Spec swx_py_completions_spec = SWX_PY_SPEC("Completions", queue_object, 0, queue_slots);
 
 swx_queue *swx_py_queue_get(swx_py_state *state, PyObject *object)
 {
     if (object == Py_None) {
         return NULL;
     }
-    if (!Py_IS_TYPE(object, state->queue_type)) {
+    if (!Py_IS_TYPE(object, state->types[SWX_PY_COMPLETIONS])) {
         PyErr_SetString(PyExc_TypeError, "queue must be a Completions or None");
         return NULL;
     }

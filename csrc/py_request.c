@@ -182,22 +182,6 @@ bool swx_py_request_submit(request *f, int64_t direct)
 
 /* ---- commands ---- */
 
-const char *swx_py_command_bytes(PyObject *command, Py_ssize_t *size, PyObject **keep)
-{
-    *keep = NULL;
-    const char *bytes = PyUnicode_AsUTF8AndSize(command, size);
-    if (bytes || !PyUnicode_Check(command)) {
-        return bytes;
-    }
-    PyErr_Clear();
-    char *data = NULL;
-    *keep = PyUnicode_AsEncodedString(command, "utf-8", "surrogateescape");
-    if (*keep && PyBytes_AsStringAndSize(*keep, &data, size) < 0) {
-        Py_CLEAR(*keep);
-    }
-    return data;
-}
-
 int swx_py_request_encode(swx_buf *typed, swx_op *op, bool *empty, const char *text, size_t size, int checked,
                           place *at)
 {

@@ -27,7 +27,7 @@ static PyObject *launch(session_object *self, request *f, PyObject *matcher, PyO
                         int64_t direct)
 {
     swx_py_state *state = swx_py_state_of(Py_TYPE((PyObject *)self));
-    operation_object *op = (operation_object *)swx_py_allocate(state->operation_type);
+    operation_object *op = (operation_object *)swx_py_allocate(state->types[SWX_PY_OPERATION]);
     if (!op) {
         swx_request_unref(&f->base);
         return NULL;
@@ -402,16 +402,4 @@ static PyType_Slot session_slots[] = {
     { 0, NULL },
 };
 
-static PyType_Spec session_spec = {
-    .name = "swerex_c._core.Session",
-    .basicsize = sizeof(session_object),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = session_slots,
-};
-
-int swx_py_session_init(PyObject *module, swx_py_state *state)
-{
-    state->operation_type = swx_py_add_type(module, &swx_py_operation_spec);
-    state->session_type = swx_py_add_type(module, &session_spec);
-    return state->operation_type && state->session_type ? 0 : -1;
-}
+PyType_Spec swx_py_session_spec = SWX_PY_SPEC("Session", session_object, 0, session_slots);

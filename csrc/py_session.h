@@ -41,7 +41,6 @@ typedef struct {
 } session_object;
 
 extern const swx_node_type swx_py_session_node;
-extern PyType_Spec swx_py_operation_spec;
 
 void swx_py_place_unref(place *at);
 
@@ -55,10 +54,6 @@ request *swx_py_request_new(session_object *session, swx_op_kind kind, PyObject 
 /* For up to `direct` nanoseconds the calling thread waits itself.  False: the session is gone, and the core has
  * never had the request. */
 bool swx_py_request_submit(request *f, int64_t direct);
-
-/* The bytes of a command: UTF-8, with lone surrogates from surrogateescape as the bytes they stand for.  A new
- * reference in *keep (or NULL) owns them. */
-const char *swx_py_command_bytes(PyObject *command, Py_ssize_t *size, PyObject **keep);
 
 /* 1: what to type is in `typed`, and how, in `op`; 0: bash must be asked about the command first; -1: exception. */
 int swx_py_request_encode(swx_buf *typed, swx_op *op, bool *empty, const char *text, size_t size, int checked,

@@ -71,16 +71,4 @@ static PyType_Slot strip_slots[] = {
     { 0, NULL },
 };
 
-static PyType_Spec strip_spec = {
-    .name = "swerex_c._core.Strip",
-    .basicsize = sizeof(strip_object),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = strip_slots,
-};
-
-int swx_py_strip_init(PyObject *module)
-{
-    PyTypeObject *type = swx_py_add_type(module, &strip_spec);
-    Py_XDECREF((PyObject *)type);
-    return type ? 0 : -1;
-}
+PyType_Spec swx_py_strip_spec = SWX_PY_SPEC("Strip", strip_object, 0, strip_slots);
