@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "swx_alloc.h"
+#include "swx_buf.h"
 #include "swx_proc.h"
 
 /* A process whose first thread has ended also says Z, but has other threads. */
@@ -52,17 +52,18 @@ typedef struct {
     size_t count;
     const pid_t *sessions; /* as many as marks, or NULL: whose members belong to it too; 0: none */
     bool all;              /* what belongs to it by a sign is killed; else only the orphans that descend from that */
-    orphan *orphans;
-    size_t orphan_count, orphan_room;
-    pid_t *children; /* of the process that is looked at */
-    size_t child_count, child_room;
-    int64_t patience; /* until when it waits for orphans to stop; 0: it has not begun */
+    swx_buf orphans;       /* of orphan */
+    swx_buf children;      /* pid_t, of the process that is looked at */
+    int64_t patience;      /* until when it waits for orphans to stop; 0: it has not begun */
 } hunt;
 
 /* A look blocks its thread: waiting may take this much of it, however many orphans there are. */
 static const int64_t PATIENCE = 20000000;
 static const int64_t END = 1000000000; /* without progress, after which no more is tried */
 enum { PAUSE_MICROSECONDS = 100, LONGEST_PAUSE_MICROSECONDS = 3200 };
+
+static const orphan *orphans_of(const hunt *h) { return (const orphan *)(const void *)h->orphans.data; }
+static size_t orphan_count(const hunt *h) { return h->orphans.size / sizeof(orphan); }
 
 static bool belongs(const hunt *h, pid_t pid)
 {
@@ -102,35 +103,12 @@ static void take_orphan(hunt *h, pid_t pid, pid_t parent)
     if (swx_proc_read_stat(pid, &stat) != SWX_OK || stat.parent != parent || is_dead(&stat)) {
         goto done;
     }
-    if (h->orphan_count == h->orphan_room) {
-        size_t room = h->orphan_room ? 2 * h->orphan_room : 16;
-        orphan *more = swx_realloc(h->orphans, room * sizeof(*more));
-        if (!more) {
-            send_signal(fd, pid, SIGKILL); /* its children are lost */
-            goto done;
-        }
-        h->orphans = more;
-        h->orphan_room = room;
-    }
-    if (send_signal(fd, pid, SIGSTOP)) {
-        h->orphans[h->orphan_count++] = (orphan){ pid, stat.started };
+    if (send_signal(fd, pid, SIGSTOP) &&
+        swx_buf_append(&h->orphans, &(orphan){ pid, stat.started }, sizeof(orphan)) != SWX_OK) {
+        send_signal(fd, pid, SIGKILL); /* its children are lost */
     }
 done:
     close_handle(fd);
-}
-
-static void list_child(hunt *h, pid_t pid)
-{
-    if (h->child_count == h->child_room) {
-        size_t room = h->child_room ? 2 * h->child_room : 64;
-        pid_t *more = swx_realloc(h->children, room * sizeof(*more));
-        if (!more) {
-            return;
-        }
-        h->children = more;
-        h->child_room = room;
-    }
-    h->children[h->child_count++] = pid;
 }
 
 static void list_children(hunt *h, pid_t parent, pid_t thread)
@@ -138,7 +116,7 @@ static void list_children(hunt *h, pid_t parent, pid_t thread)
     swx_proc_children children;
     swx_proc_children_begin(&children, parent, thread);
     for (pid_t pid; (pid = swx_proc_children_next(&children));) {
-        list_child(h, pid);
+        swx_buf_append(&h->children, &pid, sizeof(pid));
     }
 }
 
@@ -149,7 +127,7 @@ static void list_all_children(hunt *h, pid_t parent)
     snprintf(path, sizeof(path), "/proc/%d/task", (int)parent);
     bool single = stat(path, &task) == 0 && task.st_nlink == 3; /* a link for each thread, as for any directory in it */
     DIR *threads = single ? NULL : opendir(path);
-    h->child_count = 0;
+    swx_buf_clear(&h->children);
     if (single) { /* nearly all are, and this is what a look at thousands takes its time for */
         list_children(h, parent, parent);
     }
@@ -181,34 +159,37 @@ static bool take_children(hunt *h, pid_t parent, bool stopped)
 {
     bool complete = true;
     list_all_children(h, parent);
-    if (stopped && h->child_count) {
+    if (stopped && h->children.size) {
         complete = await_stop(h, parent);
         list_all_children(h, parent);
     }
-    for (size_t i = 0; i < h->child_count; i++) {
-        take_orphan(h, h->children[i], parent);
+    const pid_t *children = (const pid_t *)(const void *)h->children.data;
+    for (size_t i = 0; i < h->children.size / sizeof(*children); i++) {
+        take_orphan(h, children[i], parent);
     }
     return complete;
 }
 
 static void take_grandchildren(hunt *h)
 {
-    for (size_t i = 0; i < h->orphan_count; i++) { /* it grows meanwhile */
-        await_stop(h, h->orphans[i].pid);          /* what it forks has no sign either */
-        take_children(h, h->orphans[i].pid, false);
+    for (size_t i = 0; i < orphan_count(h); i++) { /* it grows meanwhile */
+        pid_t pid = orphans_of(h)[i].pid;
+        await_stop(h, pid); /* what it forks has no sign either */
+        take_children(h, pid, false);
     }
 }
 
 static long kill_orphans(const hunt *h)
 {
     long found = 0;
-    for (size_t i = 0; i < h->orphan_count; i++) {
+    for (size_t i = 0; i < orphan_count(h); i++) {
+        orphan one = orphans_of(h)[i];
         swx_proc_stat stat;
-        int fd = swx_child_open_pidfd(h->orphans[i].pid);
-        swx_status status = swx_proc_read_stat(h->orphans[i].pid, &stat);
+        int fd = swx_child_open_pidfd(one.pid);
+        swx_status status = swx_proc_read_stat(one.pid, &stat);
         /* Where no look is possible now: it was stopped a moment ago, and would stay so. */
-        if (status == SWX_ESYS || (status == SWX_OK && stat.started == h->orphans[i].started && !is_dead(&stat))) {
-            found += send_signal(fd, h->orphans[i].pid, SIGKILL);
+        if (status == SWX_ESYS || (status == SWX_OK && stat.started == one.started && !is_dead(&stat))) {
+            found += send_signal(fd, one.pid, SIGKILL);
         }
         close_handle(fd);
     }
@@ -248,6 +229,8 @@ static long kill_once(hunt h)
         return errno == ENOENT || errno == EACCES ? -1 : 1;
     }
     long found = 0;
+    swx_buf_init(&h.orphans, SIZE_MAX);
+    swx_buf_init(&h.children, SIZE_MAX);
     for (pid_t pid; (pid = swx_proc_next(processes));) {
         bool ours = belongs(&h, pid);
         if (ours && h.all) {
@@ -259,8 +242,8 @@ static long kill_once(hunt h)
     swx_proc_end(processes);
     take_grandchildren(&h);
     found += kill_orphans(&h);
-    swx_free(h.orphans);
-    swx_free(h.children);
+    swx_buf_free(&h.orphans);
+    swx_buf_free(&h.children);
     return found;
 }
 
