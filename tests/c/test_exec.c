@@ -155,31 +155,6 @@ static void test_in_time_after_all(void)
     end(e, &o);
 }
 
-static void test_cancel(void)
-{
-    owner o = { 0 };
-    int begun[2];
-    char script[512];
-    CHECK(pipe(begun) == 0);
-    snprintf(script, sizeof(script), "echo begin; echo >/proc/%d/fd/%d; setsid sleep 1000 & sleep 1000", (int)getpid(),
-             begun[1]);
-    swx_exec *e = start(NONE, &o, script);
-    CHECK(poll(&(struct pollfd){ .fd = begun[0], .events = POLLIN }, 1, 60000) == 1);
-    close(begun[0]);
-    close(begun[1]);
-    turn(e, now()); /* which reads what was printed before */
-    CHECK(!o.done && swx_exec_deadline(e) == INT64_MAX);
-    swx_exec_cancel(e, now());
-    swx_exec_cancel(e, now());
-    wait_for(e);
-    CHECK(o.result.cancelled && !o.result.timed_out && o.result.wait_status == SIGKILL);
-    CHECK(holds(&o.result.output, "begin\n"));
-    CHECK(swx_exec_fd(e, 0) == -1 && swx_exec_fd(e, 1) == -1 && swx_exec_fd(e, 2) == -1);
-    swx_exec_cancel(e, now());
-    CHECK(swx_exec_deadline(e) == INT64_MAX && o.done == 1);
-    end(e, &o);
-}
-
 /* Between the program's end and that of what it had started, its descriptor, readable for ever, does not keep the loop
  * busy. */
 static void test_no_spinning_while_killing(void)
@@ -199,34 +174,6 @@ static void test_no_spinning_while_killing(void)
     }
     wait_for(e);
     end(e, &o);
-}
-
-/* A grandchild with the pipes does not hold the end up, is not in the way later, and does not die of SIGPIPE. */
-static void test_background_grandchild(void)
-{
-    owner o = { 0 };
-    int answer[2];
-    char script[512], got[16] = { 0 };
-    CHECK(pipe(answer) == 0);
-    snprintf(script, sizeof(script),
-             "exec 9>/proc/%d/fd/%d; echo now; (sleep 1; seq 100000; seq 100000 >&2; echo alive >&9) & exit 7",
-             (int)getpid(), answer[1]);
-    swx_exec *e = start(NONE, &o, script);
-    wait_for(e);
-    CHECK(poll(&(struct pollfd){ .fd = answer[0], .events = POLLIN }, 1, 0) == 0);
-    CHECK(o.result.wait_status == 7 << 8 && holds(&o.result.output, "now\n"));
-    swx_exec_release(e);
-    CHECK(!swx_exec_is_finished(e) && swx_exec_fd(e, 0) >= 0);
-    int64_t limit = now() + 60000 * MS;
-    while (!swx_exec_is_finished(e)) {
-        CHECK(now() < limit);
-        turn(e, limit);
-    }
-    CHECK(read(answer[0], got, sizeof(got)) == 6 && strcmp(got, "alive\n") == 0);
-    CHECK(o.done == 1 && swx_exec_take_result(e).output.size == 0); /* what came later is dropped */
-    end(e, &o);
-    close(answer[0]);
-    close(answer[1]);
 }
 
 /* Freed while it runs: all of it is killed.  Freed after its end: what it left behind lives on. */
@@ -295,5 +242,4 @@ static void test_no_memory(void)
 #endif
 }
 
-TEST_MAIN(test_start_and_output, test_in_time_after_all, test_cancel, test_no_spinning_while_killing,
-          test_background_grandchild, test_free, test_no_memory)
+TEST_MAIN(test_start_and_output, test_in_time_after_all, test_no_spinning_while_killing, test_free, test_no_memory)
