@@ -116,17 +116,11 @@ static void heap_set(swx_reactor *r, swx_node *node, int64_t due)
         return;
     }
     if (node->heap_index == SIZE_MAX) {
-        node->due = due;
         place(r, r->heap_size++, node);
-        sift_up(r, node->heap_index);
-        return;
     }
-    if (due == node->due) {
-        return;
-    }
-    bool sooner = due < node->due;
     node->due = due;
-    sooner ? sift_up(r, node->heap_index) : sift_down(r, node->heap_index);
+    sift_up(r, node->heap_index);
+    sift_down(r, node->heap_index);
 }
 
 static bool heap_reserve(swx_reactor *r)
@@ -600,10 +594,8 @@ void swx_reactor_free(swx_reactor *r)
 
 void swx_reactor_abandon(swx_reactor *r)
 {
-    if (r) {
-        close_descriptors(r);
-        r->wake = r->epoll = -1;
-    }
+    close_descriptors(r);
+    r->wake = r->epoll = -1;
 }
 
 bool swx_reactor_is_forked(const swx_reactor *r) { return r->forks != atomic_load(&forks); }

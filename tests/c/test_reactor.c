@@ -225,15 +225,6 @@ static void check_calm_at(int line)
     }
 }
 
-static void test_empty(void)
-{
-    swx_reactor *r = begin();
-    CHECK(swx_reactor_count(r) == 0 && !swx_reactor_is_forked(r));
-    end(r, 0);
-    swx_reactor_free(NULL);
-    swx_reactor_abandon(NULL);
-}
-
 /* A regular file cannot be watched: the failure is told, and the object stays the caller's. */
 static void test_what_cannot_be_watched(void)
 {
@@ -363,24 +354,6 @@ static void test_pause(void)
     AWAIT(node, t->bytes == 3 && t->dues == 1 && t->fd == -1);
     check_calm_at(__LINE__);
     end(r, 2);
-}
-
-static void test_nodes_that_finish(void)
-{
-    enum { COUNT = 300 };
-    swx_reactor *r = begin();
-    for (int i = 0; i < COUNT; i++) {
-        thing *t = new_thing();
-        int writer = t->writer;
-        t->writer = -1;
-        t->finish_at_eof = true;
-        add(r, t);
-        CHECK(write(writer, "abc", 3) == 3);
-        close(writer);
-    }
-    await_count(&destroyed, COUNT);
-    CHECK(swx_reactor_count(r) == 0);
-    end(r, COUNT);
 }
 
 /* Others go on while one is destroyed; all are when the reactor is freed. */
@@ -791,8 +764,7 @@ static void test_no_memory(void)
 #endif
 }
 
-TEST_MAIN(test_empty, test_what_cannot_be_watched, test_events_and_deadlines, test_removed_inside_of_its_own_call,
-          test_heap, test_pause, test_nodes_that_finish, test_slow_to_destroy, test_slow_when_due,
-          test_slow_and_due_again, test_ready_at_once, test_removed_between_two_events, test_threads,
-          test_free_while_busy, test_fork, test_descriptors_that_are_held_open, test_refused_system_call,
-          test_no_descriptors, test_no_memory)
+TEST_MAIN(test_what_cannot_be_watched, test_events_and_deadlines, test_removed_inside_of_its_own_call, test_heap,
+          test_pause, test_slow_to_destroy, test_slow_when_due, test_slow_and_due_again, test_ready_at_once,
+          test_removed_between_two_events, test_threads, test_free_while_busy, test_fork,
+          test_descriptors_that_are_held_open, test_refused_system_call, test_no_descriptors, test_no_memory)
