@@ -1,18 +1,8 @@
 /* The stream gives the same at every cut, in place as well; no ESC and no C1 is left, and nothing of plain text is
  * lost. */
-#include <stdlib.h>
-#include <string.h>
-
+#include "harness.h"
 #include "swx_strip.h"
 
-static void require(int condition)
-{
-    if (!condition) {
-        abort();
-    }
-}
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size < 2) {
@@ -23,15 +13,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     data += 2;
     size -= 2;
     uint8_t *out = malloc(size + SWX_STRIP_EXTRA), *place = malloc(size ? size : 1);
-    require(out && place);
+    CHECK(out && place);
     swx_strip strip;
     swx_strip_init(&strip, crlf);
     for (size_t at = 0; at < size; at += chunk) {
         size_t n = size - at < chunk ? size - at : chunk;
         uint8_t *room = malloc(n + SWX_STRIP_EXTRA);
-        require(room != NULL);
+        CHECK(room != NULL);
         swx_strip_feed(&strip, data + at, n, room, &written);
-        require(written <= n + SWX_STRIP_EXTRA && total + written <= at + n);
+        CHECK(written <= n + SWX_STRIP_EXTRA && total + written <= at + n);
         memcpy(out + total, room, written);
         total += written;
         free(room);
@@ -42,13 +32,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         memcpy(place, data, size);
     }
     whole = swx_strip_whole(place, size, crlf);
-    require(whole == total && memcmp(place, out, total) == 0);
-    require(crlf || swx_strip_needed(data, size) || total == size);
+    CHECK(whole == total && memcmp(place, out, total) == 0);
+    CHECK(crlf || swx_strip_needed(data, size) || total == size);
     for (size_t i = 0; i < total; i++) {
-        require(out[i] != 0x1b && (i == 0 || out[i - 1] != 0xc2 || out[i] < 0x80 || out[i] > 0x9f || out[i] == 0x85));
+        CHECK(out[i] != 0x1b && (i == 0 || out[i - 1] != 0xc2 || out[i] < 0x80 || out[i] > 0x9f || out[i] == 0x85));
     }
-    require(!swx_strip_needed(out, total) && swx_strip_whole(out, total, false) == total &&
-            memcmp(place, out, total) == 0);
+    CHECK(!swx_strip_needed(out, total) && swx_strip_whole(out, total, false) == total &&
+          memcmp(place, out, total) == 0);
     free(out);
     free(place);
     return 0;

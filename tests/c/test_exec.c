@@ -5,20 +5,12 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "harness.h"
 #include "swx_alloc.h"
 
 #define MS INT64_C(1000000)
-
-static int64_t now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
-}
 
 typedef struct {
     unsigned done;
@@ -42,7 +34,7 @@ static void end(swx_exec *e, owner *o)
 static void turn(swx_exec *e, int64_t limit)
 {
     struct pollfd fds[3];
-    int64_t due = swx_exec_deadline(e), t = now();
+    int64_t due = swx_exec_deadline(e), t = swx_now();
     due = due < limit ? due : limit;
     for (unsigned i = 0; i < 3; i++) {
         fds[i] = (struct pollfd){ .fd = swx_exec_fd(e, i), .events = POLLIN };
@@ -53,7 +45,7 @@ static void turn(swx_exec *e, int64_t limit)
         wait.tv_nsec = (due - t) % INT64_C(1000000000);
     }
     ppoll(fds, 3, &wait, NULL);
-    t = now();
+    t = swx_now();
     for (unsigned i = 0; i < 3; i++) {
         if (fds[i].revents && swx_exec_fd(e, i) == fds[i].fd) {
             swx_exec_event(e, i, t);
@@ -66,10 +58,10 @@ static void turn(swx_exec *e, int64_t limit)
 
 static void wait_for(swx_exec *e)
 {
-    int64_t limit = now() + 60000 * MS;
+    int64_t limit = swx_now() + 60000 * MS;
     const owner *o = swx_exec_owner(e);
     while (!o->done) {
-        CHECK(now() < limit);
+        CHECK(swx_now() < limit);
         turn(e, limit);
     }
     CHECK(o->done == 1 && swx_exec_deadline(e) == INT64_MAX);
@@ -142,14 +134,14 @@ static void expect_gone(int fd)
 static void test_in_time_after_all(void)
 {
     owner o = { 0 };
-    int64_t deadline = now() + 500 * MS;
+    int64_t deadline = swx_now() + 500 * MS;
     swx_exec *e = start((swx_exec_config){ .deadline = deadline }, &o, "echo x; exit 5");
     struct pollfd ended = { .fd = swx_exec_fd(e, 2), .events = POLLIN };
     CHECK(poll(&ended, 1, 60000) == 1);
-    while (now() < deadline) {
+    while (swx_now() < deadline) {
         usleep(1000);
     }
-    swx_exec_due(e, now());
+    swx_exec_due(e, swx_now());
     CHECK(o.done == 1);
     CHECK(!o.result.timed_out && o.result.wait_status == 5 << 8 && holds(&o.result.output, "x\n"));
     end(e, &o);
@@ -161,15 +153,15 @@ static void test_no_spinning_while_killing(void)
 {
     owner o = { 0 };
     swx_exec *e = start(NONE, &o, "sleep 1000");
-    swx_exec_cancel(e, now());
-    swx_exec_due(e, now());
+    swx_exec_cancel(e, swx_now());
+    swx_exec_due(e, swx_now());
     while (!o.done && swx_exec_fd(e, 2) >= 0) {
         struct pollfd ended = { .fd = swx_exec_fd(e, 2), .events = POLLIN };
         if (poll(&ended, 1, 10) == 0) { /* one kill may come too early to reach all */
-            swx_exec_due(e, now());
+            swx_exec_due(e, swx_now());
             continue;
         }
-        swx_exec_event(e, 2, now());
+        swx_exec_event(e, 2, swx_now());
         CHECK(swx_exec_fd(e, 2) == -1);
     }
     wait_for(e);
@@ -193,12 +185,12 @@ static void test_free(void)
         CHECK(poll(&ready, 1, 60000) == 1);
         usleep(50000);
         if (round == 1) { /* in the middle of a cancellation, the program itself already gone */
-            swx_exec_cancel(e, now());
-            swx_exec_due(e, now());
+            swx_exec_cancel(e, swx_now());
+            swx_exec_due(e, swx_now());
             usleep(20000);
         } else if (round ==
                    2) { /* ended, though nobody has asked yet; then it is cancelled: what it started goes, too */
-            swx_exec_cancel(e, now());
+            swx_exec_cancel(e, swx_now());
         }
         swx_exec_free(e);
         close(alive[1]);
