@@ -1,8 +1,8 @@
 """Configuration of a deployment in a Kubernetes pod."""
 
-from typing import Any, ClassVar, Literal, Self, TypedDict
+from typing import Any, ClassVar, Literal, TypedDict
 
-from pydantic import model_validator
+from pydantic import Field
 
 from swerex_c.providers.config import ProviderConfig
 
@@ -78,27 +78,14 @@ class KubernetesDeploymentConfig(ProviderConfig):
     startup_timeout: float = 600.0
     """Seconds to wait until commands can run in the pod, which includes scheduling it and pulling the image."""
 
-    time_to_live: float | None = 86400.0
+    time_to_live: float | None = Field(default=86400.0, ge=1)
     """Seconds of running after which the cluster ends the pod in any case (activeDeadlineSeconds); None is never."""
 
-    grace_period: int = 0
+    grace_period: int = Field(default=0, ge=0)
     """Seconds that a stopped pod has to end by itself. 0 deletes without waiting for the node."""
 
     type: Literal["kubernetes"] = "kubernetes"
     """Discriminator of the deployment configurations. Do not change it."""
-
-    @model_validator(mode="after")
-    def check_seconds(self) -> Self:
-        """Check that `time_to_live` is at least 1 and `grace_period` at least 0.
-
-        Raises:
-            ValueError: if one is less. Kubernetes takes whole seconds, and a deadline of at least one.
-        """
-        if self.time_to_live is not None and self.time_to_live < 1:
-            raise ValueError("time_to_live is at least a second")
-        if self.grace_period < 0:
-            raise ValueError("grace_period is at least 0")
-        return self
 
 
 class KubernetesKeywords(TypedDict, total=False):

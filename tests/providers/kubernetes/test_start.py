@@ -427,26 +427,32 @@ async def test_a_watch_whose_version_is_too_old_begins_anew(server: ApiServer, m
     await starts(server)
 
 
-@pytest.mark.parametrize("how", ["silent", "forbidden"])
-async def test_without_a_watch_the_pod_is_asked_for(
-    server: ApiServer, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("how", ["silent", "forbidden", "restart"])
+async def test_what_no_watch_tells_is_asked_for(server: ApiServer, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    go = threading.Event()
+
     async def kubelet(server: ApiServer, pod: Pod) -> None:
-        await until_async(lambda: any(asked.endswith(pod["metadata"]["name"]) for asked in server.asked))
+        await server.schedule(pod)
+        await until_async(go.is_set)
         await server.run(pod)
+
+    def refuse(request: Any, body: Any) -> Any:
+        words = 'pods is forbidden: User "a" cannot list resource "pods"'
+        return status(403, "Forbidden", words) if request.path.endswith("/pods") and not body else None
 
     server.kubelet = kubelet
     if how == "silent":
         server.silent_watch = True
         monkeypatch.setattr(readiness, "_WATCH_SECONDS", 0.5)
-    else:
-        words = 'pods is forbidden: User "a" cannot list resource "pods"'
-
-        def refuse(request: Any, body: Any) -> Any:
-            return status(403, "Forbidden", words) if request.path.endswith("/pods") and not body else None
-
+    elif how == "forbidden":
         server.refusals.append(refuse)
-    await starts(server)
+    starting = asyncio.ensure_future(starts(server))
+    await until_async(lambda: server.asked.count("GET /api/v1/namespaces/default/pods"))  # a watch
+    if how == "restart":
+        await until_async(lambda: server.watching)
+        await asyncio.to_thread(server.restart)
+    go.set()
+    await asyncio.wait_for(starting, DEADLINE)
 
 
 @pytest.mark.parametrize(
@@ -474,21 +480,3 @@ async def test_a_pod_that_is_deleted_while_it_starts(
 
     server.kubelet = kubelet
     assert (await fails(server, words)).cause == cause
-
-
-async def test_a_server_that_restarts_while_a_pod_starts(server: ApiServer) -> None:
-    go = threading.Event()
-
-    async def kubelet(server: ApiServer, pod: Pod) -> None:
-        await server.schedule(pod)
-        await until_async(go.is_set)
-        await server.run(pod)
-
-    server.kubelet = kubelet
-    made = deployment(server)
-    starting = asyncio.ensure_future(made.start())
-    await until_async(lambda: server.watching)
-    await asyncio.to_thread(server.restart)
-    go.set()
-    await asyncio.wait_for(starting, DEADLINE)
-    await made.stop()
