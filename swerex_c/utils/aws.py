@@ -11,14 +11,13 @@ or with credentials that lack the permission.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import time
 from typing import Any
 from urllib.parse import quote
 
-from swerex_c.utils.aws_client import TAG_KEY, TAG_VALUE, AwsError, client, code_of, explained
+from swerex_c.utils.aws_client import TAG_KEY, TAG_VALUE, AwsError, client, explained, ignored
 
 __all__ = [
     "AwsError",
@@ -37,8 +36,6 @@ __all__ = [
 
 _LOG_GROUP = "/ecs/swe-rex-deployment"
 """Default log group."""
-
-_ANYWHERE = "0.0.0.0/0"
 
 _INLINE_POLICY = "LogsAndSecretsPolicy"
 _MANAGED_POLICIES = ("service-role/AmazonECSTaskExecutionRolePolicy", "AmazonEC2ContainerRegistryReadOnly")
@@ -127,11 +124,9 @@ def get_execution_role_arn(execution_role_prefix: str, log_group: str | None = N
 
 def _role(iam: Any, name: str, trust: dict[str, Any]) -> str:
     """Return the role's ARN; create the role if it does not exist."""
-    try:
+    with ignored("NoSuchEntity"):
         return str(iam.get_role(RoleName=name)["Role"]["Arn"])
-    except iam.exceptions.NoSuchEntityException:
-        pass
-    with contextlib.suppress(iam.exceptions.EntityAlreadyExistsException):  # another process creates it as well
+    with ignored("EntityAlreadyExists"):  # another process creates it as well
         iam.create_role(
             RoleName=name,
             AssumeRolePolicyDocument=json.dumps(trust),
@@ -190,7 +185,7 @@ def get_task_definition(
         }
     family = get_name_hash(task_definition_prefix, definition, max_length=255)
     with explained(f"get or register the task definition {family}"):
-        with contextlib.suppress(ecs.exceptions.ClientException):  # there is none
+        with ignored("ClientException"):  # there is none
             found = ecs.describe_task_definition(taskDefinition=family)["taskDefinition"]
             if found["status"] == "ACTIVE":
                 return dict(found)
@@ -232,7 +227,7 @@ def get_default_vpc_and_subnet() -> tuple[str, str]:
         return vpc, str(subnets[0]["SubnetId"])
 
 
-def get_security_group(vpc_id: str, port: int, security_group_prefix: str, cidr: str = _ANYWHERE) -> str:
+def get_security_group(vpc_id: str, port: int, security_group_prefix: str, cidr: str = "0.0.0.0/0") -> str:
     """Return the id of a security group that allows connections to the port.
 
     The group is created if there is none.
@@ -248,11 +243,8 @@ def get_security_group(vpc_id: str, port: int, security_group_prefix: str, cidr:
         group = _group(ec2, name, vpc_id)
         # Do this for an existing group too: the process that created it may have stopped before this.
         if not group.get("IpPermissions"):
-            try:
+            with ignored("InvalidPermission.Duplicate"):
                 ec2.authorize_security_group_ingress(GroupId=group["GroupId"], IpPermissions=[rule])
-            except Exception as error:
-                if code_of(error) != "InvalidPermission.Duplicate":
-                    raise
         return str(group["GroupId"])
 
 
@@ -261,17 +253,14 @@ def _group(ec2: Any, name: str, vpc: str) -> dict[str, Any]:
     filters = [{"Name": "group-name", "Values": [name]}, {"Name": "vpc-id", "Values": [vpc]}]
     if found := ec2.describe_security_groups(Filters=filters)["SecurityGroups"]:
         return dict(found[0])
-    try:
-        tags = [{"Key": TAG_KEY, "Value": TAG_VALUE}]
+    tags = [{"Key": TAG_KEY, "Value": TAG_VALUE}]
+    with ignored("InvalidGroup.Duplicate"):  # another process creates it as well
         ec2.create_security_group(
             GroupName=name,
             Description="Security group swe rex",
             VpcId=vpc,
             TagSpecifications=[{"ResourceType": "security-group", "Tags": tags}],
         )
-    except Exception as error:
-        if code_of(error) != "InvalidGroup.Duplicate":  # another process creates it as well
-            raise
     # It is not visible at once to all parts of AWS, whoever created it. The waiter gives up after 30 seconds.
     ec2.get_waiter("security_group_exists").wait(Filters=filters)
     return _group(ec2, name, vpc)

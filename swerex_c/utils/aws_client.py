@@ -9,7 +9,7 @@ from typing import Any
 
 from swerex_c.exceptions import NotAvailableError, SwerexException
 
-__all__ = ["TAG_KEY", "TAG_VALUE", "AwsError", "client", "code_of", "explained"]
+__all__ = ["TAG_KEY", "TAG_VALUE", "AwsError", "client", "code_of", "explained", "ignored"]
 
 TAG_KEY = "origin"
 TAG_VALUE = "swe-rex-deployment-auto"
@@ -86,6 +86,16 @@ def code_of(error: BaseException) -> str | None:
     """Return AWS's name of an error in a response of AWS, or None for other errors."""
     response = getattr(error, "response", None)
     return response.get("Error", {}).get("Code") if isinstance(response, dict) else None
+
+
+@contextlib.contextmanager
+def ignored(*codes: str) -> Iterator[None]:
+    """Suppress AWS's errors that have one of these names."""
+    try:
+        yield
+    except Exception as error:
+        if code_of(error) not in codes:
+            raise
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from swerex_c.exceptions import SwerexException
-from swerex_c.utils.aws_client import TAG_KEY, TAG_VALUE, client, code_of, explained
+from swerex_c.utils.aws_client import TAG_KEY, TAG_VALUE, client, code_of, explained, ignored
 from swerex_c.utils.visible import visible
 
 __all__ = [
@@ -94,10 +94,6 @@ def _stop_task(which: str) -> None:
     client("ecs").stop_task(cluster=cluster, task=task, reason="swerex_c.utils.aws_teardown")
 
 
-def _find_clusters() -> Iterator[str]:
-    return (cluster for cluster, is_ours in _clusters(client("ecs")) if is_ours)
-
-
 def _delete_cluster(arn: str) -> None:
     ecs = client("ecs")
     _when_unused(lambda: ecs.delete_cluster(cluster=arn))
@@ -109,10 +105,6 @@ def _find_task_definitions() -> Iterator[str]:
         for arn in page["taskDefinitionArns"]:
             if has_target_tag(ecs.list_tags_for_resource(resourceArn=arn)["tags"]):
                 yield arn
-
-
-def _deregister(arn: str) -> None:
-    client("ecs").deregister_task_definition(taskDefinition=arn)
 
 
 def _find_security_groups() -> Iterator[str]:
@@ -162,10 +154,13 @@ def _when_unused(delete: Callable[[], object]) -> None:
         time.sleep(2)
 
 
-_KINDS: dict[str, tuple[Callable[[], Iterator[str]], Callable[[str], None]]] = {
+_KINDS: dict[str, tuple[Callable[[], Iterator[str]], Callable[[str], object]]] = {
     "ECS tasks": (_find_tasks, _stop_task),
-    "ECS clusters": (_find_clusters, _delete_cluster),
-    "task definitions": (_find_task_definitions, _deregister),
+    "ECS clusters": (lambda: (arn for arn, is_ours in _clusters(client("ecs")) if is_ours), _delete_cluster),
+    "task definitions": (
+        _find_task_definitions,
+        lambda arn: client("ecs").deregister_task_definition(taskDefinition=arn),
+    ),
     "security groups": (_find_security_groups, _delete_security_group),
     "IAM roles": (_find_roles, _delete_role),
 }
@@ -202,11 +197,11 @@ def _run(*kinds: str, dry_run: bool, ask: bool) -> int:
     for kind, thing in found:
         print(visible(f"Deleting {thing} [{kind}]"))
         try:
-            _KINDS[kind][1](thing)
+            with ignored(*_GONE):
+                _KINDS[kind][1](thing)
         except Exception as error:
-            if code_of(error) not in _GONE:
-                failed += 1
-                print(visible(f"Error: deleting {thing} [{kind}] failed: {error}"), file=sys.stderr)
+            failed += 1
+            print(visible(f"Error: deleting {thing} [{kind}] failed: {error}"), file=sys.stderr)
     return failed
 
 

@@ -80,19 +80,11 @@ class Played:
     """A task that is run."""
 
     arn: str
-    container: dict[str, Any]
-    """Of its definition."""
-
-    command: list[str]
-    """The override that the container got."""
-
+    container: dict[str, Any]  # of its definition
+    command: list[str]  # the override that the container got
     environment: dict[str, str]
-    steps: list[Step]
-    """The states that are still to come; a string that is RUNNING starts the process."""
-
-    seen: dict[str, Any] = field(default_factory=dict)
-    """What is to be seen of it beside what moto tells."""
-
+    steps: list[Step]  # the states that are still to come; a string that is RUNNING starts the process
+    seen: dict[str, Any] = field(default_factory=dict)  # what is to be seen of it beside what moto tells
     process: subprocess.Popen[bytes] | None = None
     output: Path | None = None
 
@@ -124,24 +116,14 @@ class World:
         # Tasks stay in the state that they are put in.
         moto_api.state_manager.set_transition("ecs::task", {"progression": "manual", "times": 1_000_000})
         self.directory = directory
-        self.calls: list[str] = []
-        """The operations, as in "ecs.RunTask"; each as often as it was sent."""
-
+        self.calls: list[str] = []  # the operations, as in "ecs.RunTask"; each as often as it was sent
+        # By operation: what answers in moto's place, if it gives an answer; and what changes an answer of moto's, or
+        # loses it, with the connection.
         self.instead: dict[str, Callable[[dict[str, Any]], Answer | None]] = {}
-        """By operation: what answers in moto's place, if it gives an answer."""
-
         self.after: dict[str, Callable[[Answer], Answer | None]] = {}
-        """By operation: what changes an answer of moto's; None loses it, with the connection."""
-
-        self.steps: list[Step] = ["PROVISIONING", "PENDING", "ACTIVATING", "RUNNING"]
-        """The states of tasks that are run from now on."""
-
-        self.address_after = 0
-        """How often tasks are still asked for their address in vain."""
-
-        self.path = ""
-        """PATH in containers."""
-
+        self.steps: list[Step] = ["PROVISIONING", "PENDING", "ACTIVATING", "RUNNING"]  # of tasks that are run from now
+        self.address_after = 0  # how often tasks are still asked for their address in vain
+        self.path = ""  # PATH in containers
         self.tasks: dict[str, Played] = {}
         self._ran: dict[str, Answer] = {}
         self._lock = threading.RLock()

@@ -204,9 +204,8 @@ class FargateDeployment(ServerDeployment):
         running = None
         while True:
             task = await in_thread(tasks.describe, str(self._cluster_arn), str(self._task_arn)) or {}
-            if why := tasks.why_ended(task, self._config.container_timeout):
-                self._has_ended = True
-                raise DeploymentStartupError(f"The task is not running. {why}.{await in_thread(self._shown_output)}")
+            if why := await in_thread(self._end_of, task):
+                raise DeploymentStartupError(f"The task is not running. {why}")
             if task.get("lastStatus") == "RUNNING":
                 if address := await in_thread(find_public_ip, task):
                     return address
@@ -232,18 +231,18 @@ class FargateDeployment(ServerDeployment):
             return None
         if task is None:
             return f"The task {self._task_arn} is no longer known to ECS"
+        return self._end_of(task)
+
+    def _end_of(self, task: dict[str, Any]) -> str | None:
+        """Return why a task has ended, with the end of its container's output; None if it has not. Blocks."""
         why = tasks.why_ended(task, self._config.container_timeout)
         if why is None:
             return None
         self._has_ended = True
-        return f"{why}.{self._shown_output()}"
-
-    def _shown_output(self) -> str:
-        """Return the end of the container's output as text to append to a message. Blocks."""
         text = ""
         with contextlib.suppress(AwsError):
             text = self._server_output(_OUTPUT_SECONDS)
-        return f"\nThe end of its output:\n{text}" if text else ""
+        return f"{why}." + (f"\nThe end of its output:\n{text}" if text else "")
 
     def _server_output(self, timeout: float) -> str:
         group = self._config.log_group

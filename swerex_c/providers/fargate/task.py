@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from swerex_c.utils.aws_client import client, code_of, explained
+from swerex_c.utils.aws_client import client, explained, ignored
 
 __all__ = ["describe", "output", "stop", "why_ended"]
 
@@ -67,14 +67,10 @@ def output(group: str, container: str, arn: str) -> str:
     """
     logs = client("logs")
     stream = f"ecs/{container}/{arn.split('/')[-1]}"
-    with explained(f"read the log {stream} of {group}"):
-        try:
-            events = logs.get_log_events(logGroupName=group, logStreamName=stream, limit=_LINES, startFromHead=False)[
-                "events"
-            ]
-        except logs.exceptions.ResourceNotFoundException:
-            return ""
-    return "\n".join(event["message"] for event in events)
+    with explained(f"read the log {stream} of {group}"), ignored("ResourceNotFoundException"):
+        answer = logs.get_log_events(logGroupName=group, logStreamName=stream, limit=_LINES, startFromHead=False)
+        return "\n".join(event["message"] for event in answer["events"])
+    return ""
 
 
 def stop(cluster: str, arn: str | None, started_by: str | None) -> None:
@@ -95,8 +91,5 @@ def stop(cluster: str, arn: str | None, started_by: str | None) -> None:
             found = ecs.list_tasks(cluster=cluster, startedBy=started_by)["taskArns"]
             time.sleep(0 if found else 0.5)
         for each in found:
-            try:
+            with ignored(*_GONE):
                 ecs.stop_task(cluster=cluster, task=each, reason="Stopped by its deployment")
-            except Exception as error:
-                if code_of(error) not in _GONE:
-                    raise

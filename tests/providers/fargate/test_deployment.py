@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import re
-import shlex
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -144,16 +143,6 @@ async def test_a_subclass_has_its_own_network_key_and_command(aws: World) -> Non
     assert [played.environment for played in aws.tasks.values()] == [{}]
     assert await says(place, "echo $OWN") == "own\n"
     await place.stop()
-
-
-def test_the_command_is_limited_and_has_the_key_for_both_servers() -> None:
-    place = FargateDeployment(image="image", port=1234, container_timeout=90.5)
-    (text,) = place._get_command(token="the-key")
-    words = shlex.split(text)
-    assert words[:4] == ["timeout", "91s", "bash", "-c"] and len(words) == 5
-    assert words[4].count("--port 1234 --auth-token the-key") == 2
-    assert "swerex-remote --port 1234 --auth-token the-key" in words[4]
-    assert "run swe-rex --port 1234 --auth-token the-key" in words[4]
 
 
 async def test_an_image_without_the_server_gets_it_from_the_network(aws: World) -> None:

@@ -204,28 +204,6 @@ async def test_what_ecs_does_not_know_yet_is_waited_for(aws: World, operation: s
     await place.stop()
 
 
-async def test_what_is_throttled_is_asked_again(aws: World) -> None:
-    refused: set[str] = set()
-
-    class Once(dict[str, Any]):
-        def get(self, operation: str, default: Any = None) -> Any:
-            if operation in refused:
-                return default
-            refused.add(operation)
-            if operation.startswith("ecs."):
-                return lambda _: json_error("ThrottlingException", "Rate exceeded")
-            code = "RequestLimitExceeded" if operation.startswith("ec2.") else "Throttling"
-            return lambda _: xml_error(code, "Rate exceeded", 503)
-
-    aws.instead = Once()
-    place = deployment()
-    await place.start()
-    assert refused >= {"ecs.RunTask", "ec2.CreateSecurityGroup", "iam.CreateRole", "ecs.DescribeTasks"}
-    assert len(aws.wants()) == 1
-    await place.stop()
-    nothing_is_left(aws, place)
-
-
 @pytest.mark.parametrize(
     ("answer", "times", "says"),
     [
