@@ -29,7 +29,6 @@ from tests.support.processes import descendants
 
 QUEUE = 256
 MESSAGE = 64 * 1024
-SHELL = "/bin/bash"
 PAGE = 2
 """Sandboxes of an answer to a list."""
 
@@ -122,7 +121,7 @@ class Sandbox:
         self.directory.mkdir()
         self.image = body.get("buildInfo", {}).get("dockerfileContent", "").partition("FROM ")[2].strip()
         self.terminals: dict[str, Terminal] = {}
-        self.shell = [{"dash": "dash", "zsh": "zsh"}.get(self.image, SHELL), "-i", "-l"]
+        self.shell = [{"dash": "dash", "zsh": "zsh"}.get(self.image, "/bin/bash"), "-i", "-l"]
         profile = "PS1='sandbox$ '\n" + ("echo hello; sleep 1\n" if "greeting" in self.image else "")
         self.path = f"{world.programs}:{os.environ['PATH']}"
         if "bare" in self.image:  # of all programs there are a few
@@ -152,14 +151,9 @@ class Sandbox:
             "user": "daytona",
             "env": body.get("env", {}),
             "labels": body.get("labels", {}),
-            "public": False,
-            "networkBlockAll": False,
-            "kvm": False,
             "target": body.get("target") or "us",
-            "cpu": 1,
-            "gpu": 0,
-            "memory": 1,
-            "disk": 3,
+            **dict.fromkeys(("public", "networkBlockAll", "kvm"), False),
+            **dict.fromkeys(("cpu", "gpu", "memory", "disk"), 1),
             "state": self.state,
             "errorReason": self.reason,
             "toolboxProxyUrl": f"{self.world.url}/toolbox",
@@ -314,8 +308,6 @@ class DaytonaWorld:
         sandbox, query = self.find(request), request.query
         if sandbox.state != "started":
             return problem(400, "bad request: sandbox is not running")
-        if query["id"] in sandbox.terminals:
-            return problem(409, "PTY session exists")
         socket = web.WebSocketResponse(max_msg_size=MESSAGE, protocols=["X-Daytona-Pty-Exit-Control"])
         await socket.prepare(request)
         terminal = Terminal(sandbox, query["id"], int(query["rows"]), int(query["cols"]))

@@ -295,20 +295,11 @@ class DaytonaBackend(ApiBackend):
         return f"{name} {what}" + (f": {sandbox.error_reason}" if sandbox.error_reason else "")
 
 
-_STOPPED = "was stopped, by a user or by its auto-stop interval"
-_PAUSED = "was paused, by a user or because it was idle"
-_ARCHIVED = "was archived"
-_DESTROYED = "was deleted, by a user or because its time limit was reached"
-
 _STATES = {
-    "stopped": _STOPPED,
-    "stopping": _STOPPED,
-    "paused": _PAUSED,
-    "pausing": _PAUSED,
-    "archived": _ARCHIVED,
-    "archiving": _ARCHIVED,
-    "destroyed": _DESTROYED,
-    "destroying": _DESTROYED,
+    **dict.fromkeys(("stopped", "stopping"), "was stopped, by a user or by its auto-stop interval"),
+    **dict.fromkeys(("paused", "pausing"), "was paused, by a user or because it was idle"),
+    **dict.fromkeys(("archived", "archiving"), "was archived"),
+    **dict.fromkeys(("destroyed", "destroying"), "was deleted, by a user or because its time limit was reached"),
     "error": "has failed",
     "build_failed": "could not be built",
 }

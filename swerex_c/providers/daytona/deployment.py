@@ -35,7 +35,7 @@ _SETTLE_EVERY_SECONDS = 0.2
 """Seconds between requests for that answer."""
 
 _END_SECONDS = 45.0
-"""Seconds to wait for the end of a sandbox. The sum of the limits for settling, deleting and closing is smaller."""
+"""Seconds to wait for the end of a sandbox. The sum of the limits for settling and deleting is smaller."""
 
 _CLOSE_SECONDS = 5.0
 """Seconds to wait for the connections to close."""
@@ -101,11 +101,11 @@ class DaytonaDeployment(SandboxDeployment):
         await self._step("Creating sandbox")
         self._name, labels = _labels.new_labels()
         minutes = max(1, math.ceil(self._config.container_timeout / 60))
-        kind = _labels.sdk().CreateSandboxFromImageParams
-        limits = {"auto_stop_interval": minutes, "ephemeral": True, "ttl_minutes": minutes}
-        known = {name: value for name, value in limits.items() if name in kind.model_fields}
-        params = kind(image=self._config.image, name=self._name, labels=labels, **known)
-        # Cancelling the start does not cancel the creation: `_finish` deletes a sandbox that results.
+        params = _labels.sdk().CreateSandboxFromImageParams(
+            image=self._config.image, name=self._name, labels=labels,
+            auto_stop_interval=minutes, ephemeral=True, ttl_minutes=minutes,
+        )  # fmt: skip
+        # Cancelling the start does not cancel the creation: `_end_sandbox` deletes a sandbox that results.
         self._creating = asyncio.ensure_future(self._daytona.create(params, timeout=0))
         try:
             self._sandbox = await asyncio.shield(self._creating)
@@ -134,33 +134,25 @@ class DaytonaDeployment(SandboxDeployment):
         return answer
 
     async def _end_sandbox(self) -> None:
-        daytona, self._daytona = self._daytona, None
-        sandbox, self._sandbox = self._sandbox, None
-        self._backend = None
+        daytona, sandbox, creating = self._daytona, self._sandbox, self._creating
         name = self._sandbox_id or self._name
-        self._sandbox_id = None
+        self._daytona = self._sandbox = self._backend = self._creating = self._sandbox_id = None
         if daytona is None:
             return
         try:
             async with asyncio.timeout(_END_SECONDS):
-                await self._finish(daytona, sandbox)
+                if sandbox is None and creating is not None:
+                    sandbox = await self._settled(daytona, creating)
+                if sandbox is not None:
+                    self.logger.info(f"Removing Daytona sandbox with ID: {sandbox.id}")
+                    await _labels.delete(sandbox)
+                    self.logger.info("Daytona sandbox removed successfully")
         except Exception as error:
             minutes = max(1, math.ceil(self._config.container_timeout / 60))
             self.logger.error(
                 f"Failed to remove Daytona sandbox: {sentence(error)}. Daytona deletes the sandbox {name} after "
                 f"{minutes} idle minutes, and `swerex-c prune` deletes it when this process has ended"
             )
-
-    async def _finish(self, daytona: Any, sandbox: Any) -> None:
-        """Delete the sandbox, also one whose creation has no response yet, and close the connections."""
-        creating, self._creating = self._creating, None
-        try:
-            if sandbox is None and creating is not None:
-                sandbox = await self._settled(daytona, creating)
-            if sandbox is not None:
-                self.logger.info(f"Removing Daytona sandbox with ID: {sandbox.id}")
-                await _labels.delete(sandbox)
-                self.logger.info("Daytona sandbox removed successfully")
         finally:
             if creating is not None:
                 creating.cancel()
@@ -187,9 +179,7 @@ class DaytonaDeployment(SandboxDeployment):
                     return None
                 if time.monotonic() > deadline:
                     raise TimeoutError("Daytona did not confirm that the sandbox was created") from error
-            await asyncio.wait((creating,), timeout=_SETTLE_EVERY_SECONDS)
-            if over:
-                await asyncio.sleep(_SETTLE_EVERY_SECONDS)
+            await asyncio.sleep(_SETTLE_EVERY_SECONDS)
 
 
 def _was_not_sent(creating: asyncio.Future[Any]) -> bool:

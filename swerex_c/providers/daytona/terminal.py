@@ -6,6 +6,7 @@ They run in the sandbox; `backend` is the other end of the terminal.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 
 from swerex_c.utils.shell_script import read_script
@@ -50,10 +51,6 @@ FAILURES = {
 }
 
 
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"
-
-
 def script(
     key: str, mark: str, argv: Sequence[str], environment: Mapping[str, str], terminal: tuple[int, int] | None
 ) -> bytes:
@@ -64,14 +61,15 @@ def script(
         mark: data that ends the streams.
         terminal: rows and columns of a terminal for the program; None runs it on pipes.
     """
-    exports = "".join(f" export {name}={_quoted(value)};" for name, value in environment.items())
-    words = " ".join(map(_quoted, argv))
+    exports = "".join(f" export {name}={shlex.quote(value)};" for name, value in environment.items())
+    words = " ".join(map(shlex.quote, argv))
     line = ""
     if terminal is not None:
         # A shell exits with 127 if it does not find the program; `exec` avoids a second process.
         line = f"stty rows {terminal[0]} cols {terminal[1]}; exec {words}"
     head = (
-        f"swx_key={key} swx_mark={mark} swx_size={_OUTPUT} swx_line={_quoted(line)} swx_spawn={_quoted(_SPAWN)}\n"
+        f"swx_key={key} swx_mark={mark} swx_size={_OUTPUT} swx_line={shlex.quote(line)}\n"
+        f"swx_spawn={shlex.quote(_SPAWN)}\n"
         f"swx_variables() {{{exports or ' :;'} }}\n"
         f"set -- {words}\n"
     )

@@ -19,7 +19,7 @@ from swerex_c.sandbox.backend import Process
 from swerex_c.sandbox.env_passing import as_words
 from swerex_c.utils.visible import visible
 
-__all__ = ["ModalBackend", "sentence", "why_ended"]
+__all__ = ["ModalBackend", "sentence"]
 
 T = TypeVar("T")
 
@@ -41,8 +41,17 @@ _CODES = {
 _GONE = ("NotFoundError", "SandboxTerminatedError", "SandboxTimeoutError")
 """Names of the SDK's errors that say that a sandbox is gone. Others leave that open."""
 
-_UNREACHED = ("ConnectionError", "InternalError", "InternalFailure", "ServiceError", "TimeoutError")
-"""Names of the SDK's errors when Modal or the network is unavailable now."""
+_SENTENCES = {
+    "AuthError": "Modal refuses the credentials",
+    "PermissionDeniedError": "Modal does not permit it",
+    "ResourceExhaustedError": "Modal has no capacity for it, or a quota is exhausted",
+    "ImageBuildError": "Modal could not build the image",
+    **dict.fromkeys(
+        ("ConnectionError", "InternalError", "InternalFailure", "ServiceError", "TimeoutError"),
+        "Modal cannot be reached, or is unavailable",
+    ),
+}
+"""What the SDK's errors say, by their names."""
 
 _SET_THERE = ("PS1", "PS2", "TERM")
 """Variables that are set in the sandbox: the SDK sets TERM from this process, and the bash of `_RESIZE`, which is not
@@ -55,32 +64,11 @@ process's terminal, if there is one."""
 
 def sentence(error: BaseException) -> str:
     """Return a sentence for users that describes an error of Modal."""
-    words = visible(" ".join(str(error).split())).rstrip(".")
     name = type(error).__name__
-    if name == "AuthError":
-        how = "run `modal setup`, or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
-        return f"Modal refuses the credentials: {words or name} ({how})"
-    if name == "PermissionDeniedError":
-        return f"Modal does not permit it: {words or name}"
-    if name == "ResourceExhaustedError":
-        return f"Modal has no capacity for it, or a quota is exhausted: {words or name}"
-    if name == "ImageBuildError":
-        return f"Modal could not build the image: {words or name}"
-    if isinstance(error, OSError) or name in _UNREACHED:
-        return f"Modal cannot be reached, or is unavailable: {words or name}"
-    return f"Modal says: {words or name}"
-
-
-async def why_ended(sandbox: Any) -> str | None:
-    """Return why a sandbox has ended; None while it runs.
-
-    The reason is a sentence without its subject.
-
-    Raises:
-        Exception: any error of the SDK, if the state cannot be read.
-    """
-    code = await sandbox.poll.aio()
-    return None if code is None else _CODES.get(code, f"has ended with exit code {code}")
+    words = visible(" ".join(str(error).split())).rstrip(".") or name
+    what = _SENTENCES.get("ConnectionError" if isinstance(error, OSError) else name, "Modal says")
+    how = " (run `modal setup`, or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET)" if name == "AuthError" else ""
+    return f"{what}: {words}{how}"
 
 
 class _Process(Process):
@@ -96,13 +84,13 @@ class _Process(Process):
         self._open = len(streams)
 
     async def _read(self, number: int, stream: Any) -> None:
+        end = None
         try:
             async for data in stream:
                 await self._outputs.put((number, data))
         except Exception as error:
-            await self._outputs.put(error)
-        else:
-            await self._outputs.put(None)
+            end = error
+        await self._outputs.put(end)
 
     async def send(self, data: bytes) -> None:
         # A request holds at most 16 MB, far more than is sent at a time.
@@ -204,13 +192,18 @@ class ModalBackend(ApiBackend):
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _why(self) -> str | None:
+        """Return why the sandbox has ended; None while it runs.
+
+        Raises:
+            Exception: any error of the SDK, if the state cannot be read.
+        """
         try:
-            reason = await why_ended(self.sandbox)
+            code = await self.sandbox.poll.aio()
         except Exception as error:
             if type(error).__name__ not in _GONE:
                 raise
             return f"The {self.name} is gone. {sentence(error)}"
-        return None if reason is None else f"The {self.name} {reason}"
+        return None if code is None else f"The {self.name} {_CODES.get(code, f'has ended with exit code {code}')}"
 
     async def why_lost(self) -> str | None:
         if self._watching is not None and self._watching.done():

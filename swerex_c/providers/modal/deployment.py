@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Awaitable
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from swerex_c.exceptions import (
     ConnectionLostError,
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     import modal
 
 __all__ = ["ModalDeployment", "ModalDeploymentConfig", "prune"]
-
-T = TypeVar("T")
 
 _WAIT = "trap 'exit 0' TERM INT HUP; while :; do sleep 3600 & wait $!; done"
 """Script of the sandbox's main process, which waits while commands run in the sandbox."""
@@ -239,10 +237,10 @@ class ModalDeployment(SandboxDeployment):
             raise
         self._unsure = None
 
-    async def _asked(self, work: Awaitable[T]) -> T:
-        """Return the result of a request to Modal. Convert an SDK error to a `DeploymentStartupError`."""
+    async def _asked(self, work: Awaitable[object]) -> None:
+        """Wait for a request to Modal. Convert an SDK error to a `DeploymentStartupError`."""
         try:
-            return await work
+            await work
         except TimeoutError:
             raise
         except Exception as error:

@@ -22,8 +22,6 @@ _HOST = "swerex_c"
 _START = "swerex_c-start"
 _PROCESS = "swerex_c-process"
 
-_LABEL, _OF_HOST, _BOOT, _SPACE, _PID, _STARTED, _ = ownership.OWNER_LABELS
-
 _LOOK_AGAIN_SECONDS = (0.0, 1.0, 3.0)
 """Seconds to pause before each search for a sandbox that Modal may be about to create."""
 
@@ -33,11 +31,9 @@ def new_tags() -> dict[str, str]:
 
     Their names and values have at most 63 characters: letters, digits, `_` and `-`.
     """
-    start = uuid.uuid4().hex
-    facts = ownership.labels(start, keep=False)
-    space = "".join(filter(str.isdigit, facts[_SPACE]))
-    process = (facts[_BOOT].replace("-", ""), space, facts[_PID], facts[_STARTED])
-    return {_HOST: facts[_OF_HOST], _START: start, _PROCESS: "_".join(process)}
+    start, host, boot, space, pid, started = ownership.labels(uuid.uuid4().hex, keep=False).values()
+    process = (boot.replace("-", ""), "".join(filter(str.isdigit, space)), pid, started)
+    return {_HOST: host, _START: start, _PROCESS: "_".join(process)}
 
 
 def _facts(tags: Mapping[str, str]) -> dict[str, str]:
@@ -45,14 +41,9 @@ def _facts(tags: Mapping[str, str]) -> dict[str, str]:
     boot, space, pid, started = (tags.get(_PROCESS, "").split("_") + [""] * 4)[:4]
     if len(boot) == 32:
         boot = str(uuid.UUID(boot))
-    return {
-        _LABEL: tags.get(_START, ""),
-        _OF_HOST: tags.get(_HOST, ""),
-        _BOOT: boot,
-        _SPACE: f"pid:[{space}]" if space else "",
-        _PID: pid,
-        _STARTED: started,
-    }
+    space = f"pid:[{space}]" if space else ""
+    values = (tags.get(_START, ""), tags.get(_HOST, ""), boot, space, pid, started)
+    return dict(zip(ownership.OWNER_LABELS, values, strict=False))  # none of them is kept
 
 
 async def terminate(sandbox: Any) -> None:

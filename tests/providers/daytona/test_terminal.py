@@ -166,20 +166,12 @@ async def test_a_frame_of_which_a_part_is_missing_is_not_taken_for_whole(kind: b
             await program.receive()
 
 
-async def test_a_flood_of_small_messages_leaves_others_their_turns() -> None:
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting, program = asyncio.ensure_future(count()), DaytonaProgram("place")
-    for _ in range(10):
-        await program._hear(b"x")
-    counting.cancel()
-    assert turns > 3
+async def test_each_message_leaves_others_a_turn() -> None:
+    """So that a flood of small ones does not hold up what else is in the loop."""
+    turn, program = asyncio.Event(), DaytonaProgram("place")
+    asyncio.get_running_loop().call_soon(turn.set)
+    await program._hear(b"x")
+    assert turn.is_set()
 
 
 async def test_the_environment_is_that_of_the_place(open_box: OpenBox) -> None:
@@ -261,15 +253,6 @@ async def test_output_that_nobody_takes_holds_the_program_back(box: Box) -> None
         await box.run("true")
     assert int(count.read_text()) < 20
     await program.receive()
-
-
-async def test_a_connection_that_breaks_is_told_and_no_code_made_up(box: Box) -> None:
-    program = await box.start("sh", "-c", "echo begun; sleep 1000")
-    assert await asyncio.wait_for(program.receive(), DEADLINE) == (1, b"begun\n")
-    box.world.cut(box.sandbox.id)
-    for call in (program.receive(), program.send(b"x")):
-        with pytest.raises(SandboxLostError, match="connection"):
-            await asyncio.wait_for(call, DEADLINE)
 
 
 async def test_letting_go_ends_the_program(box: Box) -> None:

@@ -1,10 +1,7 @@
-"""The original's names; images; and what dead processes leave."""
+"""Images, and what dead processes leave."""
 
 from __future__ import annotations
 
-import inspect
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +11,24 @@ pytest.importorskip("modal")
 
 import modal
 
-from swerex_c.deployment.modal import ModalDeployment, _get_modal_user, _ImageBuilder, prune
+from swerex_c.deployment.modal import ModalDeployment, _ImageBuilder, prune
 from swerex_c.exceptions import DeploymentStartupError, SwerexException
 from swerex_c.providers.modal.tags import new_tags
 from tests.support.modal_fixtures import ModalWorld, modal_world, world
-from tests.support.wait import DEADLINE
+from tests.support.original import run_python
 
 __all__ = ["modal_world", "world"]
 
 ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com/a:1"
 
 
-def test_signatures_of_the_original() -> None:
-    parameters = inspect.signature(ModalDeployment.__init__).parameters
-    names = "logger image startup_timeout runtime_timeout modal_sandbox_kwargs install_pipx deployment_timeout".split()
-    assert [it for it in parameters if it not in ("self", "server")] == names
-    assert _get_modal_user() == modal.config._profile
-    assert list(inspect.signature(_ImageBuilder.from_file).parameters) == ["self", "image", "build_context"]
-
-
 # Images
 
 
-def built(world: ModalWorld, spec: Any) -> dict[str, Any]:
+def built(world: ModalWorld, image: Any) -> dict[str, Any]:
     """What Modal is asked to build."""
     world.begin()
-    _ImageBuilder(install_pipx=False).auto(spec).build(modal.App.lookup("swe-rex", create_if_missing=True))
+    image.build(modal.App.lookup("swe-rex", create_if_missing=True))
     first, *others = (dict(request["image"]) for request in world.calls("ImageGetOrCreate"))
     assert all(it["dockerfile_commands"] == ["FROM base"] for it in others)  # what Modal adds to a Dockerfile
     return first
@@ -49,8 +38,9 @@ def test_an_image_of_a_dockerfile(world: ModalWorld, tmp_path: Path) -> None:
     file = tmp_path / "Dockerfile"
     file.write_text("FROM debian:12\nCOPY a /a\nRUN true")
     (tmp_path / "a").write_text("content of a")
-    for spec in (file, str(file)):
-        asked = built(world, spec)
+    builder = _ImageBuilder(install_pipx=False)
+    for image in (builder.auto(file), builder.auto(str(file)), builder.from_file(file, build_context=tmp_path)):
+        asked = built(world, image)
         assert asked["dockerfile_commands"] == ["FROM debian:12", "COPY a /a", "RUN true"]
         assert asked["context_mount_id"]
     assert world.calls("MountGetOrCreate")[0]["files"][0]["filename"] == "/a"
@@ -85,7 +75,7 @@ def test_an_image_of_a_registry_that_wants_credentials(
     pytest.importorskip("boto3")
     for variable, value in variables.items():
         monkeypatch.setenv(variable, value)
-    asked = built(world, name)
+    asked = built(world, _ImageBuilder(install_pipx=False).auto(name))
     assert asked["dockerfile_commands"] == [f"FROM {name}"]
     config = asked["image_registry_config"]
     assert config["registry_auth_type"] == f"REGISTRY_AUTH_TYPE_{kind}"
@@ -136,7 +126,7 @@ def test_prune(world: ModalWorld, monkeypatch: pytest.MonkeyPatch, v2: str) -> N
         for of_another in ({}, {"swerex_c": "0" * 16})
     ]
     try:
-        subprocess.run([sys.executable, "-c", DYING], check=True, timeout=DEADLINE)
+        assert run_python(DYING).returncode == 0
         dead = set(world.running()) - {it.object_id for it in others}
         for dry in (True, False):
             assert len(world.running()) == 4
