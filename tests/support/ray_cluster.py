@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from swerex_c.deployment.config import RayDeploymentConfig
 from swerex_c.deployment.ray import RayDeployment
 from swerex_c.runtime.abstract import CreateBashSessionRequest
 
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+Made = Callable[..., RayDeployment]
+"""`made(**fields)` is a deployment that is stopped after the test."""
 
 STORE = 80 << 20
 """Bytes of a node's object store: the least that Ray takes."""
@@ -89,13 +91,3 @@ async def raised(work: Awaitable[Any]) -> BaseException:
     except BaseException as error:
         return error
     raise AssertionError(f"it gave {value!r}")
-
-
-class Made(list[RayDeployment]):
-    """`made(**fields)` is a deployment that is stopped after the test."""
-
-    def __call__(self, **fields: Any) -> RayDeployment:
-        fields.setdefault("num_cpus", 0.1)
-        fields.setdefault("startup_timeout", 60)
-        self.append(RayDeploymentConfig(**fields).get_deployment())  # type: ignore[arg-type]
-        return self[-1]

@@ -23,7 +23,7 @@ from swerex_c.exceptions import (
     SwerexException,
     TimeLimitError,
 )
-from swerex_c.providers.ray.cluster import Membership
+from swerex_c.providers.ray.cluster import LEFT, Membership, membership
 from swerex_c.remote.wire import file_transfer
 from swerex_c.remote.wire.exceptions import from_wire
 from swerex_c.utils.threads import in_thread
@@ -52,10 +52,10 @@ class ActorChannel:
     The channel does not call Ray when this process has left the actor's cluster, because Ray would start another one.
     """
 
-    def __init__(self, handle: Any, membership: Membership):
+    def __init__(self, handle: Any, since: Membership):
         """Take the actor's handle and the membership in which the actor was created."""
         self._handle = handle
-        self._membership = membership
+        self._membership = since
         self._lock = threading.Lock()
         self._opened = False
         self._error: tuple[type[SandboxLostError], str] | None = None
@@ -207,8 +207,8 @@ class ActorChannel:
         """Raise the error of an environment that is lost, or whose cluster this process has left."""
         if self._error is not None:
             raise self._lose(*self._error)
-        if (why := self._membership.over()) is not None:
-            raise self._lose(SandboxLostError, f"{self.name} is lost: {why}")
+        if membership() != self._membership:
+            raise self._lose(SandboxLostError, f"{self.name} is lost: {LEFT}")
 
     def _explained(self, error: BaseException) -> SwerexException:
         """Convert an exception that Ray raised to an exception of this package."""
@@ -224,7 +224,8 @@ class ActorChannel:
             return DeploymentStartupError(f"Ray cannot prepare the runtime_env for {self.name}: {words}")
         if isinstance(error, exceptions.RayTaskError):
             return ProtocolError(f"{self.name} does not answer as it should: {words}")
-        return self._lose(SandboxLostError, f"{self.name} is lost: {self._membership.over() or words}")
+        why = words if membership() == self._membership else LEFT
+        return self._lose(SandboxLostError, f"{self.name} is lost: {why}")
 
     def _lose(self, kind: type[SandboxLostError], message: str) -> SandboxLostError:
         """Note that the environment is lost, free what Ray has reserved for it, and return the error to raise."""
@@ -240,7 +241,7 @@ class ActorChannel:
         import ray
 
         with contextlib.suppress(Exception):
-            if self._membership.over() is None:
+            if membership() == self._membership:
                 ray.kill(self._handle, no_restart=True)
 
 

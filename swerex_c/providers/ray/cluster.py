@@ -8,7 +8,6 @@ therefore keeps the `Membership` of that time and checks it before each call.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from swerex_c.exceptions import DeploymentStartupError
@@ -16,43 +15,34 @@ from swerex_c.exceptions import DeploymentStartupError
 if TYPE_CHECKING:
     from swerex_c.providers.ray.config import RayDeploymentConfig
 
-__all__ = ["Membership", "connect", "demand", "new_actor"]
+__all__ = ["LEFT", "Membership", "connect", "demand", "membership", "new_actor"]
+
+LEFT = "Ray was shut down in this process"
 
 _connecting = threading.Lock()
 """Lock for connecting, so that only one of several deployments that start at once connects this process."""
 
 
-@dataclass(frozen=True)
-class Membership:
-    """One connection of this process to a cluster. Thread-safe.
+Membership = tuple[str, str]
+"""One connection of this process to a cluster, from `ray.init` to `ray.shutdown`.
 
-    It lasts from `ray.init` to `ray.shutdown`.
-    """
+These are the ids of the node through which the process is connected, which each cluster generates, and of the job that
+it is or works for, of which a process that connects again gets another one."""
 
-    node: str
-    """Id of the node through which the process is connected. Each cluster generates new ids."""
 
-    job: str
-    """Id of the job that the process is or works for. A process that connects again gets another id."""
+def membership() -> Membership | None:
+    """Return the current membership of this process, or None if it is in no cluster. Thread-safe."""
+    import ray
 
-    @classmethod
-    def now(cls) -> Membership | None:
-        """Return the current membership of this process, or None if it is in no cluster."""
-        import ray
-
-        if not ray.is_initialized():
-            return None
-        try:
-            context = ray.get_runtime_context()
-            return cls(context.get_node_id(), context.get_job_id())
-        except Exception:
-            if ray.is_initialized():
-                raise
-            return None  # the process has left just now
-
-    def over(self) -> str | None:
-        """Return why the membership has ended, as a sentence without a full stop; None if it has not ended."""
-        return None if self.now() == self else "Ray was shut down in this process"
+    if not ray.is_initialized():
+        return None
+    try:
+        context = ray.get_runtime_context()
+        return context.get_node_id(), context.get_job_id()
+    except Exception:
+        if ray.is_initialized():
+            raise
+        return None  # the process has left just now
 
 
 def connect(config: RayDeploymentConfig) -> Membership:
@@ -81,12 +71,12 @@ def connect(config: RayDeploymentConfig) -> Membership:
     except (ConnectionError, RuntimeError, ValueError, OSError, AssertionError, ray.exceptions.RayError) as error:
         where = config.address or "that the environment or this machine says"
         raise DeploymentStartupError(f"The Ray cluster {where} cannot be used: {error}") from None
-    if (membership := Membership.now()) is None:
-        raise DeploymentStartupError("Ray was shut down in this process during the start")
-    return membership
+    if (now := membership()) is None:
+        raise DeploymentStartupError(f"{LEFT} during the start")
+    return now
 
 
-def new_actor(config: RayDeploymentConfig, spec: dict[str, Any], membership: Membership) -> Any:
+def new_actor(config: RayDeploymentConfig, spec: dict[str, Any], since: Membership) -> Any:
     """Create an actor and return its handle.
 
     Ray never restarts the actor or retries its calls. The actor ends with its driver.
@@ -98,8 +88,8 @@ def new_actor(config: RayDeploymentConfig, spec: dict[str, Any], membership: Mem
 
     from swerex_c.providers.ray.actor import Host
 
-    if (why := membership.over()) is not None:
-        raise DeploymentStartupError(f"{why} during the start")
+    if membership() != since:
+        raise DeploymentStartupError(f"{LEFT} during the start")
     options: dict[str, Any] = {
         **config.actor_options,
         "num_cpus": config.num_cpus,

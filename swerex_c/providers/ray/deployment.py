@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from swerex_c.exceptions import DeploymentStartupError, StartupTimeoutError
 from swerex_c.providers.docker.config import DockerDeploymentConfig
@@ -41,8 +41,6 @@ class RayDeployment(ProviderDeployment):
     The runtime is a `RayRuntime`. It raises a `SandboxLostError` when the environment is lost; the deployment can then
     be started again.
     """
-
-    _startup_timeout: ClassVar[float] = 180.0
 
     __signature__ = ConfigSignature("swerex_c.providers.ray.config:RayDeploymentConfig")
 

@@ -18,8 +18,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from swerex_c.interfaces import AbstractRuntime
 from swerex_c.models import UploadRequest, UploadResponse
-from swerex_c.providers.docker.config import DockerDeploymentConfig
-from swerex_c.providers.local.config import LocalDeploymentConfig
+from swerex_c.providers.ray.config import RayDeploymentConfig
 from swerex_c.remote.server.listeners import Listeners
 from swerex_c.remote.server.serve import serve
 from swerex_c.remote.server.service import METHODS, Service
@@ -29,10 +28,6 @@ __all__ = ["run"]
 
 _GRACEFUL = 4.0
 """Seconds to complete pending requests when the environment ends."""
-
-_CONFIG: TypeAdapter[LocalDeploymentConfig | DockerDeploymentConfig] = TypeAdapter(
-    LocalDeploymentConfig | DockerDeploymentConfig
-)
 
 
 class _Copy(BaseModel):
@@ -87,7 +82,8 @@ def _report(report_fd: int, what: dict[str, Any]) -> None:
 
 
 async def _serve(spec: dict[str, Any], directory: str, report_fd: int) -> None:
-    deployment = _CONFIG.validate_python(spec["environment"]).get_deployment()
+    config = RayDeploymentConfig.model_validate({"environment": spec["environment"]})
+    deployment = config.environment.get_deployment()
     try:
         await deployment.start()
     except BaseException as error:

@@ -106,9 +106,8 @@ class _Supervisor:
         os.set_blocking(wake_read, False)
         os.set_blocking(wake_write, False)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)  # the supervisor ends with its environment
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         try:
             self._start()
@@ -190,20 +189,16 @@ class _Supervisor:
 
     def _end(self, reason: tuple[str, str]) -> None:
         if reason[0] == "stopped":
-            self._ask_server(stop_seconds(self.spec))
+            deadline = time.monotonic() + stop_seconds(self.spec)
+            _kill(self.server, signal.SIGTERM)
+            while self.status is None and time.monotonic() < deadline:
+                time.sleep(0.005)
+                self._reap()
         self._sweep()
         if self.spec["environment"]["type"] == "docker" and self.status != 0:
             self._end_container()
         with contextlib.suppress(OSError):  # the actor is gone
             os.write(1, json.dumps({"ended": reason}).encode() + b"\n")
-
-    def _ask_server(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.server, signal.SIGTERM)
-        while self.status is None and time.monotonic() < deadline:
-            time.sleep(0.005)
-            self._reap()
 
     def _sweep(self) -> None:
         """Kill all descendants, as far as that is possible in `_SWEEP_SECONDS`."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 pytest.importorskip("ray")
 
+from swerex_c.deployment.ray import RayDeployment
 from tests.support.ray_cluster import Made, Nodes
 
 _numbers = itertools.count(os.getpid() * 1000)
@@ -24,7 +26,12 @@ def mark() -> str:
 
 @pytest_asyncio.fixture
 async def made(nodes: Nodes) -> AsyncIterator[Made]:
-    made = Made()
+    deployments: list[RayDeployment] = []
+
+    def made(**fields: Any) -> RayDeployment:
+        deployments.append(RayDeployment(**{"num_cpus": 0.1, "startup_timeout": 60, **fields}))
+        return deployments[-1]
+
     yield made
-    for deployment in made:
+    for deployment in deployments:
         await deployment.stop()
