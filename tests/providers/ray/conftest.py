@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,14 +12,13 @@ pytest.importorskip("ray")
 
 from swerex_c.deployment.ray import RayDeployment
 from tests.support.ray_cluster import Made, Nodes
-
-_numbers = itertools.count(os.getpid() * 1000)
+from tests.support.targets import seconds
 
 
 @pytest.fixture
 def mark() -> str:
     """An argument for `sleep` by which a process of this test is known."""
-    return f"9{next(_numbers)}"
+    return seconds()
 
 
 @pytest_asyncio.fixture
