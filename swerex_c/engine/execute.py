@@ -247,7 +247,7 @@ def _exec_error(e: OSError, program: bytes) -> Exception:
     """Return an OSError if the program or its directory is at fault, as callers expect, else the typed error."""
     about_files = (errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ENOEXEC, errno.EISDIR, errno.ELOOP, errno.EPERM)
     if e.errno in about_files:
-        return OSError(e.errno, os.strerror(e.errno), e.filename or os.fsdecode(program))
+        return OSError(e.errno, os.strerror(e.errno), os.fsdecode(program) if e.filename is None else e.filename)
     if e.errno == errno.E2BIG:
         return InvalidInputError("The command and its environment are too long for this system (E2BIG)")
     return resource_error(e, "The command cannot be run")

@@ -124,6 +124,7 @@ CANNOT_BE_RUN: dict[str, tuple[list[str], dict[str, Any], type[OSError], str]] =
     "a directory": (["/etc"], {}, PermissionError, "/etc"),
     "below a file": (["/etc/passwd/x"], {}, NotADirectoryError, "/etc/passwd/x"),
     "no directory to run in": (["true"], {"cwd": "/no/such/directory"}, FileNotFoundError, "/no/such/directory"),
+    "a directory without a name": (["true"], {"cwd": ""}, FileNotFoundError, ""),
     "a file to run in": (["true"], {"cwd": "/etc/passwd"}, NotADirectoryError, "/etc/passwd"),
 }
 

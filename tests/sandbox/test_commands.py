@@ -172,12 +172,6 @@ def test_output_cannot_forge_an_end(here: Any) -> None:
 # -- commands -------------------------------------------------------------------------------------------------------
 
 
-def test_a_directory_without_a_name_cannot_be_run_in(either: Any) -> None:
-    with pytest.raises(FileNotFoundError) as caught:
-        run(either, ["true"], cwd="")
-    assert caught.value.filename == ""
-
-
 def test_a_non_blocking_pipe_loses_nothing(here: Any) -> None:
     leave = "import os; os.set_blocking(1, False); os.set_blocking(2, False); os._exit(3)"
     answer = sh(here, f"head -c 300000 /dev/zero; {sys.executable} -c '{leave}'")
