@@ -101,17 +101,6 @@ def test_nested_shell(sh: Shell, nested: str) -> None:
     sh.gives("echo $level", "outer\n")
 
 
-@pytest.mark.parametrize(
-    "command", ["bash", "bash --norc", "sh", "bash -c 'read x'", "env -i bash --noprofile --norc -i"]
-)
-def test_nested_shell_as_a_plain_command(sh: Shell, command: str) -> None:
-    """Nobody said it was interactive: it does not finish, and an interrupt gets rid of it."""
-    sh.out("level=outer")
-    sh.times_out(f"echo begun; {command}", timeout=0.4)
-    sh.interrupt()
-    sh.gives("echo $level", "outer\n")
-
-
 def test_su_as_a_nested_shell(sh: Shell) -> None:
     needs("su")
     if os.getuid():
@@ -128,13 +117,6 @@ def test_close_in_an_exit_trap_that_hangs(shells: type[Shell]) -> None:
     sh = shells()
     sh.out("trap 'sleep 1000' EXIT HUP TERM INT")
     sh.wait(sh.aio.close())
-
-
-def test_use_after_close(shells: type[Shell]) -> None:
-    sh = shells()
-    sh.wait(sh.aio.close())
-    with pytest.raises(SwerexException):
-        sh.run("echo x")
 
 
 def test_late_output_of_the_background(sh: Shell, gate: Gate, tmp_path: Path) -> None:
