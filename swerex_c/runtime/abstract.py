@@ -1,57 +1,9 @@
 """The models and the base class of all runtimes, under SWE-ReX's module name."""
 
+from swerex_c import models
 from swerex_c.interfaces import AbstractRuntime
-from swerex_c.models import (
-    Action,
-    BashAction,
-    BashInterruptAction,
-    BashObservation,
-    CloseBashSessionRequest,
-    CloseBashSessionResponse,
-    CloseResponse,
-    CloseSessionRequest,
-    CloseSessionResponse,
-    Command,
-    CommandResponse,
-    CreateBashSessionRequest,
-    CreateBashSessionResponse,
-    CreateSessionRequest,
-    CreateSessionResponse,
-    IsAliveResponse,
-    Observation,
-    ReadFileRequest,
-    ReadFileResponse,
-    UploadRequest,
-    UploadResponse,
-    WriteFileRequest,
-    WriteFileResponse,
-    _ExceptionTransfer,
-)
+from swerex_c.models import *  # noqa: F403
+from swerex_c.models import _ExceptionTransfer
 
-__all__ = [
-    "AbstractRuntime",
-    "Action",
-    "BashAction",
-    "BashInterruptAction",
-    "BashObservation",
-    "CloseBashSessionRequest",
-    "CloseBashSessionResponse",
-    "CloseResponse",
-    "CloseSessionRequest",
-    "CloseSessionResponse",
-    "Command",
-    "CommandResponse",
-    "CreateBashSessionRequest",
-    "CreateBashSessionResponse",
-    "CreateSessionRequest",
-    "CreateSessionResponse",
-    "IsAliveResponse",
-    "Observation",
-    "ReadFileRequest",
-    "ReadFileResponse",
-    "UploadRequest",
-    "UploadResponse",
-    "WriteFileRequest",
-    "WriteFileResponse",
-    "_ExceptionTransfer",
-]
+__all__ = ["AbstractRuntime", "_ExceptionTransfer"]
+__all__ += models.__all__
