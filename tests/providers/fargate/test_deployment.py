@@ -173,13 +173,13 @@ def forgotten(aws: World, arn: str) -> None:
 @pytest.mark.parametrize(
     ("end", "says"),
     [
-        (lambda *_: None, "process terminated. .*container_timeout of 6 seconds"),
+        (lambda *_: None, "process terminated. .*container_timeout of 15 seconds"),
         (stopped_by_somebody, r"STOPPED: the bill; .*exit code is 143"),
         (forgotten, "no longer known to ECS"),
     ],
 )
 async def test_why_a_task_has_ended(aws: World, end: Callable[[World, str], object], says: str) -> None:
-    place = deployment(container_timeout=6 if "timeout" in says else 900)
+    place = deployment(container_timeout=15 if "timeout" in says else 900)
     await place.start()
     await asyncio.to_thread(end, aws, str(place._task_arn))
     with pytest.raises(SandboxLostError, match=says):
