@@ -183,7 +183,8 @@ async def test_a_connection_that_breaks_ends_the_session_and_not_the_sandbox(
     world: DaytonaWorld, started: DaytonaDeployment, running: asyncio.Future[BashObservation]
 ) -> None:
     world.cut(str(started._sandbox_id))
-    with pytest.raises(SwerexException, match="connection to a terminal of the sandbox .* ended"):
+    why = "connection to a terminal of the sandbox .* ended|nothing shows that it ran"  # if it was cut before that came
+    with pytest.raises(SwerexException, match=why):
         await asyncio.wait_for(running, DEADLINE)
     assert await started.is_alive(timeout=DEADLINE)
     await started.runtime.create_session(CreateBashSessionRequest(session="next", startup_timeout=60))
