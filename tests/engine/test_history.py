@@ -19,7 +19,7 @@ from tests.support.server_process import serving
 from tests.support.wait import DEADLINE
 
 HISTORY = "".join(f"{number}\n" for number in range(1900))
-FILES = (".bash_history", ".history")
+FILES = (".bash_history", ".history", "mine")
 
 
 @pytest.fixture
@@ -32,6 +32,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (home / name).write_text(HISTORY)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("HISTFILE", raising=False)
+    monkeypatch.chdir(home)
     return home
 
 
@@ -59,63 +60,33 @@ RUNTIMES: dict[str, Callable[[Path], Any]] = {
 }
 
 
-async def spend(runtime: AbstractRuntime, *commands: str, **fields: Any) -> list[str]:
-    """Return the output of each command of a session, which is closed afterwards."""
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE, **fields))
-    answers = []
-    for command in commands:
-        answer = await runtime.run_in_session(BashAction(command=command, timeout=DEADLINE, check="silent"))
-        answers.append(answer.output)
-    return answers
+TWO = {"echo one": "one\n", "echo two": "two\n"}
+UNREAD = {"echo one": "one\n", "history | grep -c ' 189[0-9]$'": "0\n", "printenv HISTFILE": ""}
+CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, str]]] = {
+    "nobody asks": ("", "", {}, UNREAD),
+    "nobody asks, and the startup file is read twice": ("", "", {"startup_source": ["~/.bashrc"]}, UNREAD),
+    "a program exports it": (".bash_history", "", {}, TWO),
+    "a prompt saves it": ("", "shopt -s histappend; PROMPT_COMMAND='history -a; history -n'\n", {}, TWO),
+    "a request asks": ("", "", {"env": {"HISTFILE": "mine"}}, {"echo one": "one\n", "echo $HISTFILE": "mine\n"}),
+    "a startup file asks": ("", "HISTFILE=mine\n", {}, TWO),
+}
+"""HISTFILE of this process, more lines of its startup file, the request, and commands with their outputs."""
 
 
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kind", RUNTIMES)
-@pytest.mark.parametrize("startup_source", [[], ["~/.bashrc"]], ids=["", "startup_source"])
-async def test_it_is_not_touched(kind: str, startup_source: list[str], home: Path, tmp_path: Path) -> None:
-    async with RUNTIMES[kind](tmp_path) as runtime:
-        answers = await spend(
-            runtime, "echo one", "history | grep -c ' 189[0-9]$'", "printenv HISTFILE", startup_source=startup_source
-        )
-    assert answers == ["one\n", "0\n", ""]
-    assert [(home / name).read_text() for name in FILES] == [HISTORY] * 2
-
-
-@pytest.mark.parametrize("kind", RUNTIMES)
-async def test_a_program_that_exports_it(
-    kind: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HISTFILE", str(home / ".bash_history"))
-    async with RUNTIMES[kind](tmp_path) as runtime:
-        assert await spend(runtime, "echo one") == ["one\n"]
-    assert (home / ".bash_history").read_text() == HISTORY
-
-
-@pytest.mark.parametrize("kind", RUNTIMES)
-async def test_a_prompt_that_saves_it(kind: str, home: Path, tmp_path: Path) -> None:
-    """What many have in their startup files prints nothing and writes nothing."""
+async def test_a_history(kind: str, case: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exported, lines, request, steps = CASES[case]
+    if exported:
+        monkeypatch.setenv("HISTFILE", exported)
     with (home / ".bashrc").open("a") as file:
-        file.write("shopt -s histappend; PROMPT_COMMAND='history -a; history -n'\n")
+        file.write(lines)
     async with RUNTIMES[kind](tmp_path) as runtime:
-        assert await spend(runtime, "echo one", "echo two") == ["one\n", "two\n"]
-    assert [(home / name).read_text() for name in FILES] == [HISTORY] * 2
-
-
-@pytest.mark.parametrize("kind", RUNTIMES)
-async def test_a_request_that_asks_for_it(kind: str, home: Path, tmp_path: Path) -> None:
-    mine = tmp_path / "mine"
-    mine.write_text(HISTORY)
-    async with RUNTIMES[kind](tmp_path) as runtime:
-        answers = await spend(runtime, "echo remembered", "printenv HISTFILE", env={"HISTFILE": str(mine)})
-    assert answers[1] == f"{mine}\n"
-    lines = mine.read_text().splitlines()
-    assert lines[:1900] == HISTORY.splitlines() and "echo remembered" in lines[1900:]
-
-
-@pytest.mark.parametrize("kind", RUNTIMES)
-async def test_a_startup_file_that_asks_for_it(kind: str, home: Path, tmp_path: Path) -> None:
-    with (home / ".bashrc").open("a") as file:
-        file.write("HISTFILE=~/mine\n")
-    async with RUNTIMES[kind](tmp_path) as runtime:
-        await spend(runtime, "echo remembered")
-    assert "echo remembered" in (home / "mine").read_text().splitlines()
-    assert (home / ".bash_history").read_text() == HISTORY
+        await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE, **request))
+        for command, output in steps.items():
+            answer = await runtime.run_in_session(BashAction(command=command, timeout=DEADLINE, check="silent"))
+            assert answer.output == output
+    *others, mine = ((home / name).read_text() for name in FILES)
+    assert others == [HISTORY] * 2 and mine.startswith(HISTORY)
+    added = mine.removeprefix(HISTORY).splitlines()
+    assert "echo one" in added if "mine" in f"{lines} {request}" else not added
