@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import statistics
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -20,7 +18,7 @@ from swerex_c.runtime.local import LocalRuntime
 from tests.support.harness import few_descriptors
 from tests.support.original import our_environment
 from tests.support.session import Gate
-from tests.support.wait import DEADLINE, until
+from tests.support.wait import until
 
 SMALL_STACK = """if True:
     import asyncio, threading
@@ -88,45 +86,6 @@ async def test_programs_start_while_the_environment_changes(changing_environment
             assert all(set(line.partition("=")[2]) <= {"v"} for line in changed)
             assert f"PATH={os.environ['PATH']}" in answer.stdout.splitlines()
     await runtime.close()
-
-
-@pytest.fixture
-def core() -> Iterator[_core.Session]:
-    core = _core.Session(b"/bin/bash", [b"PATH=/usr/bin:/bin"], None, 24, 80, 1 << 16)
-    assert core.start(b":", DEADLINE, None, None).wait(DEADLINE)
-    yield core
-    assert core.close(None, None).wait(DEADLINE)
-
-
-def test_a_blocking_wait_ends_with_the_operation(core: _core.Session) -> None:
-    """Whoever ends it, in whichever thread."""
-    operation = core.run("sleep 999", 1, None, None, None, None, None, None, 0)
-    threading.Timer(0.05, operation.cancel).start()
-    assert operation.wait(DEADLINE) and operation.end == "cancelled"
-
-
-@pytest.mark.idle
-def test_a_blocking_wait_is_told_of_the_end(core: _core.Session) -> None:
-    """It does not look now and then: it is over about as soon as a wait of `subprocess`."""
-    late, others_late = [], []
-    for _ in range(40):
-        operation = core.run("sleep 9", 1, None, None, None, None, None, None, 0)
-        late.append(wait_beside(operation.cancel, lambda o=operation: o.wait(5.0)))  # type: ignore[misc]
-        with subprocess.Popen(["sleep", "9"]) as other:
-            others_late.append(wait_beside(other.kill, lambda o=other: o.wait() < 0))  # type: ignore[misc]
-    slowest = 5 * statistics.median(others_late) + 0.004  # on a busy machine each of more threads waits
-    assert statistics.median(late) < slowest, (sorted(late), sorted(others_late))
-
-
-def wait_beside(end: Callable[[], object], wait: Callable[[], bool]) -> float:
-    """Return how many seconds after another thread has called `end` the wait is over."""
-    ended: list[float] = []
-    other = threading.Timer(0.02, lambda: (ended.append(time.monotonic()), end()))
-    other.start()
-    assert wait()
-    late = time.monotonic() - ended[0]
-    other.join()
-    return late
 
 
 def is_terminal(fd: str) -> bool:
