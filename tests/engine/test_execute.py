@@ -66,22 +66,6 @@ def test_a_long_text_for_the_shell_of_a_protected_process() -> None:
     assert done.stdout == "['/bin/sh', '0', '4']  3\n" * 2, done
 
 
-def test_shell_is_sh(run: Any) -> None:
-    """As `subprocess.run(shell=True)`: /bin/sh -c, not interactive; an empty text too."""
-    assert run("", shell=True).exit_code == run("\n", shell=True).exit_code == 0
-    assert run("echo $0; case $- in *i*) echo interactive;; esac", shell=True).stdout == "/bin/sh\n"
-
-
-def test_string_without_shell_is_a_program(run: Any, tmp_path: Path) -> None:
-    assert run("true").exit_code == 0
-    program = tmp_path / "with space"
-    program.write_text('#!/bin/sh\necho "$#"\n')
-    program.chmod(0o755)
-    assert run(str(program)).stdout == "0\n"
-    with pytest.raises(FileNotFoundError):
-        run("echo hi")
-
-
 def test_stdin_is_at_its_end_whatever_the_callers_is(run: Any, tmp_path: Path) -> None:
     """The caller's own input is not read away."""
     pipe_out, pipe_in = os.pipe()
@@ -96,27 +80,29 @@ def test_stdin_is_at_its_end_whatever_the_callers_is(run: Any, tmp_path: Path) -
             os.close(fd)
 
 
-def test_path_of_the_given_environment(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bare name is searched in the PATH that the command gets, as subprocess does."""
-    tool = tmp_path / "swx-tool"
-    tool.write_text("#!/bin/sh\necho tool\n")
-    tool.chmod(0o755)
-    assert run(["swx-tool"], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}).stdout == "tool\n"
-    assert run(["./swx-tool"], cwd=str(tmp_path)).stdout == "tool\n"
+@pytest.mark.parametrize(
+    ("command", "fields"),
+    [
+        ("", {"shell": True}),
+        ("\n", {"shell": True}),
+        ("echo $0; case $- in *i*) echo interactive;; esac; pwd; echo $SWX_FROM_PARENT", {"shell": True}),
+        ("bin/with space", {}),
+        ("with space", {"env": {"PATH": "bin:/usr/bin:/bin"}}),
+        (["./with space", "a b"], {"cwd": "bin"}),
+    ],
+)
+def test_as_subprocess_runs_it(
+    run: Any, command: Any, fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SWX_FROM_PARENT", "yes")
-    assert run("pwd; echo $SWX_FROM_PARENT", shell=True).stdout == f"{os.getcwd()}\nyes\n"
-
-
-def test_only_three_fds(run: Any, shells: Any) -> None:
-    """No terminal of a session, no other command's pipe."""
-    shells("neighbour")
-    handle = os.open("/dev/null", os.O_RDONLY)
-    os.set_inheritable(handle, True)
-    try:
-        program = "import os; print(sorted(map(int, os.listdir('/proc/self/fd')))[:-1])"
-        assert run([sys.executable, "-c", program]).stdout == "[0, 1, 2]\n"
-    finally:
-        os.close(handle)
+    monkeypatch.chdir(tmp_path)
+    program = tmp_path / "bin" / "with space"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\necho "$#"\n')
+    program.chmod(0o755)
+    wanted = subprocess.run(command, stdout=subprocess.PIPE, text=True, **fields)
+    answer = run(command, **fields)
+    assert (answer.stdout, answer.exit_code) == (wanted.stdout, 0)
 
 
 @pytest.mark.idle
