@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.sandbox import SandboxRuntime
 from tests.support.local_backend import Here
+from tests.support.processes import Family
 from tests.support.runtimes import remote
 from tests.support.server_process import serving
 from tests.support.wait import DEADLINE
@@ -23,14 +25,12 @@ FILES = (".bash_history", ".history", "mine")
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(family: Family, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home directory with a history that is longer than bash's own limit, and startup files that allow it."""
-    home = tmp_path / "home"
-    home.mkdir()
+    home = Path(os.environ["HOME"])
     (home / ".bashrc").write_text("HISTSIZE=1000\nHISTFILESIZE=2000\n")
     for name in FILES:
         (home / name).write_text(HISTORY)
-    monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("HISTFILE", raising=False)
     monkeypatch.chdir(home)
     return home

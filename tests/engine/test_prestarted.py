@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
 import gc
 import os
@@ -12,9 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,11 +22,13 @@ from swerex_c import _core
 from swerex_c.deployment.config import IsolationConfig, LocalDeploymentConfig
 from swerex_c.engine import prestarted
 from swerex_c.exceptions import InvalidInputError, RuntimeClosedError, SessionDiedError
-from swerex_c.runtime.abstract import BashAction, CloseBashSessionRequest, CreateBashSessionRequest
+from swerex_c.runtime.abstract import AbstractRuntime, BashAction, CloseBashSessionRequest, CreateBashSessionRequest
 from swerex_c.runtime.config import LocalRuntimeConfig
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
-from tests.support.processes import alive, state
+from tests.support.processes import Family, alive, state
+from tests.support.runtimes import remote
+from tests.support.server_process import REMOTE, serving
 from tests.support.slow_start import Slow
 from tests.support.wait import DEADLINE, settle, until_async
 
@@ -47,14 +48,11 @@ readlink /proc/$$/{cwd,root,exe,ns/*}; ps -o ni=,cls=,stat= -p $$ | sed 's/[DRS]
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(family: Family, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home of our own, whose files can change."""
-    home = tmp_path / "home"
-    home.mkdir()
-    monkeypatch.setenv("HOME", str(home))
-    for name in ("HISTFILE", "TMOUT", "PROMPT_COMMAND", "OLDPWD", "PYTEST_CURRENT_TEST"):
+    for name in ("HISTFILE", "TMOUT", "OLDPWD", "PYTEST_CURRENT_TEST"):
         monkeypatch.delenv(name, raising=False)
-    return home
+    return Path(os.environ["HOME"])
 
 
 def keeping(size: int = SIZE) -> LocalRuntime:
@@ -63,12 +61,18 @@ def keeping(size: int = SIZE) -> LocalRuntime:
     return LocalRuntime(warm_sessions=size)
 
 
+@contextlib.asynccontextmanager
+async def kept(size: int = SIZE) -> AsyncIterator[LocalRuntime]:
+    """A runtime all of whose shells wait."""
+    async with keeping(size) as runtime:
+        assert await warm(runtime)
+        yield runtime
+
+
 @pytest.fixture
 async def runtime(home: Path) -> AsyncIterator[LocalRuntime]:
-    runtime = keeping()
-    assert await warm(runtime)
-    yield runtime
-    await runtime.close()
+    async with kept() as runtime:
+        yield runtime
 
 
 async def warm(runtime: LocalRuntime) -> bool:
@@ -86,23 +90,19 @@ def pids(runtime: LocalRuntime) -> list[int]:
     return [shell.pid for shell in shells(runtime)._shells]
 
 
-async def create(runtime: LocalRuntime, name: str = "s", **fields: Any) -> str:
+async def create(runtime: AbstractRuntime, name: str = "s", **fields: Any) -> str:
     os.environ.pop("PYTEST_CURRENT_TEST", None)
     fields.setdefault("startup_timeout", DEADLINE)
     return (await runtime.create_session(CreateBashSessionRequest(session=name, **fields))).output
 
 
-async def run(runtime: LocalRuntime, command: str, name: str = "s") -> str:
+async def run(runtime: AbstractRuntime, command: str, name: str = "s") -> str:
     action = BashAction(session=name, command=command, timeout=DEADLINE, check="silent")
     return (await runtime.run_in_session(action)).output
 
 
 async def pid_of(runtime: LocalRuntime, name: str = "s") -> int:
     return int((await run(runtime, "echo $$", name)).split()[0])
-
-
-def ended_or_stopped(pid: int) -> bool:
-    return state(pid) in "XZT"
 
 
 # -- what a session is
@@ -123,15 +123,12 @@ async def test_it_is_the_session_that_would_be_started_now(home: Path, monkeypat
         "PS1='mine> '; HISTSIZE=77; f() { echo f; }\ntrap 'echo usr1' USR1; TMOUT=1; PROMPT_COMMAND+=('x=2')\n"
     )
     monkeypatch.setenv("PROMPT_COMMAND", "echo prompt")
-    runtime = keeping()
-    assert await warm(runtime)
-    waiting = pids(runtime)
-    found = await described(runtime)
-    assert waiting[0] not in pids(runtime)
-    await runtime.close()
-    cold = LocalRuntime()
-    expected = await described(cold)
-    await cold.close()
+    async with kept() as runtime:
+        waiting = pids(runtime)
+        found = await described(runtime)
+        assert waiting[0] not in pids(runtime)
+    async with LocalRuntime() as cold:
+        expected = await described(cold)
     assert "from bashrc" in expected[0]
     differs = list(difflib.unified_diff(expected, found, "started now", "waited", n=0, lineterm=""))
     assert not differs, "\n".join(differs)
@@ -139,19 +136,16 @@ async def test_it_is_the_session_that_would_be_started_now(home: Path, monkeypat
 
 async def test_it_is_one_of_those_that_waited(home: Path) -> None:
     (home / ".bashrc").write_text("echo hello; x=$PPID\n")
-    runtime = keeping()
-    assert await warm(runtime)
-    waiting = pids(runtime)
-    assert len(waiting) == SIZE == shells(runtime).waiting
-    for name, pid in zip("st", waiting, strict=True):
-        assert await create(runtime, name) == "hello\n"
-        assert await pid_of(runtime, name) == pid
-        assert (
-            await run(runtime, "echo $x; history", name) == f"{os.getpid()}\n    1  echo $$\n    2  echo $x; history\n"
-        )
-    assert await warm(runtime)
-    assert shells(runtime).waiting == SIZE and not set(pids(runtime)) & set(waiting)
-    await runtime.close()
+    known = f"{os.getpid()}\n    1  echo $$\n    2  echo $x; history\n"
+    async with kept() as runtime:
+        waiting = pids(runtime)
+        assert len(waiting) == SIZE == shells(runtime).waiting
+        for name, pid in zip("st", waiting, strict=True):
+            assert await create(runtime, name) == "hello\n"
+            assert await pid_of(runtime, name) == pid
+            assert await run(runtime, "echo $x; history", name) == known
+        assert await warm(runtime)
+        assert shells(runtime).waiting == SIZE and not set(pids(runtime)) & set(waiting)
 
 
 # -- when there is none
@@ -213,19 +207,17 @@ async def test_a_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.Monk
     place = tmp_path / "place"
     place.mkdir()
     monkeypatch.chdir(place)
-    runtime = keeping()
-    assert await warm(runtime)
-    waiting = pids(runtime)
-    place.rmdir()
-    await create(runtime)
-    assert await pid_of(runtime) not in waiting
-    place.mkdir()  # of the same name, and another one
-    monkeypatch.chdir(place)
-    await create(runtime, "t")
-    assert await pid_of(runtime, "t") not in waiting
-    assert await run(runtime, "touch here; ls $PWD", "t") == "here\n"
-    monkeypatch.chdir("/")
-    await runtime.close()
+    async with kept() as runtime:
+        waiting = pids(runtime)
+        place.rmdir()
+        await create(runtime)
+        assert await pid_of(runtime) not in waiting
+        place.mkdir()  # of the same name, and another one
+        monkeypatch.chdir(place)
+        await create(runtime, "t")
+        assert await pid_of(runtime, "t") not in waiting
+        assert await run(runtime, "touch here; ls $PWD", "t") == "here\n"
+        monkeypatch.chdir("/")
 
 
 async def test_startup_files_that_end_the_shell(home: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -236,6 +228,7 @@ async def test_startup_files_that_end_the_shell(home: Path, caplog: pytest.LogCa
     with pytest.raises(SessionDiedError, match="startup files") as caught:
         await create(runtime)
     assert caught.value.exit_code == 3
+    assert not await warm(runtime)  # nor does any read the file while it changes
     (home / ".bashrc").write_text("x=1\n")
     assert await warm(runtime)
     await create(runtime)
@@ -248,7 +241,7 @@ async def test_a_shell_that_was_ended_or_stopped_is_not_handed_out(runtime: Loca
     waiting = pids(runtime)
     for pid in waiting:
         os.kill(pid, number)
-        await until_async(partial(ended_or_stopped, pid))
+        await until_async(lambda pid=pid: state(pid) in "XZT")
     for i in range(3):
         await create(runtime, str(i))
         assert await run(runtime, "echo here", str(i)) == "here\n"
@@ -283,10 +276,16 @@ async def test_where_no_shell_can_be_started(monkeypatch: pytest.MonkeyPatch) ->
 # -- the end
 
 
-async def test_close_ends_all_that_wait(runtime: LocalRuntime) -> None:
+async def test_close_ends_all_that_wait() -> None:
+    """Also those of a deployment, which stops."""
+    deployment = LocalDeploymentConfig(warm_sessions=SIZE).get_deployment()
+    await deployment.start()
+    runtime = deployment.runtime
+    assert isinstance(runtime, LocalRuntime) and await warm(runtime)
     await create(runtime)
     waiting = [*pids(runtime), await pid_of(runtime)]
-    await asyncio.gather(runtime.close(), runtime.close())
+    assert len(waiting) > SIZE - 1
+    await asyncio.gather(runtime.close(), deployment.stop())
     await runtime.close()
     assert not any(map(alive, waiting))
     with pytest.raises(RuntimeClosedError):
@@ -294,23 +293,15 @@ async def test_close_ends_all_that_wait(runtime: LocalRuntime) -> None:
     assert shells(runtime).waiting == 0
 
 
-async def test_close_while_they_are_started() -> None:
-    runtime = keeping(50)
-    await until_async(lambda: shells(runtime).waiting > 1)
-    full = asyncio.ensure_future(runtime.wait_until_warm())
-    await asyncio.sleep(0)
-    waiting = pids(runtime)
-    await runtime.close()
-    assert not await full
-    assert shells(runtime).waiting == 0 and not any(map(alive, waiting))
-
-
-async def test_close_while_startup_files_are_read(home: Path) -> None:
+async def test_close_while_they_are_started(home: Path) -> None:
+    """The first reads its startup files."""
     (home / ".bashrc").write_text("echo $$ >~/pid; sleep 100\n")
     runtime = keeping()
+    full = asyncio.ensure_future(runtime.wait_until_warm())
     await until_async(lambda: (home / "pid").exists() and (home / "pid").read_text().endswith("\n"))
     await asyncio.wait_for(runtime.close(), DEADLINE)
     assert not alive(int((home / "pid").read_text()))
+    assert not await full and shells(runtime).waiting == 0
 
 
 async def test_a_runtime_that_is_forgotten_keeps_none() -> None:
@@ -393,25 +384,19 @@ async def test_a_forked_child_has_its_own(runtime: LocalRuntime) -> None:
 
 
 async def test_many_at_once_from_several_threads() -> None:
-    runtime = keeping(6)
-    assert await warm(runtime)
-    waiting = pids(runtime)
-
     async def work(thread: int) -> list[str]:
         names = [f"{thread}-{i}" for i in range(4)]
         await asyncio.gather(*(create(runtime, name) for name in names))
         return list(await asyncio.gather(*(run(runtime, f"echo {name}", name) for name in names)))
 
-    def in_thread(thread: int) -> list[str]:
-        return asyncio.run(work(thread))
-
-    found = await asyncio.gather(*(asyncio.to_thread(in_thread, thread) for thread in range(3)))
-    assert found == [[f"{thread}-{i}\n" for i in range(4)] for thread in range(3)]
-    used = {await pid_of(runtime, name) for name in runtime.sessions}
-    assert len(used) == 12 and used >= set(waiting)
-    assert await warm(runtime)
-    assert shells(runtime).waiting == 6
-    await runtime.close()
+    async with kept(6) as runtime:
+        waiting = pids(runtime)
+        found = await asyncio.gather(*(asyncio.to_thread(asyncio.run, work(thread)) for thread in range(3)))
+        assert found == [[f"{thread}-{i}\n" for i in range(4)] for thread in range(3)]
+        used = {await pid_of(runtime, name) for name in runtime.sessions}
+        assert len(used) == 12 and used >= set(waiting)
+        assert await warm(runtime)
+        assert shells(runtime).waiting == 6
 
 
 # -- where it is asked for
@@ -425,54 +410,22 @@ def test_configuration() -> None:
         LocalDeploymentConfig(warm_sessions=1, isolation=IsolationConfig())
 
 
-async def test_a_deployment_has_them() -> None:
-    deployment = LocalDeploymentConfig(warm_sessions=SIZE).get_deployment()
-    await deployment.start()
-    runtime = deployment.runtime
-    assert isinstance(runtime, LocalRuntime) and await warm(runtime)
-    waiting = pids(runtime)
-    assert len(waiting) == SIZE
-    await deployment.stop()
-    assert not any(map(alive, waiting))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["serve", "stdio"])
-async def test_a_server_has_them(way: str, tmp_path: Path) -> None:
-    socket = tmp_path / "socket"
+async def test_a_server_has_them(way: str, tmp_path: Path, family: Family) -> None:
     flags = ["--warm-sessions", str(SIZE)]
-    if way == "stdio":
-        command = [sys.executable, "-m", "swerex_c.server", "--stdio", *flags]
-        remote = RemoteRuntime(command=command, auth_token="")
-        server = None
-    else:
-        command = [sys.executable, "-m", "swerex_c.server", "--unix", str(socket), "--auth-token", "k", *flags]
-        server = await asyncio.create_subprocess_exec(*command, stderr=subprocess.DEVNULL)
-        remote = RemoteRuntime(host=f"unix://{socket}", auth_token="k")
-    await remote.wait_until_alive(timeout=DEADLINE)
-    await remote.create_session(CreateBashSessionRequest(startup_timeout=60))
-    action = BashAction(command="pgrep -P $PPID -x bash | wc -l", timeout=DEADLINE)
-    async with asyncio.timeout(DEADLINE):
-        while (await remote.run_in_session(action)).output != f"{SIZE + 1}\n":
-            await settle()
-    shells_there = (await remote.run_in_session(BashAction(command="pgrep -P $PPID -x bash"))).output.split()
-    await remote.close()
-    if server is not None:
-        server.terminate()
-        await server.wait()
-    await until_async(lambda: not any(alive(int(pid)) for pid in shells_there))
-
-
-def test_metrics_name_them() -> None:
-    pytest.importorskip("prometheus_client")
-    from starlette.requests import Request
-
-    from swerex_c.remote.server.metrics import endpoint
-    from swerex_c.remote.server.service import Service
-
-    runtime = keeping()
-    assert asyncio.run(warm(runtime))
-    metrics = endpoint(Service(SimpleNamespace(runtime=runtime, AUTH_TOKEN="")))
-    answer = asyncio.run(metrics(Request({"type": "http", "headers": []})))
-    assert "swerex_warm_sessions 2.0" in bytes(answer.body).decode().splitlines()
-    asyncio.run(runtime.close())
+    with contextlib.ExitStack() as stack:
+        if way == "stdio":
+            client = RemoteRuntime(command=[*REMOTE, "--stdio", *flags], auth_token="")
+        else:
+            pytest.importorskip("prometheus_client")
+            server = stack.enter_context(serving(tmp_path / "log", *flags, "--metrics"))
+            client = remote(server, "auto")
+        await create(client)
+        async with asyncio.timeout(DEADLINE):
+            while await run(client, "pgrep -P $PPID -x bash | wc -l") != f"{SIZE + 1}\n":
+                await settle()
+        if way == "serve":
+            assert f"swerex_warm_sessions {SIZE}.0" in server.get("/metrics").text.splitlines()
+        await client.close()
+    assert not family.left()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +14,7 @@ from swerex_c.engine import prompt_hook
 from swerex_c.engine.sessions import SessionsRuntime
 from swerex_c.runtime.sandbox import SandboxRuntime
 from tests.support.local_backend import Here
-
-pytestmark = pytest.mark.usefixtures("family")
+from tests.support.processes import Family
 
 Make = Callable[[logging.Logger], SessionsRuntime]
 KINDS: dict[str, Make] = {
@@ -26,10 +26,9 @@ SLOW = "ran=$((ran + 1)); sleep 0.01 # a comment"
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HOME", str(tmp_path))
+def home(family: Family, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(prompt_hook, "_probed", False)
-    return tmp_path
+    return Path(os.environ["HOME"])
 
 
 def logger() -> logging.Logger:
