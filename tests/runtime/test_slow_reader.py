@@ -24,7 +24,7 @@ from swerex_c.runtime.abstract import (
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support.frames_tools import serving
-from tests.support.processes import command_lines
+from tests.support.processes import command_lines, running, written_when_stuck
 from tests.support.server_process import KEY
 from tests.support.wait import DEADLINE, settle, until, until_async
 
@@ -106,7 +106,12 @@ async def test_every_byte_comes(make: Callable[..., Any], limit: int, numbers: i
     async with make(output_limit=limit) as runtime:
         await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
         action = BashAction(command=f"seq {numbers}; (exit 4)", check="silent", timeout=DEADLINE)
-        text, last = await read(runtime.stream_in_session(action), slow=True)
+        stream = runtime.stream_in_session(action)
+        first = await anext(stream)
+        (writer,) = running(f"seq {numbers}")
+        assert await asyncio.to_thread(written_when_stuck, writer) < 0.8 * len(expected(numbers))
+        rest, last = await read(stream, slow=True)
+        text = first + rest
         assert text == expected(numbers)
         assert last.exit_code == 4
         assert last.output_dropped == len(text) - limit and len(last.output) < limit + 100
