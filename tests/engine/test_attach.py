@@ -104,16 +104,6 @@ def test_a_program_gets_what_is_typed(person: Person) -> None:
     assert b"hidden" not in person.until(rb"6\r\n" + b".*" + PROMPT)
 
 
-def test_vim_edits_a_file(person: Person, tmp_path: Path) -> None:
-    person.keys(b"vim -u NONE -N note.txt\r")
-    person.until(rb"\x1b\[\?1049h")
-    person.until(rb"note.txt")
-    person.keys(b"ihello from vim\x1b:wq\r")
-    person.until(rb"\x1b\[\?1049l")
-    person.until(PROMPT)
-    assert (tmp_path / "note.txt").read_text() == "hello from vim\n"
-
-
 def test_bytes_pass_unchanged(person: Person, tmp_path: Path) -> None:
     data = bytes(range(1, 256)) * 4000
     (tmp_path / "bytes").write_bytes(data)

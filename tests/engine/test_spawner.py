@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
 import pytest
@@ -40,13 +40,26 @@ async def runtime() -> AsyncIterator[LocalRuntime]:
         yield runtime
 
 
-async def test_programs_that_start_at_once_leave_the_loop_alone(runtime: LocalRuntime, slow: Replace) -> None:
-    starts = slow("Process")
+async def program(runtime: LocalRuntime, number: int) -> str:
+    return (await runtime.execute(Command(command=["echo", str(number)]))).stdout
+
+
+async def shell(runtime: LocalRuntime, number: int) -> str:
+    name = f"s{number}"
+    await runtime.create_session(CreateBashSessionRequest(session=name, startup_timeout=DEADLINE))
+    return (await runtime.run_in_session(BashAction(command=f"echo {number}", session=name))).output
+
+
+@pytest.mark.parametrize(("kind", "use"), [("Process", program), ("Session", shell)])
+async def test_what_starts_at_once_leaves_the_loop_alone(
+    runtime: LocalRuntime, slow: Replace, kind: str, use: Callable[[LocalRuntime, int], Awaitable[str]]
+) -> None:
+    starts = slow(kind)
     with spawner.used():
-        done = asyncio.gather(*(runtime.execute(Command(command=["echo", str(i)])) for i in range(4)))
+        done = asyncio.gather(*(use(runtime, number) for number in range(4)))
         await starts.begun()
         starts.go_on.set()
-        assert [answer.stdout for answer in await done] == [f"{i}\n" for i in range(4)]
+        assert await done == [f"{number}\n" for number in range(4)]
     assert threading.get_ident() not in starts.threads
 
 
@@ -68,19 +81,6 @@ async def test_a_program_beside_a_session_that_waits(runtime: LocalRuntime, slow
     assert (await done).exit_code == 0
     waits.cancel()
     assert threading.get_ident() not in starts.threads
-
-
-async def test_shells_that_start_at_once_leave_the_loop_alone(runtime: LocalRuntime, slow: Replace) -> None:
-    starts = slow("Session")
-    requests = [CreateBashSessionRequest(session=f"s{i}", startup_timeout=DEADLINE) for i in range(4)]
-    with spawner.used():
-        done = asyncio.gather(*map(runtime.create_session, requests))
-        await starts.begun()
-        starts.go_on.set()
-        await done
-    assert threading.get_ident() not in starts.threads
-    for i in range(4):
-        assert (await runtime.run_in_session(BashAction(command=f"echo {i}", session=f"s{i}"))).output == f"{i}\n"
 
 
 async def test_a_caller_that_gives_up_leaves_nothing(runtime: LocalRuntime, slow: Replace) -> None:
