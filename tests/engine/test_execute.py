@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -156,14 +155,6 @@ def test_a_timeout_ends_the_whole_tree(box: Shell, run: Any, name: str) -> None:
     until(lambda: not running(f"sleep {seconds}"))
     run(["true"])
     assert not running(f"sleep {seconds}")
-
-
-def test_execute_from_threads(box: Shell) -> None:
-    def work(i: int) -> Any:
-        return asyncio.run(box.aio.execute(Command(command=["echo", str(i)]))).stdout
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(work, range(8))) == [f"{i}\n" for i in range(8)]
 
 
 def test_what_many_programs_left_is_still_known(box: Shell, run: Any) -> None:

