@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
 import signal
@@ -14,12 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from swerex_c.exceptions import CommandTimeoutError, InvalidInputError, SessionBusyError, SessionDiedError
-from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
-from swerex_c.runtime.local import BashSession, LocalRuntime
+from swerex_c.exceptions import InvalidInputError, SessionBusyError, SessionDiedError
 from tests.support.person import PROMPT, Person, readable_modes
 from tests.support.processes import Family
-from tests.support.wait import DEADLINE
+from tests.support.session import Shell
 
 PROGRAM = """\
 import asyncio, signal, sys
@@ -149,32 +146,21 @@ def test_modes_are_restored_when_the_program_ends(person: Person) -> None:
     assert readable_modes(person.slave) == person.modes
 
 
-def test_what_cannot_be_attached() -> None:
-    async def session(runtime: LocalRuntime) -> BashSession:
-        await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
-        found = runtime.sessions["default"]
-        assert isinstance(found, BashSession)
-        return found
-
-    async def work() -> None:
-        master, slave = os.openpty()
-        pipe, other = os.pipe()
-        async with LocalRuntime() as runtime:
-            it = await session(runtime)
-            with pytest.raises(InvalidInputError, match="needs a terminal"):
-                it.interact(pipe, slave)
-            with pytest.raises(CommandTimeoutError):
-                await it.run(BashAction(command="sleep 1000", timeout=0.1))
-            with pytest.raises(SessionBusyError, match="still runs"):
-                it.interact(slave, slave)
-        async with LocalRuntime() as runtime:
-            it = await session(runtime)
-            await it.run(BashAction(command="exit 4", check="silent"))
-            before = termios.tcgetattr(slave)
-            with pytest.raises(SessionDiedError, match="status 4"):
-                it.interact(slave, slave)
-            assert termios.tcgetattr(slave) == before
-        for fd in (master, slave, pipe, other):
-            os.close(fd)
-
-    asyncio.run(work())
+def test_what_cannot_be_attached(shells: type[Shell]) -> None:
+    master, slave = os.openpty()
+    pipe, other = os.pipe()
+    before = termios.tcgetattr(slave)
+    sh = shells()
+    session = sh.aio.sessions["default"]
+    with pytest.raises(InvalidInputError, match="needs a terminal"):
+        session.interact(pipe, slave)
+    sh.times_out("sleep 1000")
+    with pytest.raises(SessionBusyError, match="still runs"):
+        session.interact(slave, slave)
+    sh.interrupt()
+    sh.run("exit 4")
+    with pytest.raises(SessionDiedError, match="status 4"):
+        session.interact(slave, slave)
+    assert termios.tcgetattr(slave) == before
+    for fd in (master, slave, pipe, other):
+        os.close(fd)

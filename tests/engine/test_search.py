@@ -6,14 +6,12 @@ import asyncio
 import random
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
 from swerex_c.engine.patterns import make_matcher
 from swerex_c.engine.search import Search
 from swerex_c.exceptions import CommandTimeoutError, NotAvailableError
-from swerex_c.models import BashAction, BashInterruptAction, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
 from tests.support.local_backend import runtime_in
 from tests.support.patterns import CATASTROPHIC, NOT_REGULAR, Hit, first_hit
@@ -193,32 +191,23 @@ def test_a_timeout_and_a_cancellation(sh: Shell) -> None:
     sh.gives("echo next", "next\n")
 
 
-def test_a_limit_of_output() -> None:
-    async def answer() -> Any:
-        async with LocalRuntime(output_limit=1024) as runtime:
-            await runtime.create_session()
-            command = "seq 200000; printf 'xx'; seq 10"
-            return await runtime.run_in_session(BashAction(command=command, check="silent", expect=[r"(x)\1"]))
-
-    seen = asyncio.run(answer())
+def test_a_limit_of_output(shells: type[Shell]) -> None:
+    sh = shells(aio=LocalRuntime(output_limit=1024))
+    seen = sh.run("seq 200000; printf 'xx'; seq 10", expect=[r"(x)\1"])
     assert (seen.exit_code, seen.expect_string, seen.output_dropped) == (0, r"(x)\1", 1_288_895 - 1024)
     assert seen.output.endswith("\n199999\n200000\n")
 
 
-async def test_in_a_sandbox() -> None:
+def test_in_a_sandbox(shells: type[Shell]) -> None:
+    sh, pattern = shells(aio=runtime_in("here")), r"([a-z])\1"
+    seen = sh.run("printf 'up xx'; (exit 3)", expect=[pattern])
+    assert (seen.output, seen.exit_code, seen.expect_string) == ("up ", 3, pattern)
     trapped = """bash -c 'trap "printf abcc; sleep 1000" INT; printf xx; while :; do sleep 0.01; done'"""
-    pattern = r"([a-z])\1"
-    async with runtime_in("here") as runtime:
-        await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
-        seen = await runtime.run_in_session(
-            BashAction(command="printf 'up xx'; (exit 3)", check="silent", expect=[pattern])
-        )
-        assert (seen.output, seen.exit_code, seen.expect_string) == ("up ", 3, pattern)
-        seen = await runtime.run_in_session(BashAction(command=trapped, check="ignore", expect=[pattern]))
-        assert (seen.output, seen.exit_code) == ("", None)
-        seen = await runtime.run_in_session(BashInterruptAction(timeout=DEADLINE, expect=["never", pattern]))
-        assert (seen.output, seen.expect_string) == ("ab", pattern)
-        await runtime.run_in_session(BashInterruptAction())
+    seen = sh.run(trapped, check="ignore", expect=[pattern])
+    assert (seen.output, seen.exit_code) == ("", None)
+    seen = sh.interrupt(timeout=DEADLINE, expect=["never", pattern])
+    assert (seen.output, seen.expect_string) == ("ab", pattern)
+    sh.interrupt()
 
 
 # ---- its cost

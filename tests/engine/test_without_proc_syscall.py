@@ -14,12 +14,11 @@ import sys
 
 import pytest
 
-from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
 from swerex_c.runtime.sandbox import SandboxRuntime
 from tests.support.behaviour_runs import inherited, run_rooms, run_tests
 from tests.support.closed_syscall import build_preload
 from tests.support.local_backend import Here
-from tests.support.wait import DEADLINE
+from tests.support.session import Shell
 
 pytestmark = pytest.mark.slow
 
@@ -60,23 +59,17 @@ def test_an_emulator_shows_the_system_calls_of_the_machine_below(
     environment: dict[str, str], tmp_path: pathlib.Path
 ) -> None:
     """No session waits for the shell to come to a read that is never seen."""
-    program = (
-        "import asyncio\n"
-        "from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest\n"
-        "from swerex_c.runtime.local import LocalRuntime\n"
-        "async def look():\n"
-        "    runtime = LocalRuntime()\n"
-        "    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))\n"
-        "    assert not runtime.sessions['default'].core.facts()['kernel_proof']\n"
-        "    for command in 'exec 2>/dev/null; PS1=x', 'echo hi; (exit 3)':\n"
-        "        answer = await runtime.run_in_session(BashAction(command=command, check='silent'))\n"
-        "        print(repr(answer.output), answer.exit_code)\n"
-        "    await runtime.close()\n"
-        "asyncio.run(look())\n"
-    )
+    program = """if True:
+        from tests.support.session import Shell
+        sh = Shell()
+        assert not sh.aio.sessions["default"].core.facts()["kernel_proof"]
+        sh.take([("exec 2>/dev/null; PS1=x", "", 0), ("echo hi; (exit 3)", "hi\\n", 3)])
+        sh.close()
+        print("right")
+    """
     env = {**environment, "LD_PRELOAD": build_preload(tmp_path, foreign=True)}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=100)
-    assert (done.returncode, done.stdout) == (0, "'' 0\n'hi\\n' 3\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
 
 
 _ROOMS = [
@@ -105,11 +98,6 @@ def test_it_behaves_in_a_place_that_does_not_tell_either(environment: dict[str, 
     assert run_tests(there, "-k", names, "tests/behaviour/test_hidden_prompts.py") >= 15
 
 
-async def test_prompts_that_the_first_command_hides() -> None:
+def test_prompts_that_the_first_command_hides(shells: type[Shell]) -> None:
     """It waits until it is known what the shell's wait at its prompt looks like, with the file open too."""
-    runtime = SandboxRuntime(Here("env"))
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
-    for command, output in (("unset PS1 PROMPT_COMMAND", ""), ("echo a", "a\n")):
-        answer = await runtime.run_in_session(BashAction(command=command, timeout=DEADLINE))
-        assert answer.output == output
-    await runtime.close()
+    shells(aio=SandboxRuntime(Here("env"))).take([("unset PS1 PROMPT_COMMAND", "", 0), ("echo a", "a\n", 0)])
