@@ -9,7 +9,6 @@ import pytest
 
 from swerex_c.exceptions import CommandTimeoutError
 from tests.support.local_backend import runtime_in
-from tests.support.processes import Family
 from tests.support.session import Shell
 from tests.support.wait import DEADLINE
 
@@ -55,9 +54,6 @@ def test_what_waits_for_something_else(session: Shell, command: str) -> None:
     assert said(session, command, timeout=0.5) == f"timeout after 0.5 seconds while running command {command!r}"
 
 
-def test_nothing_is_told_of_a_command_behind_a_client(family: Family) -> None:
+def test_nothing_is_told_of_a_command_behind_a_client(shells: type[Shell]) -> None:
     """The client reads the terminal all the time."""
-    sh = Shell(aio=runtime_in("here"))
-    assert ADVICE not in said(sh, "cat", timeout=1.0)
-    sh.close()
-    assert not family.left()
+    assert ADVICE not in said(shells(aio=runtime_in("here")), "cat", timeout=1.0)

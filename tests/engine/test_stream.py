@@ -33,14 +33,6 @@ def test_timeout_comes_after_the_pieces(sh: Shell) -> None:
         timeout *= 2
 
 
-def test_the_end_of_the_shell(sh: Shell) -> None:
-    sh.ended = True
-    text, last = sh.stream("echo bye; exit 6")
-    assert text.startswith("bye\n")
-    assert last.exit_code == 6
-    assert last.failure_reason
-
-
 def test_the_pieces_are_the_output(sh: Shell) -> None:
     """What is taken out of the output at the end is in no piece: job notices, and prompts that a command has set."""
     for command in (
@@ -58,6 +50,9 @@ def test_the_pieces_are_the_output(sh: Shell) -> None:
         assert text == last.output, command
         assert "sleep 0.05" not in last.output or "yes" in command, command
         sh.run("wait")
+    sh.ended = True
+    text, last = sh.stream("echo bye; exit 6")
+    assert text.startswith("bye\n") and last.exit_code == 6 and last.failure_reason
 
 
 def test_only_what_may_be_a_notice_waits(sh: Shell, gate: Gate) -> None:
