@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from swerex_c.interfaces import AbstractRuntime
 from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
-from swerex_c.runtime.sandbox import SandboxRuntime
-from tests.support.local_backend import Here
 from tests.support.processes import Family
-from tests.support.runtimes import remote
+from tests.support.runtimes import RUNTIMES
 from tests.support.server_process import serving
 from tests.support.wait import DEADLINE
 
@@ -36,27 +33,9 @@ def home(family: Family, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
-@contextlib.asynccontextmanager
-async def served(log: Path) -> AsyncIterator[AbstractRuntime]:
-    with serving(log) as server:
-        runtime = remote(server, "auto")
-        yield runtime
-        await runtime.close()
-
-
-@contextlib.asynccontextmanager
-async def closing(runtime: AbstractRuntime) -> AsyncIterator[AbstractRuntime]:
-    if isinstance(runtime, LocalRuntime):
-        await runtime.wait_until_warm()
-    yield runtime
-    await runtime.close()
-
-
-RUNTIMES: dict[str, Callable[[Path], Any]] = {
-    "local": lambda place: closing(LocalRuntime()),
-    "prestarted": lambda place: closing(LocalRuntime(warm_sessions=1)),
-    "a program in the place": lambda place: closing(SandboxRuntime(Here())),
-    "server": lambda place: served(place / "log"),
+KINDS: dict[str, Callable[[Any], Any]] = {
+    **{kind: RUNTIMES[kind] for kind in ("local", "exec", "frames")},
+    "prestarted": lambda server: LocalRuntime(warm_sessions=1),
 }
 
 
@@ -74,18 +53,23 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kind", RUNTIMES)
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_history(kind: str, case: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exported, lines, request, steps = CASES[case]
     if exported:
         monkeypatch.setenv("HISTFILE", exported)
     with (home / ".bashrc").open("a") as file:
         file.write(lines)
-    async with RUNTIMES[kind](tmp_path) as runtime:
+    server = serving(tmp_path / "log") if kind == "frames" else contextlib.nullcontext()
+    with server as there:
+        runtime = KINDS[kind](there)
+        if kind == "prestarted":
+            await runtime.wait_until_warm()
         await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE, **request))
         for command, output in steps.items():
             answer = await runtime.run_in_session(BashAction(command=command, timeout=DEADLINE, check="silent"))
             assert answer.output == output
+        await runtime.close()
     *others, mine = ((home / name).read_text() for name in FILES)
     assert others == [HISTORY] * 2 and mine.startswith(HISTORY)
     added = mine.removeprefix(HISTORY).splitlines()
