@@ -50,14 +50,6 @@ def test_a_dead_session_costs_nothing(sh: Shell) -> None:
     assert time.process_time() - start < 0.1
 
 
-@pytest.mark.parametrize("command", ["PS1=${PS1@P}; (exit 41)", "eval 'P''S1=${PS1@P}'; (exit 41)"])
-def test_a_prompt_that_was_expanded_by_hand(sh: Shell, command: str) -> None:
-    """The prompt is a mark that never changes: its code and number are those of another command."""
-    sh.gives(command, "", 41)
-    for code in (5, 6):
-        sh.gives(f"echo a; (exit {code})", "a\n", code)
-
-
 @pytest.mark.parametrize("lines", [1, 100])
 def test_what_is_typed_is_read_by_somebody_else(sh: Shell, lines: int) -> None:
     sh.ended = True

@@ -91,6 +91,15 @@ STEPS: dict[str, Steps] = {
     "exit trap of a subshell": [("(trap 'echo sub' EXIT; echo in)", "in\nsub\n", 0)],
     # A script that saves PS1 and puts it back (activate does) finds what it saved.
     "prompt that is put back": [("old=$PS1; PS1='mine '", "", 0), *_GOES_ON, ("PS1=$old", "", 0), *_GOES_ON],
+    # As `conda activate` does: its part of PS1 is put before it, and taken off again.
+    "prompt with a part of its own": [
+        ("for p in '' '(base) ' '(dev) '; do PS1=\"$p${PS1#\"$q\"}\" q=$p; done", "", 0), *_GOES_ON,
+        ('PS1="${PS1#"$q"}"', "", 0), *_GOES_ON,
+    ],
+    "a prompt command of the user runs": [
+        ("n=0; PROMPT_COMMAND='n=$((n+1))'", "", 0), ("true", "", 0), ("true; ((n >= 1))", "", 0),
+        ("env | grep -E '^(PS[012]|PROMPT_COMMAND)='", "", 1), ("unset PROMPT_COMMAND", "", 0),
+    ],
     "bytes that the terminal marks": [
         ("stty parmrk", None, 0), ("printf %s '\udcff' | od -An -tx1", " ff\n", 0),
         ("cat <<'E' | od -An -tx1\n\udcff\nE", " ff 0a\n", 0),

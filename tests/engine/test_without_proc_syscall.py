@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 LEFT_OUT = (
     # Neither the prompt nor PROMPT_COMMAND can carry a mark, and of commands that say nothing of prompts only the
     # kernel tells whether a silent shell reads something by itself: they time out.
-    "test_prompts.py::test_readonly_prompts[readonly PS1='a ' PS2='b ' PS0='c ' PROMPT_COMMAND=:]",
+    "test_prompts.py::test_prompts_may_be_changed[readonly PS1='a ' PS2='b ' PS0='c ' PROMPT_COMMAND=:]",
     "test_redefinitions.py::test_answers_stay_right[spoils5]",
     # The element of PROMPT_COMMAND is a command: a DEBUG trap that counts counts it.
     "test_state.py::test_steps[debug trap that counts]",
