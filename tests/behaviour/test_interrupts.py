@@ -71,9 +71,11 @@ def test_the_error_says_that_the_shell_holds_it(sh: Shell, trap: str, loop: str)
         sh.interrupt(timeout=0.1, n_retry=1)
 
 
-def test_without_the_shells_own_descriptor(sh: Shell) -> None:
-    """Bash gives the terminal to no program without its descriptor 255: the shell is in front of what it waits for."""
-    sh.gives("exec 255>&-", "")
+@pytest.mark.parametrize("before", ["exec 255>&-", "set +m", "set -m"])
+def test_the_shell_in_front_of_what_it_waits_for(sh: Shell, before: str) -> None:
+    """Bash gives the terminal to no program without its descriptor 255, nor without job control."""
+    sh.gives(before, "")
+    sh.gives("/bin/echo hi | cat; (exit 6)", "hi\n", 6)
     sh.begin("echo begun; sleep 1000", "begun")
     sh.interrupt(timeout=0.1, n_retry=2)
     sh.gives("echo ok", "ok\n")

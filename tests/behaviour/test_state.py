@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from swerex_c.exceptions import SwerexException
 from tests.support.harness import no_signals
 from tests.support.session import Shell, Steps
 from tests.support.wait import quicker_than, until
@@ -283,40 +282,6 @@ def test_verbose(sh: Shell) -> None:
     sh.gives("echo hi", "hi\n")
 
 
-def test_errexit(sh: Shell) -> None:
-    """`set -e; false` ends the shell, as by hand: the command is answered, the next one is told why."""
-    sh.ended = True
-    sh.out("set -euo pipefail")
-    sh.gives("echo fine; false || true; ! true", "fine\n", 1)
-    seen = sh.run("echo before; false; echo after")
-    assert seen.output.startswith("before\n")
-    assert "after" not in seen.output
-    assert seen.exit_code == 1
-    assert seen.failure_reason
-    with pytest.raises(SwerexException):
-        sh.run("echo hi")
-
-
-def test_exit_trap(sh: Shell) -> None:
-    sh.ended = True
-    sh.gives("trap 'echo bye' EXIT", "")
-    sh.gives("(exit 1)", "", 1)
-    seen = sh.run("echo going; exit 5")
-    assert seen.output.startswith("going\n")
-    assert seen.output.endswith("bye\n")
-    assert seen.exit_code == 5
-
-
-def test_int_trap(sh: Shell) -> None:
-    """A trap on INT, and even an ignored INT, takes nothing of the interrupt's force."""
-    for trap in ("echo GOT", ""):
-        sh.out(f"trap '{trap}' INT")
-        sh.begin("echo begun; sleep 1000", "begun")
-        sh.interrupt()
-        sh.gives("echo next", "next\n")
-    sh.out("trap - INT")
-
-
 STTY = (
     "raw, -icanon, cbreak, -isig, -icrnl, inlcr, igncr, tostop, -opost, opost onlcr, olcuc, iuclc, "
     "istrip, cs7, parmrk, echo extproc, -ixon, intr ^A, eof x, eol e, erase a, kill h, lnext o, "
@@ -417,25 +382,6 @@ def test_signals_are_default_under_nohup(shells: type[Shell]) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         for number, handler in old.items():
             signal.signal(number, handler)
-
-
-def test_job_notices(sh: Shell) -> None:
-    assert re.fullmatch(r"(\[1\] \d+\n)?", sh.out("sleep 0.15 &"))
-    sh.gives("sleep 0.3", "")
-    sh.gives("echo hi", "hi\n")
-    sh.run("(exit 3) & (exit 4) &")
-    sh.gives("sleep 0.1", "")
-    for i in range(3):
-        sh.gives(f"echo {i}", f"{i}\n")
-
-
-@pytest.mark.parametrize("mode", ["set +m", "set -m"])
-def test_commands_in_both_kinds_of_job_control(sh: Shell, mode: str) -> None:
-    sh.out(mode)
-    sh.gives("/bin/echo hi | cat; (exit 6)", "hi\n", 6)
-    sh.begin("echo begun; sleep 1000", "begun")
-    sh.interrupt()
-    sh.gives("echo next", "next\n")
 
 
 def test_startup_files(shells: type[Shell], tmp_path: Path) -> None:
