@@ -79,16 +79,6 @@ def test_parents_fds_are_not_the_childrens(shells: type[Shell], tmp_path: Path) 
         os.close(handle)
 
 
-def test_disk_full(sh: Shell) -> None:
-    seen = sh.run("echo text >/dev/full")
-    assert seen.exit_code == 1
-    assert "No space left on device" in seen.output
-    sh.out("export TMPDIR=/proc TMP=/nonexistent; cd /")
-    sh.gives("cat <<E\nhere\nE", "here\n")
-    sh.gives("x='a\x01b'\necho ${#x}", "3\n")
-    sh.out("unset TMPDIR TMP")
-
-
 def test_signals_in_the_parent(sh: Shell) -> None:
     """Handlers that run all the time (EINTR everywhere) lose nothing."""
     before = signal.signal(signal.SIGUSR1, lambda *_: None)

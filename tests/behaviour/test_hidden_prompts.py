@@ -43,6 +43,7 @@ def test_what_ends_the_shell_has_one(sh: Shell, before: str) -> None:
 @pytest.mark.parametrize("hide", [
     "exec 2>/dev/null", "unset PS1 PROMPT_COMMAND", "PROMPT_COMMAND+=('PS1=last')", "readonly PS1='$ '",
     "f() { unset PS1 PROMPT_COMMAND; }; f", "unset PS1 PROMPT_COMMAND; sleep 0.5; printf x",
+    "unset PROMPT_COMMAND; readonly PS0=x; exec 3>&-",
 ])  # fmt: skip
 def test_hidden_prompts_strand_nothing(sh: Shell, hide: str) -> None:
     sh.gives(hide, "x" if hide.endswith("x") else "")
@@ -183,13 +184,6 @@ def test_a_look_at_prompt_command_stays(sh: Shell) -> None:
     assert seen.endswith("after\n")
 
 
-def test_a_fixed_prompt_that_is_shown_again(sh: Shell) -> None:
-    """Standard error goes elsewhere and comes back, which makes what PS2 prints appear again."""
-    for command in ("exec 2>&-", "unset PROMPT_COMMAND; readonly PS2='$ '", "exec 2>&1"):
-        sh.gives(command, "")
-    sh.gives("for w in a b; do\n  echo $w\ndone\n(exit 3)", "a\nb\n", 3)
-
-
 @pytest.mark.slow
 def test_a_question_that_a_read_took_forgets_no_prompt(sh: Shell) -> None:
     """Without the kernel's word an interrupted shell that traps SIGINT is asked, though it may still read by itself."""
@@ -198,11 +192,3 @@ def test_a_question_that_a_read_took_forgets_no_prompt(sh: Shell) -> None:
     sh.times_out("read x", timeout=0.3)
     sh.interrupt(timeout=1.0)
     sh.gives("echo a", "a\n")
-
-
-def test_a_prompt_that_cannot_be_changed_is_no_output(sh: Shell) -> None:
-    sh.gives("unset PROMPT_COMMAND; readonly PS0=x", "")
-    for _ in range(5):
-        sh.gives("(exit 130)", "", 130)
-        sh.gives("exec 3>&-", "")
-        sh.gives("echo a", "a\n")

@@ -19,6 +19,7 @@ from tests.support.wait import until
     ("readonly PS1='$ '", "alias '{'='echo BAD'"), ("PROMPT_COMMAND='PS1=x'", "BASH_ALIASES[{]='echo BAD #'"),
     ("alias builtin='echo BAD'",), ("enable -n test", "readonly PS1='$ '"), ("exec 0</dev/tty", "PS1="),
     ("exec 0</dev/tty", "PROMPT_COMMAND='PS1=x'"),
+    ("exec 2>&-", "unset PROMPT_COMMAND; readonly PS2='$ '", "exec 2>&1"),
 ])  # fmt: skip
 def test_answers_stay_right(sh: Shell, spoils: tuple[str, ...]) -> None:
     for command in spoils:

@@ -15,9 +15,7 @@ from tests.support.session import Gate, Shell, Steps
 from tests.support.wait import until
 
 TYPED = [
-    ("tab between words", "echo a\tb", "a b\n"),
     ("leading tabs", "\t\techo indented", "indented\n"),
-    ("bang in double quotes", 'echo "wow!" "!x" "a!b"', "wow! !x a!b\n"),
     ("bangs", "echo !! !$ !-1 '!x' x!", "!! !$ !-1 !x x!\n"),
     ("caret at the start", "echo one; echo '^a^b'", "one\n^a^b\n"),
     ("ansi-c quotes", r"""echo $'a\tb\x41\'q'""", "a\tbA'q\n"),
@@ -25,12 +23,10 @@ TYPED = [
     ("backslashes", r"""echo 'a\nb' "c\\d" e\ f""", "a\\nb c\\d e f\n"),
     ("backslash newline", "echo a\\\nb c \\\n  d", "ab c d\n"),
     ("quote over lines", "echo 'one\ntwo\n\nthree'", "one\ntwo\n\nthree\n"),
-    ("comment last", "echo a # the end", "a\n"),
     ("last line is a comment", "echo a\necho b\n# the end", "a\nb\n"),
     ("comment with a quote", "echo a # it's\necho b", "a\nb\n"),
     ("hash that is no comment", "echo a#b '#c' \\#d ${#HOME}x >/dev/null; echo $#", "0\n"),
     ("only a tab", "\t", ""),
-    ("only a comment", "# echo no", ""),
     ("only comments", "# a\n  # b\n#c\n", ""),
     ("carriage return in quotes", "printf '%s' 'a\rb' | od -An -tx1 | tr -d ' \n'", "610d62"),
     ("double-quoted delimiter", 'cat <<"E O F"\n$a\nE O F', "$a\n"),
@@ -40,12 +36,10 @@ TYPED = [
     ("here-document that a blank line ends", "cat <<' '\na\n ", "a\n"),
     ("here-document that an empty line ends", "cat <<''\na\n\n", "a\n"),
     ("here-document that a tab ends", "cat <<$'\\t'\na\n\t\n", "a\n"),
-    ("here-document in a loop", "for i in 1 2; do cat <<EOF\ni=$i\nEOF\ndone", "i=1\ni=2\n"),
     ("here-document with braces", "cat <<EOF\n}\n{\n)\ndone\nfi\nEOF", "}\n{\n)\ndone\nfi\n"),
     ("here-document with our kind of words", "cat <<'EOF'\nbuiltin eval exit EOF \nEOF", "builtin eval exit EOF \n"),
     ("empty here-document", "cat <<EOF\nEOF", ""),
     ("delimiter of SWE-ReX's own", "cat <<SOUNIQUEEOF\none\nSOUNIQUEEOF\necho two", "one\ntwo\n"),
-    ("python in a here-document", "python3 - <<'PY'\nfor i in range(2):\n\tprint(f'{i}!')\n\nPY", "0!\n1!\n"),
     ("here-string", 'cat <<< "a $((2*3))"', "a 6\n"),
     ("stdin is the terminal for no line", "cat </dev/null\necho next", "next\n"),
     ("process substitution", "cat <(echo a) <(echo b)", "a\nb\n"),
@@ -56,22 +50,14 @@ TYPED = [
     ("arithmetic", "(( x = 3 << 2, x++ )); echo $x $(( x > 5 ? 1 : 0 ))", "13 1\n"),
     ("arithmetic for", "for ((i=0; i<3; i++)); do echo -n $i; done; echo", "012\n"),
     ("coproc", "coproc cat; echo hi >&${COPROC[1]}; read -u ${COPROC[0]} l; kill %%; echo $l; wait 2>/dev/null", None),
-    ("function over lines", "f()\n{\n  if true\n  then\n    echo in\n  fi\n}\nf", "in\n"),
-    ("select and until", "n=0; until ((n>=2)); do ((++n)); done; echo $n", "2\n"),
     ("associative array", "declare -A m=([k]=v ['a b']=c); echo ${m[k]} \"${m['a b']}\"", "v c\n"),
     ("empty array assignment", "echo 'hw';A=();echo 'asdf'", "hw\nasdf\n"),
-    ("brace expansion", "echo {a,b}{1..3} {01..03}", "a1 a2 a3 b1 b2 b3 01 02 03\n"),
     ("braces as words", "echo } { '}' \"{\"", "} { } {\n"),
     ("group and subshell", "{ echo a; (echo b; exit 3); echo $?; }", "a\nb\n3\n"),
     ("semicolon lines", "echo a;\necho b &&\necho c ||\necho d |\ncat", "a\nb\nc\n"),
     ("pipe at the end of a line", "printf 'b\\na\\n' |\nsort", "a\nb\n"),
-    ("if over lines", "if false\nthen echo a\nelif true\nthen echo b\nelse echo c\nfi", "b\n"),
     ("unicode line separators", "echo 'a\u2028b\u0085c\u00a0d'", "a\u2028b\u0085c\u00a0d\n"),
-    ("tilde and glob", "cd / && echo ~+ 'a*' \"?\"", "/ a* ?\n"),
-    ("dollar single", "echo $ '$x' \\$x", "$ $x $x\n"),
-    ("backticks with escapes", r"echo `echo \`echo deep\``", "deep\n"),
     ("time keyword", "TIMEFORMAT=; time echo timed", "timed\n"),
-    ("not", "! false; echo $?", "0\n"),
     ("line continuation at pipe with comment", "echo a | # first\n cat # last", "a\n"),
     ("alias used in one go", "shopt -s expand_aliases\nalias greet='echo hello'\ngreet you", "hello you\n"),
     (
@@ -85,7 +71,6 @@ TYPED = [
         "61031b7f62c3a9",
     ),
     ("a read does not take the next line", 'read -t 0.2 -r line\necho "got=[$line]"', "got=[]\n"),
-    ("last line without newline in here-document body", "cat <<'EOF' | tail -c 2\nabc\nEOF", "c\n"),
 ]
 
 
@@ -121,6 +106,11 @@ STEPS: dict[str, Steps] = {
             "cat <<< a\\\nb": "ab\n", "# <<E": "", "echo '<<E'": "<<E\n", "cat <<E\na\nE": "a\n", "((1<<2))": ""
         }.items()
     },
+    "nowhere to write": [
+        ("echo text >/dev/full", "bash: echo: write error: No space left on device\n", 1),
+        ("export TMPDIR=/proc TMP=/nonexistent; cd /", "", 0), ("cat <<E\nhere\nE", "here\n", 0),
+        ("x='a\x01b'\necho ${#x}", "3\n", 0), ("unset TMPDIR TMP", "", 0),
+    ],
     "a line that history would expand": [(" echo a", "a\n", 0), ("^a^b", "bash: ^a^b: command not found\n", 127)],
 }  # fmt: skip
 
@@ -139,20 +129,12 @@ def test_second_line_is_not_stdin_of_the_first(sh: Shell) -> None:
 
 
 @pytest.mark.parametrize("size", [4093, 4094, 4095, 4096, 4097, 4098, 8191, 8192, 20_000, 200_000])
-def test_long_single_line(sh: Shell, size: int) -> None:
+def test_a_long_line_arrives_whole(sh: Shell, size: int) -> None:
     """A canonical line above 4,095 bytes is cut by the terminal; a command is not."""
-    text = "".join(random.Random(size).choices(string.ascii_letters + string.digits, k=size))
-    command = f": {text}; printf %s {text[-8:]}"
-    command = f": {text[: size - len(command) + len(text)]}; printf %s {text[-8:]}"
-    assert len(command) == size
-    assert sh.out(command) == text[-8:]
-
-
-@pytest.mark.parametrize("size", [4097, 20_000, 200_000])
-def test_long_line_arrives_whole(sh: Shell, size: int) -> None:
-    text = "".join(random.Random(size).choices(string.ascii_letters + " \t!'", k=size)).replace("'", "'\\''")
-    seen = sh.out(f"printf %s '{text}' | sha256sum")
-    assert seen.split()[0] == hashlib.sha256(text.replace("'\\''", "'").encode()).hexdigest()
+    before, behind = "printf %s '", "' | sha256sum"
+    text = "".join(random.Random(size).choices(string.ascii_letters + " \t!", k=size - len(before + behind)))
+    seen = sh.out(before + text + behind)
+    assert seen.split()[0] == hashlib.sha256(text.encode()).hexdigest()
 
 
 @pytest.mark.slow
@@ -313,17 +295,8 @@ def test_keys_from_the_background_begin_no_command(sh: Shell, gate: Gate, tmp_pa
     sh.gives("echo hi", "hi\n")
 
 
-def test_lines_in_the_terminal_answer_no_command(sh: Shell) -> None:
-    """Whole lines are commands, which somebody else has typed: an error, or the true answers."""
-    try:
-        push(sh, "echo bad\n")
-        sh.gives("echo hi", "hi\n")
-    except SwerexException:
-        sh.ended = True
-
-
 QUERY = """
-import os, sys, termios, time, tty
+import os, re, sys, termios, time, tty
 modes = termios.tcgetattr(0)
 tty.setraw(0)
 os.write(1, b"\\x1b[6n")
@@ -341,8 +314,17 @@ def test_an_answer_that_a_program_leaves_unread_begins_no_command(sh: Shell, res
         sh.gives('echo $? "$_"', f"5 {QUERY.format(rest)}\n")
 
 
+READ = r"""
+got = b""
+while not got.endswith(b"R"):
+    got += os.read(0, 1)
+assert re.fullmatch(rb"\x1b\[\d+;\d+R", got)
+time.sleep(1)
+"""
+
+
 def test_an_answer_that_a_program_reads_costs_nothing(sh: Shell) -> None:
     """The shell is not interrupted then, so that a trap of the user's does not run, and all is known of a pipeline."""
     sh.out("trap 'interrupted=1' INT; interrupted=0")
-    sh.run(shlex.join(["python3", "-c", QUERY.format("os.read(0, 10); time.sleep(1)")]) + " | cat")
+    sh.run(shlex.join(["python3", "-c", QUERY.format(READ)]) + " | cat")
     sh.gives("echo ${PIPESTATUS[@]} $interrupted", "5 0 0\n")

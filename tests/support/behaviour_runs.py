@@ -27,7 +27,6 @@ LEFT_OUT = (
     "test_echo.py::test_lines_for_programs_are_echoed",
     "test_echo.py::test_modes_are_the_users",
     "test_echo.py::test_nothing_typed_is_output",
-    "test_text_out.py::test_a_program_that_asks_for_the_cursor",
     "test_text_in.py::test_an_answer_that_a_program_reads_costs_nothing",
     "test_state.py::test_a_program_that_dies_without_restoring_the_terminal[os._exit(137)-a[3] &= ~termios.ISIG",
     # Nor who reads it: what a command has left there may take the beginning of the next one.
@@ -36,7 +35,6 @@ LEFT_OUT = (
     # Nor can keys be taken back that a program has pushed there.
     "test_text_in.py::test_keys_in_the_terminal_begin_no_command",
     "test_text_in.py::test_keys_from_the_background_begin_no_command",
-    "test_text_in.py::test_lines_in_the_terminal_answer_no_command",
     # A line for a program has at most 4,095 bytes, and says so.
     "test_text_in.py::test_a_long_line_for_a_program",
     "test_text_in.py::test_what_a_program_leaves_of_a_long_line_is_no_",
