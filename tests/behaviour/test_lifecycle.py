@@ -80,13 +80,6 @@ def test_check_raise_on_the_last_command(shells: type[Shell]) -> None:
         shells("ends-3").run("exit 3", check="raise")
 
 
-def test_one_death_touches_no_other_session(sh: Shell, shells: type[Shell]) -> None:
-    other = shells("other")
-    other.out("y=kept")
-    other.run("kill -9 $$")
-    sh.gives("echo fine", "fine\n")
-
-
 @pytest.mark.parametrize("nested", ["bash --norc", "sh", "su -s /bin/sh root"])
 def test_nested_shell(sh: Shell, nested: str) -> None:
     """A shell in the shell is an interactive program: nothing ends until it does."""
@@ -146,14 +139,14 @@ def test_a_background_job_that_writes_a_lot_is_not_blocked(sh: Shell, tmp_path: 
     sh.out("true")
 
 
-def test_orphans_on_the_terminal_do_not_hide_a_death(sh: Shell) -> None:
-    """A setsid child keeps the terminal open: the shell's death is seen all the same."""
-    sh.ended = True
-    sh.run("setsid sleep 1000 & disown")
-    seen = sh.run("kill -9 $$")
-    assert seen.exit_code == 137
+def test_orphans_on_the_terminal_do_not_hide_a_death(sh: Shell, shells: type[Shell]) -> None:
+    """A setsid child keeps the terminal open: the shell's death is seen all the same, and touches no other session."""
+    other = shells("other")
+    other.run("setsid sleep 1000 & disown")
+    assert other.run("kill -9 $$").exit_code == 137
     with pytest.raises(SwerexException):
-        sh.run("echo x")
+        other.run("echo x")
+    sh.gives("echo fine", "fine\n")
 
 
 def test_a_stopped_shell_goes_on(sh: Shell) -> None:

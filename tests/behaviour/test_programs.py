@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,37 +12,39 @@ import pytest
 from tests.support.harness import needs
 from tests.support.session import Shell
 
-
-def test_python_session(sh: Shell) -> None:
-    sh.talk("python3 -q", ">>> ")
-    assert sh.talk("print(6 * 7)", ">>> ").output == "42"
-    assert sh.talk("x = [i for i in range(3)]", ">>> ").output == ""
-    assert sh.talk("print('a\\n b')", ">>> ").output == "a\n b"
-    sh.talk("def f(a):", r"\.\.\. ")
-    sh.talk("    return a + 1", r"\.\.\. ")
-    sh.talk("", ">>> ")
-    assert sh.talk("f(41)", ">>> ").output == "42"
-    assert "ZeroDivisionError" in sh.talk("1/0", ">>> ").output
-    sh.leave("quit()")
-    sh.gives("echo out", "out\n")
-
-
-def test_ipython_with_its_full_screen_prompt(sh: Shell) -> None:
-    """prompt_toolkit asks for the cursor position and draws; it starts, is interrupted, and the terminal is whole."""
-    pytest.importorskip("IPython")
-    sh.out("export TERM=xterm")
-    sh.talk(f"{sys.executable} -m IPython --no-banner --no-confirm-exit", r"In \[")
-    sh.leave("exit")
-    sh.gives("echo out", "out\n")
+TALKS: dict[str, tuple[str, str, list[tuple[str, str, str]], str]] = {
+    "python": ("python3", ":", [
+        ("python3 -q", ">>> ", ".*"), ("print(6 * 7)", ">>> ", "42"), ("x = [i for i in range(3)]", ">>> ", ""),
+        ("print('a\\n b')", ">>> ", "a\n b"), ("def f(a):", r"\.\.\. ", ".*"), ("    return a + 1", r"\.\.\. ", ".*"),
+        ("", ">>> ", ".*"), ("f(41)", ">>> ", "42"), ("1/0", ">>> ", ".*ZeroDivisionError.*"),
+    ], "quit()"),
+    "node": ("node", "export NODE_NO_READLINE=1 TERM=dumb", [
+        ("node -i", "> ", ".*"), ("6 * 7", "> ", ".*42.*"),
+    ], ".exit"),
+    "sqlite3": ("sqlite3", "sqlite3 db 'create table t(a); insert into t values (1), (2)'", [
+        ("sqlite3 -list -noheader -interactive db", "sqlite> ", ".*"),
+        ("select a from t order by a;", "sqlite> ", ".*1\n2.*"),
+        ("select a", r"\.\.\.> ", ".*"), ("from t where a = 2;", "sqlite> ", ".*2"),
+    ], ".quit"),
+    # prompt_toolkit asks for the cursor position and draws; the terminal is whole afterwards.
+    "ipython": (sys.executable, "export TERM=xterm", [
+        (f"{sys.executable} -m IPython --no-banner --no-confirm-exit", r"In \[", ".*"),
+    ], "exit"),
+}  # fmt: skip
+"""The program, what comes before, lines with the prompt behind them and what they print (a pattern), the last line."""
 
 
-def test_node(sh: Shell) -> None:
-    needs("node")
-    sh.gives("node -e 'console.log(6 * 7); process.exit(3)'", "42\n", 3)
-    sh.out("export NODE_NO_READLINE=1 TERM=dumb")
-    sh.talk("node -i", "> ")
-    assert "42" in sh.talk("6 * 7", "> ").output
-    sh.leave(".exit")
+@pytest.mark.parametrize("name", TALKS)
+def test_a_talk(sh: Shell, tmp_path: Path, name: str) -> None:
+    program, before, lines, last = TALKS[name]
+    needs(program)
+    if name == "ipython":
+        pytest.importorskip("IPython")
+    sh.out(f"cd {tmp_path}; {before}")
+    for line, prompt, output in lines:
+        seen = sh.talk(line, prompt).output
+        assert re.fullmatch(output, seen, re.DOTALL), (line, seen)
+    sh.leave(last)
     sh.gives("echo out", "out\n")
 
 
@@ -66,18 +69,6 @@ def test_gdb_on_a_program(sh: Shell, tmp_path: Path) -> None:
     sh.gives("echo out", "out\n")
 
 
-def test_sqlite3(sh: Shell, tmp_path: Path) -> None:
-    needs("sqlite3")
-    sqlite = f"sqlite3 -list -noheader {tmp_path}/db"
-    sh.gives(f"{sqlite} 'create table t(a); insert into t values (1), (2); select sum(a) from t'", "3\n")
-    sh.talk(f"{sqlite} -interactive", "sqlite> ")
-    assert "1\n2" in sh.talk("select a from t order by a;", "sqlite> ").output
-    sh.talk("select a", r"\.\.\.> ")
-    assert sh.talk("from t where a = 2;", "sqlite> ").output.endswith("2")
-    sh.leave(".quit")
-    sh.gives("echo out", "out\n")
-
-
 def repository(path: Path) -> None:
     """A repository with two commits, the second large."""
     script = """
@@ -99,17 +90,6 @@ def test_git(sh: Shell, tmp_path: Path) -> None:
         "it's a 2nd! message\n",
     )
     sh.gives("git commit -q --allow-empty -F - <<'E'\nsubject\n\n\tbody!\nE\ngit log -1 --format=%b", "\tbody!\n\n")
-
-
-def test_git_asks_for_a_password_on_the_terminal(sh: Shell, tmp_path: Path) -> None:
-    """The prompt goes to /dev/tty: it is seen, answered, and the answer is not shown."""
-    needs("git")
-    sh.out("export GIT_ASKPASS= SSH_ASKPASS=; cd /")
-    seen = sh.talk("git credential fill <<< $'protocol=https\\nhost=example.org\\n'", "Username for .*: ")
-    assert seen.expect_string.startswith("Username")
-    sh.talk("somebody", "Password for .*: ")
-    seen = sh.leave("hunter2")
-    sh.gives("echo out", "out\n")
 
 
 PASSWORD = [
@@ -170,23 +150,31 @@ def test_vim_in_batch(sh: Shell, tmp_path: Path) -> None:
     sh.gives("echo next", "next\n")
 
 
-@pytest.mark.parametrize("command", [pytest.param(c, id=name) for name, c in PASSWORD])
-def test_passwords_without_echo(sh: Shell, command: str) -> None:
-    sh.talk(command, "Password: ")
+HIDDEN: dict[str, tuple[str, list[tuple[str, str]], str]] = {
+    **{name: ("sh", [(command, "Password: ")], "length") for name, command in PASSWORD},
+    # Its prompt goes to /dev/tty.
+    "git": ("git", [
+        ("GIT_ASKPASS= SSH_ASKPASS= git credential fill <<< $'protocol=https\\nhost=a.b\\n'", "Username for .*: "),
+        ("somebody", "Password for .*: "),
+    ], "username=somebody"),
+    "ssh-keygen": ("ssh-keygen", [
+        ("ssh-keygen -q -t ed25519 -f key && ls key", "nter passphrase.*: "), ("hunter2!\\x", "again: "),
+    ], "key"),
+}  # fmt: skip
+"""The program, lines with the prompt behind them, and what is printed behind the password."""
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_passwords_without_echo(sh: Shell, tmp_path: Path, name: str) -> None:
+    program, lines, behind = HIDDEN[name]
+    needs(program)
+    sh.out(f"cd {tmp_path}")
+    for line, prompt in lines:
+        assert "hunter2" not in sh.talk(line, prompt).output
     seen = sh.leave("hunter2!\\x")
-    assert "hunter2" not in seen.output
-    assert "length" in seen.output
+    assert behind in seen.output
+    assert "hunter2" not in seen.output.replace("password=hunter2", "")  # which git prints as its result
     sh.gives("echo next", "next\n")
-
-
-def test_ssh_keygen_asks_for_a_passphrase(sh: Shell, tmp_path: Path) -> None:
-    needs("ssh-keygen")
-    sh.talk(f"ssh-keygen -q -t ed25519 -f {tmp_path}/key", "nter passphrase.*: ")
-    sh.talk("secret-phrase", "again: ")
-    seen = sh.leave("secret-phrase")
-    assert "secret-phrase" not in seen.output
-    sh.gives("echo next", "next\n")
-    assert (tmp_path / "key").exists()
 
 
 def test_script_and_nested_terminals(sh: Shell) -> None:

@@ -134,15 +134,6 @@ def test_replay_of_recorded_marks(sh: Shell, tmp_path: Path) -> None:
         assert seen.output.count(f"out{i}\n") == 2
 
 
-def test_start_marks_hide_nothing(sh: Shell) -> None:
-    """A forged mark of the start must not take away what was written before it."""
-    seen = sh.run(
-        'echo BEFORE; printf %s "${PS0@P}"; sleep 0.05; printf %s "${PS1@P}"; printf %s "${PS0@P}"; echo AFTER'
-    )
-    assert "BEFORE\n" in seen.output
-    assert "AFTER\n" in seen.output
-
-
 def test_pieces_of_marks(sh: Shell) -> None:
     """A mark cut off at any byte, as the last output, joined with the real one that follows."""
     length = int(sh.out("p=${PS1@P}; echo ${#p}"))

@@ -16,7 +16,6 @@ LEFT_OUT = (
     "test_lifecycle.py::test_the_command_that_ends_the_shell[kill -SEGV]",
     "test_lifecycle.py::test_the_command_that_ends_the_shell[from a child]",
     "test_lifecycle.py::test_death_while_others_wait",
-    "test_lifecycle.py::test_one_death_touches_no_other_session",
     "test_lifecycle.py::test_orphans_on_the_terminal_do_not_hide_a_death",
     # Marks alone tell the end of a command there: who copies them can forge it, and what reads then gets the next line.
     "test_spoofing.py::test_a_program_that_plays_the_shell",
