@@ -144,26 +144,18 @@ def test_a_job_is_reported_before_a_start_that_cannot_be_hidden(
         sh.gives(command, "a\nb\n")
 
 
-@pytest.mark.parametrize(
-    "shows",
-    [
-        ("exec 2>/dev/null", "trap 'echo \"D:$BASH_COMMAND\"' DEBUG"),
-        ("exec 2>/dev/null", "set -v", "exec 2>/dev/tty"),
-        ("exec 2>/dev/null", "set -x", "exec 2>/dev/tty"),
-        ("PROMPT_COMMAND='PS1=x'", "trap 'echo \"D:$BASH_COMMAND\"' DEBUG"),
-        ("PROMPT_COMMAND='PS1=x'", "exec 2>/dev/null", "set -v", "exec 2>/dev/tty"),
-        ("HISTSIZE=0", "PS1='$PS1 $? \\# \\!'"),
-        ("PS1='$PS1 $? \\# \\!'", "HISTSIZE=0"),
-        ("PS1=(a b)", "PS0=$'\\e[1mtwo\\nlines\\a'"),
-        ("readonly PS1='\\# \\! \\t> '",),
-        ("readonly PS1=x", "set -v"),
-        ("PROMPT_COMMAND='PS1=\"$RANDOM \\\\# $ \"'",),
-        ("PROMPT_COMMAND='PS1=\"$RANDOM \\\\# $ \"'", "exec 2>/dev/null", "exec 2>/dev/tty"),
-        ("declare -i PS1",),
-        ("declare -u PS1 PS0",),
-        ("PS1=5", "exec 2>/dev/null"),
-    ],
-)
+DEBUG = "trap 'echo \"D:$BASH_COMMAND\"' DEBUG"
+AWAY, BACK = "exec 2>/dev/null", "exec 2>/dev/tty"
+RANDOM = "PROMPT_COMMAND='PS1=\"$RANDOM \\\\# $ \"'"
+
+
+@pytest.mark.parametrize("shows", [
+    (AWAY, DEBUG), (AWAY, "set -v", BACK), (AWAY, "set -x", BACK), ("PROMPT_COMMAND='PS1=x'", DEBUG),
+    ("PROMPT_COMMAND='PS1=x'", AWAY, "set -v", BACK), ("HISTSIZE=0", "PS1='$PS1 $? \\# \\!'"),
+    ("PS1='$PS1 $? \\# \\!'", "HISTSIZE=0"), ("PS1=(a b)", "PS0=$'\\e[1mtwo\\nlines\\a'"),
+    ("readonly PS1='\\# \\! \\t> '",), ("readonly PS1=x", "set -v"), (RANDOM,), (RANDOM, AWAY, BACK),
+    ("declare -i PS1",), ("declare -u PS1 PS0",), ("PS1=5", AWAY),
+])  # fmt: skip
 def test_nothing_of_ours_is_shown(sh: Shell, shows: tuple[str, ...]) -> None:
     for command in shows:
         assert "7733" not in sh.run(command).output

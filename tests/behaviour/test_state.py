@@ -148,6 +148,16 @@ STEPS: dict[str, Steps] = {
         ("[[ $- == *i* ]] && echo interactive", "interactive\n", 0), ("echo $0", "bash\n", 0),
         ("echo $BASH_SUBSHELL $SHLVL | cut -d' ' -f1", "0\n", 0), ("jobs; alias; declare -F", "", 0),
     ],
+    **{
+        f"line editing by {mode} on {term}": [
+            (f"export TERM={term}", "", 0), (f"set -o {mode}", "", 0), ("echo hi", "hi\n", 0),
+            ("printf '%s|' a\tb 'c\td'", "a|b|c\td|", 0), ("echo '!!' \"x!y\"", "!! x!y\n", 0),
+            ("echo one\n\techo two\n(exit 5)", "one\ntwo\n", 5), (f"echo {'y' * 500}", "y" * 500 + "\n", 0),
+            (f"echo {'y' * 6000} | wc -c", "6001\n", 0), (f"set +o {mode}", "", 0),
+        ]
+        for mode in ("emacs", "vi")
+        for term in ("dumb", "xterm-256color")
+    },
     # Bash 5.2 crashes on `set -o emacs` inside some forms of delivery.
     "line editing turned on inside a longer command": [
         ("set -o emacs\necho a\nset +o emacs\necho b", "a\nb\n", 0),
@@ -351,22 +361,6 @@ def test_exec_through_a_helper_that_is_late(sh: Shell) -> None:
     with quicker_than(2.5):
         sh.gives("echo never seen; (exit 4)", "", 4)
     sh.run("exec >&3")
-
-
-@pytest.mark.parametrize("mode", ["emacs", "vi"])
-@pytest.mark.parametrize("term", ["dumb", "xterm-256color"])
-def test_line_editing_turned_on(shells: type[Shell], monkeypatch: pytest.MonkeyPatch, mode: str, term: str) -> None:
-    monkeypatch.setenv("TERM", term)
-    sh = shells()
-    sh.gives(f"set -o {mode}", "")
-    sh.gives("echo hi", "hi\n")
-    sh.gives("printf '%s|' a\tb 'c\td'", "a|b|c\td|")
-    sh.gives("echo '!!' \"x!y\"", "!! x!y\n")
-    sh.gives("echo one\n\techo two\n(exit 5)", "one\ntwo\n", 5)
-    sh.gives("echo " + "long " * 100, ("long " * 100).strip() + "\n")
-    sh.gives(f"echo {'y' * 6000} | wc -c", "6001\n")
-    sh.gives(f"set +o {mode}", "")
-    sh.synced()
 
 
 def test_signals_are_default_under_nohup(shells: type[Shell]) -> None:
