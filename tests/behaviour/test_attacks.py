@@ -99,13 +99,6 @@ def test_a_quote_is_left_open_before_our_command(sh: Shell) -> None:
     sh.gives("echo b; (exit 3)", "b\n", 3)
 
 
-@pytest.mark.parametrize(("command", "code"), [("echo a\\", 0), ("true\\", 127), ("\\", 127), ("\\\n", 0)])
-def test_a_final_backslash_has_an_exit_code_of_its_own(sh: Shell, command: str, code: int) -> None:
-    sh.gives("(exit 3)", "", 3)
-    assert sh.run(command).exit_code == code
-    sh.gives("echo b; (exit 4)", "b\n", 4)
-
-
 def test_every_call_in_a_forked_child_fails_with_an_error_of_ours(sh: Shell) -> None:
     calls = {
         1: lambda: sh.run("echo a"),

@@ -116,6 +116,8 @@ def test_interrupt_is_quick(sh: Shell) -> None:
         with quicker_than(0.2):
             sh.interrupt()
         sh.gives("echo next", "next\n")
+        with quicker_than(0.3):
+            sh.interrupt()  # of an idle shell
 
 
 def test_interrupt_from_another_thread(sh: Shell, gate: Gate) -> None:
