@@ -79,19 +79,6 @@ def repository(path: Path) -> None:
     subprocess.run(["bash", "-c", script], cwd=path, check=True)
 
 
-def test_git(sh: Shell, tmp_path: Path) -> None:
-    needs("git")
-    repository(tmp_path)
-    sh.out(f"cd {tmp_path}; export GIT_PAGER=cat")
-    assert sh.out("git log --format=%s") == "second\nfirst\n"
-    sh.gives("git diff HEAD~1 --stat | tail -1", " 1 file changed, 400 insertions(+), 1 deletion(-)\n")
-    sh.gives(
-        'git commit -q -m "it\'s a $((1+1))nd! message" --allow-empty && git log -1 --format=%s',
-        "it's a 2nd! message\n",
-    )
-    sh.gives("git commit -q --allow-empty -F - <<'E'\nsubject\n\n\tbody!\nE\ngit log -1 --format=%b", "\tbody!\n\n")
-
-
 PASSWORD = [
     ("read -s", "read -s -p 'Password: ' pw; echo; echo \"length ${#pw}\""),
     ("getpass", "python3 -c 'import getpass; print(\"length\", len(getpass.getpass()))'"),

@@ -86,10 +86,9 @@ def test_a_query_nobody_reads_types_nothing(sh: Shell) -> None:
     sh.gives('IFS= read -r -t 0.2 -n 1 x; echo "[$x]"', "[]\n")
 
 
-PLAIN = ["dumb", "unknown", "", "none"]
-
-
-@pytest.mark.parametrize("term", ["xterm", "xterm-256color", "screen", "vt100", "linux", "ansi", *PLAIN])
+@pytest.mark.parametrize(
+    "term", ["xterm", "xterm-256color", "screen", "vt100", "linux", "ansi", "dumb", "unknown", "", "none"]
+)
 def test_output_under_every_term(shells: type[Shell], monkeypatch: pytest.MonkeyPatch, term: str) -> None:
     monkeypatch.setenv("TERM", term)
     if term == "none":
@@ -103,11 +102,8 @@ def test_output_under_every_term(shells: type[Shell], monkeypatch: pytest.Monkey
 
 def test_error_text_of_several_lines(sh: Shell) -> None:
     seen = sh.run("true\nnosuchcommand-xyz\ncd /nonexistent-xyz")
-    assert re.fullmatch(
-        r"bash: (line \d+: )?nosuchcommand-xyz: command not found\n"
-        r"bash: (line \d+: )?cd: /nonexistent-xyz: No such file or directory\n",
-        seen.output,
-    )
+    text = re.sub(r"line \d+: ", "", seen.output)
+    assert text == "bash: nosuchcommand-xyz: command not found\nbash: cd: /nonexistent-xyz: No such file or directory\n"
     assert seen.exit_code == 1
 
 
