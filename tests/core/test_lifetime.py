@@ -33,6 +33,12 @@ def process(script):
 def wait_for_end():
     select.select([ends.fileno()], [], [])
     assert ends.take() == ["end"]
+
+def nodes_left():
+    limit = time.monotonic() + 60
+    while _core.node_count() and time.monotonic() < limit:
+        time.sleep(0.01)
+    return _core.node_count()
 """
 
 
@@ -59,10 +65,7 @@ for _ in range(20):
     del ended
 assert _core.node_count() == 20
 os.write(opened, b"\\n" * 20)
-limit = time.monotonic() + 60
-while _core.node_count() and time.monotonic() < limit:
-    time.sleep(0.01)
-print(_core.node_count())
+print(nodes_left())
 """,
         "0\n",
     )
@@ -76,10 +79,7 @@ for _ in range(300):
     ended = process(b":")
     wait_for_end()
     del ended
-limit = time.monotonic() + 60
-while _core.node_count() and time.monotonic() < limit:
-    time.sleep(0.01)
-print(_core.node_count())
+print(nodes_left())
 """,
         "0\n",
     )

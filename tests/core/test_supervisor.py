@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -74,19 +75,24 @@ def fifo(tmp_path: Path) -> str:
     return str(tmp_path / "fifo")
 
 
-@pytest.fixture
-def programs(fifo: str) -> Iterator[list[subprocess.Popen[str]]]:
-    started: list[subprocess.Popen[str]] = []
-    yield started
-    for program in started:
-        program.kill()
-        with program:
-            pass
-
-
-def start(fifo: str, end: str) -> subprocess.Popen[str]:
+@contextmanager
+def started(fifo: str, end: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Run the program; yields it, and the FIFO, when all its children run."""
     command = [sys.executable, "-c", PROGRAM, fifo, end]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        try:
+            source = os.open(fifo, os.O_RDONLY)
+            read_lines(source, CHILDREN.get(end, 7))
+            yield program, source
+            os.close(source)
+        finally:
+            program.kill()
+
+
+def go_on(program: subprocess.Popen[str]) -> None:
+    assert program.stdin is not None
+    program.stdin.write("\n")
+    program.stdin.flush()
 
 
 def read_lines(source: int, count: int) -> None:
@@ -113,44 +119,29 @@ def supervisor_of(program: int) -> int:
     return one
 
 
-def await_end(pidfd: int) -> None:
-    select.select([pidfd], [], [])
-    os.close(pidfd)
-
-
 @pytest.mark.parametrize("end", ["SIGKILL", "_exit", "exit", "no descriptors"])
-def test_nothing_is_left_of_a_program_that_is_gone(programs: list[subprocess.Popen[str]], fifo: str, end: str) -> None:
-    program = start(fifo, end)
-    programs.append(program)
-    source = os.open(fifo, os.O_RDONLY)
-    read_lines(source, CHILDREN.get(end, 7))
-    supervisor = os.pidfd_open(supervisor_of(program.pid))
-    assert program.stdin is not None
-    program.stdin.write("\n")
-    program.stdin.flush()
-    if end == "SIGKILL":
-        program.kill()
-    program.wait()
-    await_end_of_file(source)
-    os.close(source)
-    await_end(supervisor)
+def test_nothing_is_left_of_a_program_that_is_gone(fifo: str, end: str) -> None:
+    with started(fifo, end) as (program, source):
+        supervisor = os.pidfd_open(supervisor_of(program.pid))
+        go_on(program)
+        if end == "SIGKILL":
+            program.kill()
+        program.wait()
+        await_end_of_file(source)
+    select.select([supervisor], [], [])
+    os.close(supervisor)
 
 
-def test_a_forked_child_keeps_its_own(programs: list[subprocess.Popen[str]], fifo: str) -> None:
+def test_a_forked_child_keeps_its_own(fifo: str) -> None:
     """And does not keep what its parent had."""
-    program = start(fifo, "fork")
-    programs.append(program)
-    source = os.open(fifo, os.O_RDONLY)
-    read_lines(source, CHILDREN["fork"])
-    assert program.stdin is not None and program.stdout is not None
-    program.stdin.write("\n")
-    program.stdin.flush()
-    assert program.stdout.readline() == "forked\n"
-    program.kill()
-    await_end_of_file(source)
-    os.close(source)
-    program.stdin.close()
-    assert program.stdout.read() == "lives\n"
+    with started(fifo, "fork") as (program, source):
+        assert program.stdin is not None and program.stdout is not None
+        go_on(program)
+        assert program.stdout.readline() == "forked\n"
+        program.kill()
+        await_end_of_file(source)
+        program.stdin.close()
+        assert program.stdout.read() == "lives\n"
 
 
 async def test_the_end_of_a_session_is_that_of_a_program_in_it_and_all_it_left(fifo: str, tmp_path: Path) -> None:
@@ -167,21 +158,17 @@ async def test_the_end_of_a_session_is_that_of_a_program_in_it_and_all_it_left(f
     await runtime.close()
 
 
-def test_a_supervisor_holds_nothing_and_nobody_waits_for_it(programs: list[subprocess.Popen[str]], fifo: str) -> None:
-    program = start(fifo, "exit")
-    programs.append(program)
-    source = os.open(fifo, os.O_RDONLY)
-    read_lines(source, CHILDREN["exit"])
-    os.close(source)
-    pid = supervisor_of(program.pid)
-    assert os.listdir(f"/proc/{pid}/fd") == ["0"]
-    assert os.readlink(f"/proc/{pid}/cwd") == "/"
-    assert Path(f"/proc/{pid}/environ").read_bytes() == b""
-    assert os.getsid(pid) == pid
-    status = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    assert int(status["PPid"]) != program.pid
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
-        assert int(status["SigBlk"], 16) >> (number - 1) & 1
+def test_a_supervisor_holds_nothing_and_nobody_waits_for_it(fifo: str) -> None:
+    with started(fifo, "exit") as (program, _):
+        pid = supervisor_of(program.pid)
+        assert os.listdir(f"/proc/{pid}/fd") == ["0"]
+        assert os.readlink(f"/proc/{pid}/cwd") == "/"
+        assert Path(f"/proc/{pid}/environ").read_bytes() == b""
+        assert os.getsid(pid) == pid
+        status = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        assert int(status["PPid"]) != program.pid
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+            assert int(status["SigBlk"], 16) >> (number - 1) & 1
 
 
 @pytest.mark.parametrize("how", ["missing", "not executable"])
