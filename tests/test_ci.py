@@ -108,8 +108,7 @@ def test_a_failure_is_told(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("workers", ["", " -n 2"])
 def test_a_crash_is_not_tried_again(tmp_path: Path, workers: str) -> None:
-    once = ["    before = os.path.exists('ran')", "    pathlib.Path('ran').touch()", "    if not before: os.abort()"]
-    toy(tmp_path, "crash", "def test_it():", *once, "def test_other(): pass")
+    toy(tmp_path, "crash", "def test_it():", *ONCE, "    if not before: os.abort()", "def test_other(): pass")
     step = f"Step('crash', PYTEST + '{workers} test_crash.py', rerun=PYTEST)"
     status, said = gate(tmp_path, step)
     assert status == 1 and "FAILED (crash) crash: " in said and "test_it" in said, said

@@ -11,11 +11,21 @@ from swerex_c.remote.client import calls
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support import frames_tools
 from tests.support.frames_tools import Served
-from tests.support.http_servers import original_server, our_server
 from tests.support.processes import Family
-from tests.support.server_process import REMOTE, Server, environment, serving
+from tests.support.server_process import REMOTE, UVICORN, Server, environment, serving, serving_original
 
-__all__ = ["original_server", "our_server"]
+
+@pytest.fixture(scope="session")
+def our_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Our application under uvicorn, which speaks HTTP/JSON only."""
+    with serving(tmp_path_factory.mktemp("ours") / "log", command=UVICORN, TERM="dumb") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def original_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving_original(tmp_path_factory.mktemp("original") / "log") as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from tests.support import client_cases
-from tests.support.http_servers import serving_original
 from tests.support.original import original_python
-from tests.support.server_process import KEY, environment, serving
+from tests.support.server_process import KEY, environment, serving, serving_original
 
 PAIRS = [("ours", "original"), ("original", "ours")]
 """Client and server."""

@@ -46,12 +46,9 @@ class Podman:
         return needs.said_by(*words, environment=self.environment, input=input, check=check, seconds=seconds)
 
     def provide(self, name: str) -> str:
-        """Makes the image (bash-only, bash-min, ash-min or debian-py) unless it is there; its name for `podman run`."""
+        """Makes the image (bash-only, bash-min or ash-min) unless it is there; its name for `podman run`."""
         tag = "localhost/" + images.tag(name)
         if self.run("image", "ls", "-q", tag):
-            return tag
-        if name == "debian-py":
-            self.run("import", "-q", str(images.debian_tar()), tag)
             return tag
         tree, shell = images.small(name)
         self.run("import", "-q", "-c", f'CMD ["{shell}"]', "-c", "ENV PATH=/bin", "-", tag, input=tree)

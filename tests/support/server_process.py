@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import requests
 
-from tests.support.original import our_environment
+from tests.support.original import original_python, our_environment
 from tests.support.wait import DEADLINE, until
 
 KEY = "the-key-of-the-tests"
@@ -106,6 +106,11 @@ def serving(
                 process.wait()
         assert process.stdout is not None
         process.stdout.close()
+
+
+def serving_original(log: Path) -> contextlib.AbstractContextManager[Server]:
+    command = ["sh", "-c", 'exec "$@" >&2', "sh", original_python(), "-m", "swerex.server"]
+    return serving(log, "--auth-token", KEY, command=command, key=None, TERM="dumb", PYTHONPATH="")
 
 
 def open_files(pid: int) -> int:

@@ -348,7 +348,7 @@ def _stdio(get: Get) -> Iterator[Target]:
 
 @_engine("original", deployment=False)
 def _original(get: Get) -> Iterator[Target]:
-    from tests.support.http_servers import KEY, serving_original
+    from tests.support.server_process import KEY, serving_original
 
     directory = _directory(get)
     with serving_original(directory / "log") as server:
