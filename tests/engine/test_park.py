@@ -10,12 +10,11 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from swerex_c.exceptions import ResourceError
-from swerex_c.runtime.abstract import BashAction, BashObservation, CloseBashSessionRequest, CreateBashSessionRequest
+from swerex_c.runtime.abstract import BashObservation, CloseBashSessionRequest, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
 from tests.support.harness import few_descriptors
 from tests.support.session import Gate
@@ -59,11 +58,11 @@ class Shell:
     def await_rest(self) -> None:
         until(lambda: self.held() == AT_REST)
 
-    def run(self, command: str, **more: Any) -> BashObservation:
-        return asyncio.run(self.act(BashAction(command=command, session=self.name, **more)))
+    def run(self, command: str) -> BashObservation:
+        return asyncio.run(self.go(command))
 
-    async def act(self, action: BashAction) -> BashObservation:
-        return await self.runtime.run_in_session(action)
+    async def go(self, command: str) -> BashObservation:
+        return await self.runtime.run(command, check="silent", session=self.name)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +74,7 @@ def shells() -> Iterator[SimpleNamespace]:
         for name in NAMES:
             await runtime.create_session(CreateBashSessionRequest(session=name))
         for name in NAMES:
-            await runtime.run_in_session(BashAction(command="x=5; (exit 3)", session=name, check="ignore"))
+            await runtime.run("x=5; (exit 3)", check="ignore", session=name)
 
     asyncio.run(begin())
     found = {name: Shell(runtime, name) for name in NAMES}
@@ -94,11 +93,11 @@ def cpu_in(seconds: float) -> float:
 def test_a_command_behind_a_rest(shells: SimpleNamespace, gate: Gate) -> None:
     """It is right, the next one too, and then the session rests again."""
     shell = shells.used
-    answer = shell.run("echo $? $x\ncat <<E\nmore\nE", check="silent")
+    answer = shell.run("echo $? $x\ncat <<E\nmore\nE")
     assert (answer.output, answer.exit_code) == ("3 5\nmore\n", 0)
 
     async def held_by_a_command() -> list[str]:
-        running = asyncio.ensure_future(shell.act(BashAction(command=gate.pass_, session=shell.name)))
+        running = asyncio.ensure_future(shell.go(gate.pass_))
         await gate.is_reached()
         held = shell.held()
         gate.open()
@@ -114,15 +113,14 @@ def test_a_command_behind_a_rest(shells: SimpleNamespace, gate: Gate) -> None:
 def test_no_descriptors_are_left(shells: SimpleNamespace) -> None:
     """That is a typed error that says what was missing; the session has not changed, and closing works all the same."""
     loop = asyncio.new_event_loop()  # which needs some of its own
-    command = BashAction(command="x=6", session="short")
     try:
-        loop.run_until_complete(shells.used.act(BashAction(command="true", session="used")))  # so does the first wait
+        loop.run_until_complete(shells.used.go("true"))  # so does the first wait
         for shell in vars(shells).values():
             shell.await_rest()  # one that begins to rest meanwhile would give two back
         with few_descriptors():
             for _ in range(2):
                 with pytest.raises(ResourceError, match=r"'x=6'.*Too many open files") as caught:
-                    loop.run_until_complete(shells.short.act(command))
+                    loop.run_until_complete(shells.short.go("x=6"))
                 assert caught.value.errno == errno.EMFILE
             close = CloseBashSessionRequest(session="closed")
             loop.run_until_complete(shells.closed.runtime.close_session(close))
@@ -130,7 +128,7 @@ def test_no_descriptors_are_left(shells: SimpleNamespace) -> None:
     finally:
         loop.close()
     assert shells.short.held() == AT_REST
-    assert shells.short.run("echo $? $x", check="ignore").output == "3 5\n"
+    assert shells.short.run("echo $? $x").output == "3 5\n"
 
 
 @pytest.mark.idle
@@ -140,7 +138,7 @@ async def test_the_terminal_of_a_killed_shell_keeps_nobody_busy(gate: Gate) -> N
     await runtime.create_session(CreateBashSessionRequest())
     core = runtime.sessions["default"].core  # type: ignore[attr-defined]
     left = f"trap '' HUP; ({gate.pass_}; echo late; exec sleep 1000) & disown; kill -9 $$"
-    await runtime.run_in_session(BashAction(command=left, check="ignore"))
+    await runtime.run(left, check="ignore")
     assert cpu_in(0.2) < 0.1
     gate.open()
     await until_async(lambda: core.facts()["late"] >= len("late\n"))
@@ -169,9 +167,9 @@ async def test_a_shell_of_the_pool() -> None:
     await until_async(lambda: shell.held() == AT_REST)
     await runtime.create_session(CreateBashSessionRequest())
     assert runtime.sessions["default"].pid == pid, "it was that one"  # type: ignore[attr-defined]
-    assert (await shell.act(BashAction(command="echo $?"))).output == "0\n"
+    assert (await shell.go("echo $?")).output == "0\n"
     shell.await_rest()
-    assert (await shell.act(BashAction(command="echo hi"))).output == "hi\n"
+    assert (await shell.go("echo hi")).output == "hi\n"
     await runtime.close()
 
 
@@ -186,8 +184,6 @@ async def test_many_at_rest_take_no_time() -> None:
     for name in names:
         Shell(runtime, name).await_rest()
     assert cpu_in(1.0) < 0.01
-    answers = await asyncio.gather(
-        *(runtime.run_in_session(BashAction(command=f"echo {name}", session=name)) for name in names)
-    )
-    assert [answer.output for answer in answers] == [f"{name}\n" for name in names]  # type: ignore[union-attr]
+    answers = await asyncio.gather(*(runtime.run(f"echo {name}", session=name) for name in names))
+    assert [answer.output for answer in answers] == [f"{name}\n" for name in names]
     await runtime.close()

@@ -14,7 +14,7 @@ from swerex_c import _core
 from swerex_c.engine import spawner
 from swerex_c.engine.completions import current_completions
 from swerex_c.exceptions import RuntimeClosedError
-from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
+from swerex_c.runtime.abstract import Command, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
 from tests.support.slow_start import Slow
 from tests.support.wait import DEADLINE, settle, until_async
@@ -47,7 +47,7 @@ async def program(runtime: LocalRuntime, number: int) -> str:
 async def shell(runtime: LocalRuntime, number: int) -> str:
     name = f"s{number}"
     await runtime.create_session(CreateBashSessionRequest(session=name, startup_timeout=DEADLINE))
-    return (await runtime.run_in_session(BashAction(command=f"echo {number}", session=name))).output
+    return (await runtime.run(f"echo {number}", session=name)).output
 
 
 @pytest.mark.parametrize(("kind", "use"), [("Process", program), ("Session", shell)])
@@ -72,7 +72,7 @@ async def test_a_program_that_starts_alone_starts_here(runtime: LocalRuntime, sl
 
 async def test_a_program_beside_a_session_that_waits(runtime: LocalRuntime, slow: Replace) -> None:
     await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
-    waits = asyncio.ensure_future(runtime.run_in_session(BashAction(command="read line; echo end", timeout=DEADLINE)))
+    waits = asyncio.ensure_future(runtime.run("read line; echo end"))
     await until_async(lambda: current_completions().pending)
     starts = slow("Process")
     done = asyncio.ensure_future(runtime.execute(Command(command=["true"])))
