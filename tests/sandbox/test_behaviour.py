@@ -15,18 +15,18 @@ pytestmark = pytest.mark.slow
 
 _ROOMS = [
     ("state", 90),
-    ("prompts", 65),
-    ("lifecycle", 21),
-    ("concurrency", 9),
+    ("prompts", 60),
+    ("lifecycle", 20),
+    ("concurrency", 8),
     ("hidden_prompts", 20),
-    ("text_out", 45),
+    ("text_out", 40),
     ("programs", 15),
     ("interrupts", 25),
     ("redefinitions", 7),
-    ("attacks", 15),
+    ("attacks", 10),
     ("spoofing", 5),
-    ("time", 65),
-    ("text_in", 100),
+    ("time", 60),
+    ("text_in", 90),
 ]
 
 
