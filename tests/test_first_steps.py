@@ -7,7 +7,6 @@ import contextlib
 import copy
 import os
 import pickle
-import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from swerex_c import (
     SwerexException,
 )
 from swerex_c.deployment.config import LocalDeploymentConfig, get_deployment
-from tests.support import raw_http
+from tests.support import needs, raw_http
 from tests.support.runtimes import RUNTIMES
 from tests.support.server_process import serving
 from tests.support.wait import DEADLINE
@@ -130,9 +129,7 @@ async def test_a_server_that_is_not_the_right_one(wire: str) -> None:
         assert "status 404 (is it a server of swerex_c or SWE-ReX, and are host and port right?)" in message
         message = await said(host=url.replace("http", "https"), wire=wire)
         assert message.endswith("; a server without TLS needs http://")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    message = await said(host="http://127.0.0.1", port=port, wire=wire)
+    message = await said(host="http://127.0.0.1", port=needs.free_port(), wire=wire)
     assert "cannot be reached" in message
     assert message.endswith("; is `swerex-c serve` running there, and are host and port right?")
 

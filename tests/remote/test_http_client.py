@@ -8,7 +8,6 @@ import io
 import logging
 import os
 import signal
-import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -41,6 +40,7 @@ from swerex_c.runtime.abstract import (
 )
 from swerex_c.utils import background
 from tests.support.frames_tools import Proxy
+from tests.support.needs import free_port
 from tests.support.raw_http import read_request, serving
 from tests.support.server_process import KEY, Server, connections_to
 from tests.support.server_process import serving as server_process
@@ -244,9 +244,7 @@ async def test_what_was_not_sent_is_sent_again(
 ) -> None:
     """The server is not there yet."""
     caplog.set_level(logging.DEBUG, "swerex_c.client")
-    with contextlib.closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     client = JsonClient(f"http://127.0.0.1:{port}", HEADERS)
     waiting = asyncio.create_task(execute(client, f"echo run >> {tmp_path}/runs"))
     await until_async(lambda: "trying again" in caplog.text)

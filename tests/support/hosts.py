@@ -153,10 +153,7 @@ class Sshd(Daemon):
 
     def _listen(self) -> bool:
         d = self.directory
-        if not self.port:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                self.port = free.getsockname()[1]
+        self.port = self.port or needs.free_port()
         user = pwd.getpwuid(os.geteuid()).pw_name
         (d / "server").write_text(SERVER.format(d=d, port=self.port))
         self.config.write_text(CLIENT.format(d=d, port=self.port, user=user, name=self.name))

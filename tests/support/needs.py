@@ -7,6 +7,7 @@ import ctypes
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -141,6 +142,13 @@ def wait_until(condition: Callable[[], bool], seconds: float, *, step: float = 0
             return False
         time.sleep(step)
     return True
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 at which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
 
 
 def tail(path: Path, lines: int = 15) -> str:

@@ -29,8 +29,7 @@ class Registry(Daemon):
     def __init__(self) -> None:
         self._server = needs.program("docker-registry", "docker-registry")
         super().__init__("swx-registry-")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = int(free.getsockname()[1])
+        self.port = needs.free_port()
 
     def name(self, image: str) -> str:
         return f"127.0.0.1:{self.port}/{image}"

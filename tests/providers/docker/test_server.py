@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +28,7 @@ from swerex_c.runtime.config import RemoteRuntimeConfig
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support.docker_deployments import NO_NETWORK, Make, make, names, reach, said
 from tests.support.docker_engine import Engine
+from tests.support.needs import free_port
 from tests.support.original import our_environment
 from tests.support.wait import until
 
@@ -161,9 +161,7 @@ async def test_a_subclass_with_a_start_of_its_own(make: Make, tmp_path: Path) ->
             )
             await self._wait_until_alive(timeout=60)
 
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    deployment = make(Own, port=port)
+    deployment = make(Own, port=free_port())
     with pytest.raises(RuntimeError):
         await deployment.is_alive()
     await deployment.start()
