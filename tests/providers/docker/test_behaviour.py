@@ -13,6 +13,7 @@ from tests.support.behaviour_runs import LEFT_OUT, inherited, run_rooms
 from tests.support.docker_engine import Engine
 from tests.support.local_backend import shared_container
 
+
 @pytest.fixture(scope="module")
 def shared(docker: Engine) -> Iterator[tuple[str, dict[str, str]]]:
     """Id of the container, and the environment in which its engine is reached."""
