@@ -287,9 +287,9 @@ async def _feed(
         except BaseException:
             stopped = True
             await asyncio.wait([filling], timeout=_END_SECONDS)
-            await running.close_input()
             with contextlib.suppress(SwerexException, TimeoutError):
                 async with asyncio.timeout(0 if running.note else _CLEAN_UP_SECONDS):
+                    await running.close_input()
                     await running.wait()
             raise
         await running.close_input()
