@@ -20,7 +20,7 @@ static const int64_t DELIVERY_GRACE = 50 * MS;      /* an interrupt waits that l
 static const int64_t CARRIED_GRACE = 1000 * MS;     /* behind a carrier that may be far away */
 static const int64_t ARRIVAL_LIMIT = 10000 * MS;    /* or until the shell has read it, as long as it reads at all */
 static const int64_t BUSY_GRACE = 20 * MS;          /* for a shell that may be about to start a program */
-static const int64_t CARRIED_BUSY_GRACE = 100 * MS; /* where that cannot be seen */
+static const int64_t CARRIED_BUSY_GRACE = 100 * MS; /* behind a carrier */
 static const int64_t BUSY_LOOK = MS / 2;
 static const int64_t FORK_LIMIT = 2000 * MS;                      /* for one that does so all the time */
 static const int64_t FIRST_LOOK = MS / 4, LONGEST_LOOK = 20 * MS; /* at what became of an interrupt */
@@ -227,7 +227,7 @@ static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
         op->next = now + 2 * MS; /* the rest of a half-read command would run as a command of its own */
         return !s->arriving || now - op->since < ARRIVAL_LIMIT;
     }
-    if (s->pty.carrier && now - s->delivered < CARRIED_BUSY_GRACE) {
+    if (s->pty.carrier && now - s->delivered < CARRIED_BUSY_GRACE) { /* it may be forking, which cannot be seen */
         op->next = s->delivered + CARRIED_BUSY_GRACE;
         return true;
     }

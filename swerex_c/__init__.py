@@ -59,22 +59,36 @@ if TYPE_CHECKING:
     from swerex_c.swap import uninstall as uninstall
 
 _MODULES = {
-    name: module
-    for module, names in {
-        **{
-            f"deployment.{kind.lower()}": f"{kind}Deployment"
-            for kind in ("Daytona", "Docker", "Fargate", "Kubernetes", "Local", "Modal", "Ray", "Remote", "SSH")
-        },
-        "exceptions": "BashIncorrectSyntaxError CommandTimeoutError NonZeroExitCodeError SandboxLostError "
-        "SessionDiedError SwerexException",
-        "models": "BashAction BashInterruptAction BashObservation CloseBashSessionRequest Command CommandResponse "
-        "CreateBashSessionRequest ReadFileRequest UploadRequest WriteFileRequest",
-        "pool": "Pool",
-        "runtime.local": "LocalRuntime",
-        "runtime.remote": "RemoteRuntime",
-        "swap": "install uninstall",
-    }.items()
-    for name in names.split()
+    "DaytonaDeployment": "deployment.daytona",
+    "DockerDeployment": "deployment.docker",
+    "FargateDeployment": "deployment.fargate",
+    "KubernetesDeployment": "deployment.kubernetes",
+    "LocalDeployment": "deployment.local",
+    "ModalDeployment": "deployment.modal",
+    "RayDeployment": "deployment.ray",
+    "RemoteDeployment": "deployment.remote",
+    "SSHDeployment": "deployment.ssh",
+    "BashIncorrectSyntaxError": "exceptions",
+    "CommandTimeoutError": "exceptions",
+    "NonZeroExitCodeError": "exceptions",
+    "SandboxLostError": "exceptions",
+    "SessionDiedError": "exceptions",
+    "SwerexException": "exceptions",
+    "BashAction": "models",
+    "BashInterruptAction": "models",
+    "BashObservation": "models",
+    "CloseBashSessionRequest": "models",
+    "Command": "models",
+    "CommandResponse": "models",
+    "CreateBashSessionRequest": "models",
+    "ReadFileRequest": "models",
+    "UploadRequest": "models",
+    "WriteFileRequest": "models",
+    "Pool": "pool",
+    "LocalRuntime": "runtime.local",
+    "RemoteRuntime": "runtime.remote",
+    "install": "swap",
+    "uninstall": "swap",
 }
 """Names of this module that are imported on first use, each with the submodule that has it."""
 

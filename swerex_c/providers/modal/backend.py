@@ -51,7 +51,7 @@ _SENTENCES = {
         "Modal cannot be reached, or is unavailable",
     ),
 }
-"""What the SDK's errors say, by their names."""
+"""Beginnings of sentences for errors of the SDK, by their names."""
 
 _SET_THERE = ("PS1", "PS2", "TERM")
 """Variables that are set in the sandbox: the SDK sets TERM from this process, and the bash of `_RESIZE`, which is not
