@@ -332,12 +332,13 @@ class Pool:
         if self._closed:
             return
         states = self._states()
-        coming = states[State.STARTING] + states[State.CHECKING]
-        while self._idle and len(self._waiting) > coming:
+        checking = states[State.CHECKING]
+        while self._idle and len(self._waiting) > checking:
             member = self._idle.popleft()
             member.state = State.CHECKING
             member.wanted.set()
-            coming += 1
+            checking += 1
+        coming = states[State.STARTING] + checking
         warm = self._warm if self._time() >= self._warm_after else 0
         missing = len(self._waiting) + warm - coming - len(self._idle)
         for _ in range(min(missing, self.size - len(self._members))):
@@ -391,6 +392,8 @@ class Pool:
                 if (why := await self._why_dead(member)) is not None:
                     self._counts["replaced"] += 1
                     self.logger.warning("%s of the %s is replaced: %s", member.name, self.name, why)
+                    member.state = State.ENDING
+                    self._balance()  # before the stop, which may take long
                     return
         except EnvironmentStartError as error:
             self._counts["starts_failed"] += 1

@@ -235,10 +235,17 @@ async def test_pauses_between_attempts_grow(site: Site, monkeypatch: pytest.Monk
 
 
 async def test_warm_ones_are_there_before_anybody_asks_and_are_kept_up(site: Site) -> None:
+    go = asyncio.Event()
+
+    async def slow(_: Tested) -> None:
+        await go.wait()
+
     async with pooled(site, 4, warm=2) as pool:
         await until_async(lambda: pool.stats().idle == 2)
+        site.before_start = slow
         first, second = User(pool), User(pool)
         await first.got(), await second.got()
+        go.set()
         await until_async(lambda: pool.stats().idle == 2)
         assert site.made == 4 and pool.stats().in_use == 2
         await first.go()

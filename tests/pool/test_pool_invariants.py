@@ -231,13 +231,14 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_for_nothing(self) -> None:
-        """While somebody waits, every place is in use or something is being done with it, as much at once as may be."""
+        """While somebody waits, nothing is idle, and as much is being started or ended as may be at once."""
         if not hasattr(self, "pool"):
             return
         self.do()
         stats = self.pool.stats()
         waiting = sum(caller.waits for caller in self.callers)
         if waiting:
+            assert stats.idle == 0, stats
             assert stats.starting >= min(waiting, stats.size - stats.in_use - stats.ending), stats
         assert len(self.starts) >= min(self.starts_at_once, stats.starting), stats
 
