@@ -77,7 +77,7 @@ static bool asks_about_notices(swx_session *s, const candidate *found)
     if (!swx_completion_asks_about_notices(s)) {
         return false;
     }
-    s->notices = swx_job_notice_count(s->output.data, s->output.size);
+    s->notices = swx_job_notice_count(s->output.data, s->output.size, s->jobs + s->owed);
     s->notice_end = s->output.total;
     if (s->notices) {
         swx_completion_apply_modes(s);

@@ -668,3 +668,10 @@ swx_verdict swx_grammar_read(const uint8_t *text, size_t size, unsigned *flags, 
     *stop = (size_t)(r.at - text);
     return empty ? SWX_EMPTY : complete ? SWX_COMPLETE : SWX_UNSURE;
 }
+
+size_t swx_grammar_first(const uint8_t *text, size_t size)
+{
+    reader r = { .at = text, .end = text + size };
+    bool fine = pipelines(&r) && (!r.pending || (!at_end(&r) && *r.at++ == '\n' && heredoc_body(&r)));
+    return fine ? (size_t)(r.at - text) : 0;
+}

@@ -1,6 +1,14 @@
 #include "swx_job_notice.h"
 
+#include "swx_grammar.h"
+
 #include <string.h>
+
+enum {
+    STATE_WIDTH = 24,
+    COMMAND_COLUMN = 4 + STATE_WIDTH, /* from the bracket behind the number */
+    COMMAND_MOST = 64 << 10           /* bytes of a command of several lines */
+};
 
 static bool begins(const uint8_t *at, const uint8_t *end, const char *word)
 {
@@ -26,7 +34,6 @@ static const char states[] =
 /* The rest of a line, without its newline. */
 static bool is_notice(const uint8_t *at, const uint8_t *end)
 {
-    enum { STATE_WIDTH = 24 };
     if (at == end || *at++ != '[') {
         return false;
     }
@@ -86,23 +93,31 @@ static const uint8_t *notice_of_line(const uint8_t *line, const uint8_t *next)
     return NULL;
 }
 
-/* Behind a notice with "(wd: ...)" bash says in a line of its own where the shell is now. */
-static const uint8_t *skip_directory(const uint8_t *notice, const uint8_t *next, const uint8_t *end)
+/* Where a notice ends whose first line does at `next`.  Its command may have several lines, by bash's hand (a loop) or
+ * the user's (a text in quotes, a here-document, behind which bash prints an empty line), and behind one with
+ * "(wd: ...)" bash says in a line of its own where the shell is now. */
+static const uint8_t *notice_end(const uint8_t *notice, const uint8_t *next, const uint8_t *end)
 {
+    const uint8_t *command = memchr(notice, ']', (size_t)(next - notice)) + COMMAND_COLUMN;
+    size_t size = (size_t)(end - command);
+    const uint8_t *whole = command + swx_grammar_first(command, size < COMMAND_MOST ? size : COMMAND_MOST);
+    next = whole > next ? line_end(whole, end) : next;
     bool told = memmem(notice, (size_t)(next - notice), "  (wd: ", 7) != NULL && begins(next, end, "(wd now: ");
     const uint8_t *behind = told ? line_end(next, end) : next;
     return behind[-1] == '\n' ? behind : next;
 }
 
-uint32_t swx_job_notice_count(const uint8_t *text, size_t size)
+uint32_t swx_job_notice_count(const uint8_t *text, size_t size, uint32_t most)
 {
-    uint32_t lines = 0;
+    uint32_t notices = 0;
     for (const uint8_t *at = text, *end = size ? text + size : text; at < end;) {
-        const uint8_t *next = line_end(at, end);
-        lines += notice_of_line(at, next) != NULL;
-        at = next;
+        const uint8_t *next = line_end(at, end), *notice = notice_of_line(at, next);
+        if (notice && notices++ == most) {
+            return 0;
+        }
+        at = notice ? notice_end(notice, next, end) : next;
     }
-    return lines;
+    return notices;
 }
 
 size_t swx_job_notice_begin(const uint8_t *text, size_t size)
@@ -144,10 +159,9 @@ size_t swx_job_notice_remove(uint8_t *text, size_t size)
     for (const uint8_t *at = text; at < end;) {
         const uint8_t *next = line_end(at, end), *notice = notice_of_line(at, next);
         size_t length = (size_t)((notice ? notice : next) - at);
-        next = notice ? skip_directory(notice, next, end) : next;
         memmove(text + kept, at, length);
         kept += length;
-        at = next;
+        at = notice ? notice_end(notice, next, end) : next;
     }
     return kept;
 }

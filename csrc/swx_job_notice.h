@@ -3,16 +3,16 @@
  * Bash prints them right before its prompt and when it has waited for a program, wherever the cursor is, so a job that
  * an earlier command started reports itself in the output of whichever command runs then, behind half a line of it
  * perhaps.  The forms are those of bash's jobs.c (pretty_print_job): "[N]", one of "+", "-" or blank, then the state in
- * a column of 24, then the job's command up to the end of the line; and, where that was started in another directory, a
- * line "(wd now: ...)".
+ * a column of 24, then the job's command, as many lines of it as the grammar proves; and, where that was started in
+ * another directory, a line "(wd now: ...)".
  */
 #ifndef SWX_JOB_NOTICE_H
 #define SWX_JOB_NOTICE_H
 
 #include "swx.h"
 
-/* How many whole lines of the text end in a job notice. */
-uint32_t swx_job_notice_count(const uint8_t *text, size_t size);
+/* How many job notices the text holds, each up to the end of a line; 0 if they are more than `most`. */
+uint32_t swx_job_notice_count(const uint8_t *text, size_t size, uint32_t most);
 
 /* Where the first one begins, or what may become one when more comes; the text's size if there is none. */
 size_t swx_job_notice_begin(const uint8_t *text, size_t size);

@@ -424,7 +424,7 @@ static void conclude_resync(swx_session *s, int64_t now)
     s->start_marks = !s->guard && !s->marks_impossible && s->found.ps0_kept && s->start_misses < 2;
     s->readline_seen = false;
     uint32_t notices = s->found.rank && swx_completion_asks_about_notices(s)
-                           ? swx_job_notice_count(s->output.data, s->output.size)
+                           ? swx_job_notice_count(s->output.data, s->output.size, s->jobs + s->owed)
                            : 0;
     if (notices && s->jobs + s->owed >= s->found.jobs + notices) {
         swx_completion_remove_notices(s);

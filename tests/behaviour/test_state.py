@@ -398,3 +398,7 @@ def test_a_notice_behind_half_a_line(sh: Shell) -> None:
         sh.run("cd /; sleep 0.05 &")
         sh.gives(command, output)
         sh.run("wait")
+    for job in ("for i in 1; do sleep 0.05; done &", "sh -c 'sleep 0.05\n\n:' <<E > /dev/null &\nE\nE"):
+        sh.run(job)
+        sh.gives("printf X; sleep 0.1", "X")
+        sh.run("wait")

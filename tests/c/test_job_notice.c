@@ -43,6 +43,10 @@ static const struct {
     { "[1]+  \n", "", 0 },
     { "[12345678901234567890123\n", "", 0 },
     { "\n", "", 0 },
+    { "a\n", "[1]+  Done                    for i in 1 2;\ndo\n    :;\ndone | cat\n", 1 },
+    { "", "[1]+  Done                    while a; do\n    b;\ndone  (wd: /)\n(wd now: /tmp)\n", 1 },
+    { "", "[1]+  Done                    sh -c 'a\n\nb'\n[2]-  Done                    x\n", 2 },
+    { "", "[1]+  Exit 1                  cat <<E > f\nfi\nE\n\n", 1 },
 };
 
 /* The text is in a block of its exact size, so that the sanitizer sees a read past it. */
@@ -54,7 +58,8 @@ static void test_lines(void)
         CHECK(text);
         memcpy(text, cases[i].before, head);
         memcpy(text + head, cases[i].notices, tail);
-        uint32_t lines = swx_job_notice_count(text, head + tail);
+        uint32_t lines = swx_job_notice_count(text, head + tail, 3);
+        CHECK(lines < 2 || swx_job_notice_count(text, head + tail, lines - 1) == 0);
         size_t got = head + tail - swx_job_notice_remove(text, head + tail);
         if (got != tail || lines != cases[i].lines || memcmp(text, cases[i].before, head) != 0) {
             fprintf(stderr, "case %zu: %zu bytes in %u lines, wanted %zu in %u\n", i, got, (unsigned)lines, tail,
@@ -63,17 +68,33 @@ static void test_lines(void)
         }
         free(text);
     }
-    CHECK(swx_job_notice_count(NULL, 0) == 0 && swx_job_notice_remove(NULL, 0) == 0);
+    CHECK(swx_job_notice_count(NULL, 0, 1) == 0 && swx_job_notice_remove(NULL, 0) == 0);
 }
 
 static void test_lines_anywhere(void)
 {
     char text[] = "[1]+  Done                    a\none\n[2]   Exit 3                  b\ntwo [1]+  Done    c\n[3]-  "
                   "Killed                  d\n[1]+  Done    e";
-    CHECK(swx_job_notice_count((uint8_t *)text, sizeof(text) - 1) == 3);
+    CHECK(swx_job_notice_count((uint8_t *)text, sizeof(text) - 1, 3) == 3);
     size_t size = swx_job_notice_remove((uint8_t *)text, sizeof(text) - 1);
     const char *rest = "one\ntwo [1]+  Done    c\n[1]+  Done    e";
     CHECK(size == strlen(rest) && memcmp(text, rest, size) == 0);
+}
+
+/* What is no more of the command stays, and so does what only may be. */
+static void test_lines_behind(void)
+{
+    const char *texts[][2] = {
+        { "[1]+  Done                    sh -c 'a\nb'\n\nout\n", "\nout\n" },
+        { "[1]+  Done                    cat <<E\na\nE\n\n\nout\n", "\nout\n" },
+        { "[1]+  Done                    cat <<<E\n\nout\n", "\nout\n" },
+        { "[1]+  Done                    for i in 1;\ndo\n    :;\nout\n", "do\n    :;\nout\n" },
+    };
+    for (size_t i = 0; i < SWX_COUNT(texts); i++) {
+        char text[100];
+        size_t size = (size_t)snprintf(text, sizeof(text), "%s", texts[i][0]), rest = strlen(texts[i][1]);
+        CHECK(swx_job_notice_remove((uint8_t *)text, size) == rest && memcmp(text, texts[i][1], rest) == 0);
+    }
 }
 
 /* A reader that gets bytes as they come is never given one of a notice, and all of what can be none. */
@@ -118,11 +139,12 @@ static void test_any_bytes(void)
             CHECK(text);
             memcpy(text, line + cut, size - cut);
             text[(size - cut) / 2] = (uint8_t)byte;
-            CHECK(swx_job_notice_count(text, size - cut) <= 2 && swx_job_notice_begin(text, size - cut) <= size - cut &&
+            CHECK(swx_job_notice_count(text, size - cut, 2) <= 2 &&
+                  swx_job_notice_begin(text, size - cut) <= size - cut &&
                   swx_job_notice_remove(text, size - cut) <= size - cut);
             free(text);
         }
     }
 }
 
-TEST_MAIN(test_lines, test_lines_anywhere, test_begin, test_lead, test_any_bytes)
+TEST_MAIN(test_lines, test_lines_anywhere, test_lines_behind, test_begin, test_lead, test_any_bytes)
