@@ -29,6 +29,12 @@ static const int64_t REPEAT_LIMIT = 1000 * MS; /* so much longer may an attempt 
 static const int64_t SHORT_GRACE = 20 * MS;
 static const int64_t KILL_GRACE = 1000 * MS;
 
+/* Where the kernel does not tell of its system calls, by whether it sleeps. */
+static bool computes(const swx_session *s)
+{
+    return has_evidence(s) ? swx_kernel_look(&s->kernel) == SWX_SHELL_COMPUTES : !swx_kernel_sleeps(s->child.pid);
+}
+
 /* Bash 5.2 does not survive a SIGINT that comes between a command of its own and the child that it starts for the next
  * one: it goes back to its prompt, the child takes the terminal after that, and the shell's next read fails with EIO,
  * which ends it. So a shell that computes, or waits for a child that has not taken the terminal yet, gets time to come
@@ -39,9 +45,9 @@ static const int64_t KILL_GRACE = 1000 * MS;
 static bool may_be_forking(const swx_session *s, swx_op *op, int64_t now)
 {
     swx_shell_at at = swx_kernel_look(&s->kernel);
-    bool computes = at == SWX_SHELL_COMPUTES, reads = at >= SWX_SHELL_PROMPT && at <= SWX_SHELL_READS;
+    bool reads = at >= SWX_SHELL_PROMPT && at <= SWX_SHELL_READS;
     bool over = now - op->since > FORK_LIMIT && op->looks > FORK_LOOKS;
-    if (!has_evidence(s) || over || reads) {
+    if (over || reads) {
         return false;
     }
     op->looks++;
@@ -51,12 +57,12 @@ static bool may_be_forking(const swx_session *s, swx_op *op, int64_t now)
         op->pace = pace;
         return true;
     }
-    if (computes) {
+    if (computes(s)) {
         return pace.worked - op->pace.worked < BUSY_GRACE;
     }
     /* And nothing has come in between these looks, as the child's end and the shell's next command. */
-    return now - op->calm < BUSY_GRACE || swx_kernel_has_newborn(s->child.pid) ||
-           swx_kernel_look(&s->kernel) == SWX_SHELL_COMPUTES || swx_kernel_pace_of(s->child.pid).reaped != pace.reaped;
+    return now - op->calm < BUSY_GRACE || swx_kernel_has_newborn(s->child.pid) || computes(s) ||
+           swx_kernel_pace_of(s->child.pid).reaped != pace.reaped;
 }
 
 static bool is_program(const swx_session *s, pid_t group) { return group > 0 && group != s->child.pid; }
