@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "swx_job_notice.h"
+#include "swx_proc.h"
 
 enum { NOTICE_LIMIT = 16 << 20 }; /* output that is searched for job notices, which takes some milliseconds */
 enum { SYNC_NEWLINES = 8 };       /* empty lines that are typed for those who may read the terminal besides the shell */
@@ -147,13 +148,12 @@ bool swx_completion_holds_start(const swx_session *s)
 /* After `exec > >(tee log)` and the like. */
 static bool stdout_is_pipe(const swx_session *s)
 {
-    char path[48], target[16];
+    char target[16];
     if (s->pty.carrier) { /* that would be the carrier's; the hint is given for nothing else there */
         return true;
     }
-    snprintf(path, sizeof(path), "/proc/%d/fd/1", (int)s->child.pid);
-    ssize_t size = readlink(path, target, sizeof(target));
-    return size > 5 && memcmp(target, "pipe:", 5) == 0;
+    swx_proc_read_link(s->child.pid, "fd/1", target, sizeof(target));
+    return strncmp(target, "pipe:", 5) == 0;
 }
 
 /* Where the shell's stdout is a pipe: whether something in it was not read yet. */

@@ -1,6 +1,5 @@
 #include "swx_kernel.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -45,26 +44,6 @@ static void open_last_pid(void)
     }
 }
 
-/* A line of the file: a system call and its arguments, the stack pointer and the program counter; number -1: "running",
- * or "-1 ..." outside of a system call. */
-typedef struct {
-    long number;
-    uint64_t values[8];
-} call;
-
-static call parse(const char *text)
-{
-    char *end;
-    call found = { .number = strtol(text, &end, 10) };
-    bool good = end > text && found.number >= 0;
-    for (size_t i = 0; good && i < SWX_COUNT(found.values); i++) {
-        const char *digits = end + 3;
-        good = strncmp(end, " 0x", 3) == 0 && isxdigit((uint8_t)*digits);
-        found.values[i] = good ? strtoull(digits, &end, 16) : 0;
-    }
-    return good ? found : (call){ .number = -1 };
-}
-
 /* Under user-mode emulation (qemu-user, Rosetta) the file has the system calls of the machine below, which are numbered
  * as they please: that is told from a read of the own. */
 static bool has_foreign_numbers(void)
@@ -73,7 +52,8 @@ static bool has_foreign_numbers(void)
     int answer = atomic_load(&known);
     if (!answer) {
         char text[LINE_SIZE];
-        long number = swx_proc_read("/proc/thread-self/syscall", text, sizeof(text)) > 0 ? parse(text).number : -1;
+        swx_proc_read((pid_t)syscall(SYS_gettid), "syscall", text, sizeof(text));
+        long number = swx_proc_parse_call(text).number;
         answer = number >= 0 && number != SYS_read ? 2 : 1;
         atomic_store(&known, answer);
     }
@@ -141,7 +121,7 @@ swx_shell_at swx_kernel_look(const swx_kernel *kernel)
     if (strncmp(text, kernel->prompt, kernel->prompt_size) == 0) {
         return SWX_SHELL_PROMPT;
     }
-    call now = parse(text);
+    swx_proc_call now = swx_proc_parse_call(text);
     /* `read -e` waits like that too, from deeper inside of the shell: its stack has grown past the prompt's. */
     if (now.number == SYS_pselect6 && now.values[0] == 1 && now.values[6] <= kernel->stack &&
         kernel->stack - now.values[6] < READLINE_STACK) {
@@ -155,7 +135,8 @@ swx_shell_at swx_kernel_look(const swx_kernel *kernel)
 bool swx_kernel_reads_as_prompt(const swx_kernel *kernel)
 {
     char text[LINE_SIZE];
-    call now = read_line(kernel, text) ? parse(text) : (call){ .number = -1 };
+    read_line(kernel, text);
+    swx_proc_call now = swx_proc_parse_call(text);
     return now.number == SYS_read && now.values[0] == 0 && now.values[2] == kernel->size;
 }
 
@@ -187,12 +168,9 @@ static bool is_named(const char *path, const char *ending)
 
 swx_shell_kind swx_kernel_shell_of(pid_t pid)
 {
-    char path[48], program[4096], words[4096];
-    snprintf(path, sizeof(path), "/proc/%d/exe", (int)pid);
-    ssize_t length = readlink(path, program, sizeof(program) - 1);
-    program[length > 0 ? length : 0] = 0;
-    snprintf(path, sizeof(path), "/proc/%d/cmdline", (int)pid);
-    ssize_t size = swx_proc_read(path, words, sizeof(words));
+    char program[4096], words[4096];
+    swx_proc_read_link(pid, "exe", program, sizeof(program));
+    ssize_t size = swx_proc_read(pid, "cmdline", words, sizeof(words));
     if (size <= 0 || !is_interactive(words + strlen(words) + 1, words + size)) {
         return SWX_NO_SHELL;
     }
@@ -227,9 +205,8 @@ int64_t swx_kernel_worked(pid_t pid)
 
 int64_t swx_kernel_bytes_read(pid_t pid)
 {
-    char path[32], text[64];
-    snprintf(path, sizeof(path), "/proc/%d/io", (int)pid);
-    swx_proc_read(path, text, sizeof(text));
+    char text[64];
+    swx_proc_read(pid, "io", text, sizeof(text));
     long long bytes;
     return sscanf(text, "rchar: %lld\n", &bytes) == 1 ? bytes : -1;
 }
@@ -287,14 +264,6 @@ static bool has_company(pid_t group)
     return found;
 }
 
-/* What a process waits for in the kernel, as /proc/PID/wchan names it.  Returns the text's size, -1 if it has none. */
-static ssize_t read_wait(pid_t pid, char text[64])
-{
-    char path[48];
-    snprintf(path, sizeof(path), "/proc/%d/wchan", (int)pid);
-    return swx_proc_read(path, text, 64);
-}
-
 /* who has the terminal's lock, and who waits for it */
 static const char reading[] = "wait_woken", locked[] = "n_tty_read";
 
@@ -302,7 +271,7 @@ bool swx_kernel_may_await_input(swx_kernel *kernel, pid_t pid, bool alone)
 {
     static const char selecting[] = "poll_schedule_timeout"; /* readline */
     char text[64];
-    ssize_t size = read_wait(pid, text);
+    ssize_t size = swx_proc_read(pid, "wchan", text, sizeof(text));
     bool tells = size > 0 && text[0] != '0';
     bool awaits = tells ? strcmp(text, reading) == 0 || strcmp(text, locked) == 0 ||
                               strncmp(text, selecting, sizeof(selecting) - 1) == 0
@@ -316,9 +285,7 @@ bool swx_kernel_group_awaits_input(pid_t group)
     DIR *processes = opendir("/proc");
     bool found = !processes;
     for (pid_t pid, thread; !found && (pid = swx_proc_next(processes));) {
-        char path[64];
-        snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
-        DIR *threads = getpgid(pid) == group ? opendir(path) : NULL;
+        DIR *threads = getpgid(pid) == group ? swx_proc_threads(pid) : NULL;
         while (!found && (thread = swx_proc_next(threads))) {
             swx_kernel kernel = { .fd = -1 };
             found = swx_kernel_may_await_input(&kernel, thread, false);
@@ -338,7 +305,7 @@ bool swx_kernel_is_over(pid_t pid)
 swx_kernel_turn swx_kernel_turn_of(pid_t pid)
 {
     char text[64];
-    bool tells = read_wait(pid, text) > 0 && text[0] != '0';
+    bool tells = swx_proc_read(pid, "wchan", text, sizeof(text)) > 0 && text[0] != '0';
     return !tells ? SWX_TURN_UNKNOWN : strcmp(text, locked) == 0 ? SWX_TURN_OTHERS : SWX_TURN_OWN;
 }
 
@@ -348,7 +315,7 @@ swx_status swx_kernel_learn(swx_kernel *kernel)
     if (!read_line(kernel, text)) {
         return SWX_EUNSUPPORTED;
     }
-    call now = parse(text);
+    swx_proc_call now = swx_proc_parse_call(text);
     if (now.number != SYS_read || now.values[0] != 0) {
         return SWX_MORE;
     }

@@ -1,5 +1,6 @@
 #include "swx_proc.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -7,8 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
-ssize_t swx_proc_read(const char *path, char *text, size_t room)
+ssize_t swx_proc_read(pid_t pid, const char *name, char *text, size_t room)
 {
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, name);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t size = fd >= 0 ? read(fd, text, room - 1) : -1;
     int failed = errno;
@@ -20,13 +23,34 @@ ssize_t swx_proc_read(const char *path, char *text, size_t room)
     return size;
 }
 
+ssize_t swx_proc_read_link(pid_t pid, const char *name, char *text, size_t room)
+{
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, name);
+    ssize_t size = readlink(path, text, room - 1);
+    text[size > 0 ? size : 0] = 0;
+    return size;
+}
+
+swx_proc_call swx_proc_parse_call(const char *text)
+{
+    char *end;
+    swx_proc_call call = { .number = strtol(text, &end, 10) };
+    bool good = end > text && call.number >= 0;
+    for (size_t i = 0; good && i < SWX_COUNT(call.values); i++) {
+        const char *digits = end + 3;
+        good = strncmp(end, " 0x", 3) == 0 && isxdigit((uint8_t)*digits);
+        call.values[i] = good ? strtoull(digits, &end, 16) : 0;
+    }
+    return good ? call : (swx_proc_call){ .number = -1 };
+}
+
 swx_status swx_proc_read_stat(pid_t pid, swx_proc_stat *stat)
 {
     enum { FIRST = 4, LAST = 28 };
-    char path[48], text[1024], *end;
+    char text[1024], *end;
     uint64_t fields[LAST + 1];
-    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-    ssize_t size = swx_proc_read(path, text, sizeof(text));
+    ssize_t size = swx_proc_read(pid, "stat", text, sizeof(text));
     if (size <= 0) {
         return size == 0 || errno == ENOENT || errno == ESRCH ? SWX_ECLOSED : SWX_ESYS;
     }
@@ -60,6 +84,13 @@ pid_t swx_proc_next(DIR *directory)
         }
     }
     return 0;
+}
+
+DIR *swx_proc_threads(pid_t pid)
+{
+    char path[48];
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+    return opendir(path);
 }
 
 void swx_proc_end(DIR *directory)

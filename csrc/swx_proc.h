@@ -21,12 +21,24 @@ typedef struct {
 /* 8 us.  SWX_ECLOSED: there is no such process; SWX_ESYS: it could not be looked at now. */
 swx_status swx_proc_read_stat(pid_t pid, swx_proc_stat *stat);
 
-/* Reads the beginning of a file into `text` and puts a NUL behind it, if only that.  Returns its size, or -1: it cannot
- * be opened or read, and errno says why. */
-ssize_t swx_proc_read(const char *path, char *text, size_t room);
+/* Reads the beginning of /proc/PID/NAME, of a process or a thread, into `text` and puts a NUL behind it, if only that.
+ * Returns its size, or -1: it cannot be opened or read, and errno says why. */
+ssize_t swx_proc_read(pid_t pid, const char *name, char *text, size_t room);
 
-/* The next process in /proc, or thread in its directory of those; 0: there are no more, or `directory` is NULL. */
+/* The same of where /proc/PID/NAME leads to, a symbolic link. */
+ssize_t swx_proc_read_link(pid_t pid, const char *name, char *text, size_t room);
+
+/* /proc/PID/syscall: a system call and its arguments, the stack pointer and the program counter; number -1: "running",
+ * or "-1 ..." outside of a system call, or no such text. */
+typedef struct {
+    long number;
+    uint64_t values[8];
+} swx_proc_call;
+swx_proc_call swx_proc_parse_call(const char *text);
+
+/* The next process in /proc, or thread in swx_proc_threads; 0: there are no more, or `directory` is NULL. */
 pid_t swx_proc_next(DIR *directory);
+DIR *swx_proc_threads(pid_t pid);
 
 /* closedir, of NULL too. */
 void swx_proc_end(DIR *directory);

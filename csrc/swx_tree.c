@@ -1,7 +1,7 @@
 #include "swx_tree.h"
 
 #include <errno.h>
-#include <fcntl.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -126,7 +126,7 @@ static void list_all_children(hunt *h, pid_t parent)
     struct stat task;
     snprintf(path, sizeof(path), "/proc/%d/task", (int)parent);
     bool single = stat(path, &task) == 0 && task.st_nlink == 3; /* a link for each thread, as for any directory in it */
-    DIR *threads = single ? NULL : opendir(path);
+    DIR *threads = single ? NULL : swx_proc_threads(parent);
     swx_buf_clear(&h->children);
     if (single) { /* nearly all are, and this is what a look at thousands takes its time for */
         list_children(h, parent, parent);
@@ -348,30 +348,25 @@ void swx_tree_end_all(swx_child *const *children, size_t count)
 }
 
 /* Whether the thread is asleep in a read of that terminal.  Sources: proc(5), /proc/pid/syscall and /proc/pid/fd. */
-static bool is_thread_reading(pid_t pid, pid_t thread, const char *terminal)
+static bool is_thread_reading(pid_t thread, const char *terminal)
 {
-    char path[64], text[256], target[64];
-    long number;
-    unsigned long fd;
-    snprintf(path, sizeof(path), "/proc/%d/task/%d/syscall", (int)pid, (int)thread);
-    swx_proc_read(path, text, sizeof(text));
-    if (sscanf(text, "%ld 0x%lx", &number, &fd) != 2 || (number != SYS_read && number != SYS_readv)) {
+    char text[256], fd[32], target[64];
+    swx_proc_read(thread, "syscall", text, sizeof(text));
+    swx_proc_call call = swx_proc_parse_call(text);
+    if (call.number != SYS_read && call.number != SYS_readv) {
         return false;
     }
-    snprintf(path, sizeof(path), "/proc/%d/fd/%lu", (int)pid, fd);
-    ssize_t size = readlink(path, target, sizeof(target) - 1);
-    target[size > 0 ? size : 0] = 0;
+    snprintf(fd, sizeof(fd), "fd/%" PRIu64, call.values[0]);
+    swx_proc_read_link(thread, fd, target, sizeof(target));
     return strcmp(target, terminal) == 0 || strcmp(target, "/dev/tty") == 0;
 }
 
 static bool is_reading(pid_t pid, const char *terminal)
 {
-    char path[48];
-    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
-    DIR *threads = opendir(path);
+    DIR *threads = swx_proc_threads(pid);
     bool found = false;
     for (pid_t thread; !found && (thread = swx_proc_next(threads));) {
-        found = is_thread_reading(pid, thread, terminal);
+        found = is_thread_reading(thread, terminal);
     }
     swx_proc_end(threads);
     return found;
@@ -420,7 +415,7 @@ bool swx_tree_has_reader(const swx_child *child, const char *terminal)
 
 bool swx_tree_child_reads(const swx_child *child, const char *terminal)
 {
-    return is_thread_reading(child->pid, child->pid, terminal);
+    return is_thread_reading(child->pid, terminal);
 }
 
 void swx_tree_kill_begun(const swx_child *child, int64_t since, int64_t last)
