@@ -95,8 +95,8 @@ void swx_close_begin(swx_session *s, int64_t now)
 /* Not back at its prompt, or it cannot be seen for want of a descriptor. */
 static bool may_be_ending(swx_session *s)
 {
-    return swx_kernel_unpark(&s->kernel, s->child.pid, NULL) != SWX_OK ||
-           swx_kernel_look(&s->kernel) > SWX_SHELL_READLINE;
+    return s->sweeps < SHORT_SWEEPS && (swx_kernel_unpark(&s->kernel, s->child.pid, NULL) != SWX_OK ||
+                                        swx_kernel_look(&s->kernel) > SWX_SHELL_READLINE);
 }
 
 void swx_close_step(swx_session *s, int64_t now)

@@ -270,10 +270,10 @@ static void conclude_from_mark(swx_session *s, int64_t now)
     if (found.conflict || found.altered || found.code < 0 || s->number_too_high || own || idle || s->replied ||
         asks_carrier(s, &found)) {
         swx_buf_chop(&s->output, (size_t)(s->output.total - found.at));
-        swx_resync_begin(s, now, false);
+        swx_resync_begin(s, now, MARK_IN_DOUBT);
         return;
     }
-    bool missed_start = s->expects_start && !s->begun && found.number > s->number;
+    bool missed_start = !s->begun && found.number > s->number;
     s->start_dropped = s->start_dropped && !missed_start;
     if (!s->helper) { /* what a helper prints comes behind the prompt */
         swx_buf_chop(&s->output, (size_t)(s->output.total - found.at));
@@ -283,12 +283,10 @@ static void conclude_from_mark(swx_session *s, int64_t now)
     /* after two PS0 cannot be kept: the session goes on without, and knows what it prints */
     s->start_misses += missed_start;
     if (missed_start || s->readline_seen) {
-        swx_resync_begin(s, now, false);
+        swx_resync_begin(s, now, MARK_IN_DOUBT);
         return;
     }
-    if (!s->expects_start || s->begun) {
-        s->start_misses = 0;
-    }
+    s->start_misses = s->begun ? 0 : s->start_misses;
     if (asks_about_notices(s, &found)) {
         swx_session_check_in(s, now, s->backoff);
         return;
@@ -345,7 +343,7 @@ static void begin_without_mark(swx_session *s)
  * command's, or before the next one's START.  Neither must decide. */
 static bool is_early(const swx_session *s, int64_t now)
 {
-    bool unread = s->found.rank == 1 && s->current && s->current->runs && s->expects_start && !s->begun;
+    bool unread = s->found.rank == 1 && s->current && s->current->runs && !s->begun;
     return (s->interrupted_at && now - s->interrupted_at < STRIKE_GRACE) ||
            (unread && now - s->delivered < UNREAD_GRACE);
 }
@@ -375,7 +373,7 @@ static bool meets_another_shell(swx_session *s, int64_t now)
         s->readline_seen = true;
         s->kernel.buffer = 0;
         swx_shell_remember(s);
-        swx_resync_begin(s, now, true);
+        swx_resync_begin(s, now, PROMPT_WITHOUT_MARK);
     } else {
         s->loss = "Another shell, which is no bash, has taken the place of the session's own (exec)";
         swx_session_lose(s);
@@ -391,7 +389,7 @@ static void check_running(swx_session *s, int64_t now, bool fresh)
         s->readline_seen = false;
         at = NOT_YET;
     }
-    if (at == AT_PROMPT && (!s->found.rank || (s->expects_start && !s->begun)) && !swx_evidence_waits_for_input(s)) {
+    if (at == AT_PROMPT && (!s->found.rank || !s->begun) && !swx_evidence_waits_for_input(s)) {
         swx_completion_look_again(s, now); /* more of the command is on its way: a question would cut it in two */
         return;
     }
@@ -416,12 +414,12 @@ static void check_running(swx_session *s, int64_t now, bool fresh)
             swx_completion_look_again(s, now); /* it may be about to take the terminal */
         } else if (s->found.rank && swx_interrupt_left_newborn(s)) {
             swx_buf_chop(&s->output, (size_t)(s->output.total - s->found.at));
-            swx_resync_begin(s, now, false);
+            swx_resync_begin(s, now, MARK_IN_DOUBT);
         } else if (s->found.rank) {
             conclude_from_mark(s, now);
         } else {
             s->lost_prompts++;
-            swx_resync_begin(s, now, true);
+            swx_resync_begin(s, now, PROMPT_WITHOUT_MARK);
         }
         return;
     }
@@ -442,7 +440,7 @@ static void check_running(swx_session *s, int64_t now, bool fresh)
  * likely to be reading something, which must not get the question. */
 static bool asks_unheard(swx_session *s, int64_t now)
 {
-    bool unread = s->expects_start && !s->begun; /* the shell waits for more of it, in an open quote of an alias's */
+    bool unread = !s->begun; /* the shell waits for more of it, in an open quote of an alias's */
     bool may = !s->pty.carrier && !has_evidence(s) && !s->found.rank && !s->notices && !swx_output_is_held(s) &&
                (unread || (s->hints & SWX_HINT_HIDES) || s->stopped == s->child.pid);
     int64_t worked = may && swx_evidence_is_still(s, now, true) ? swx_kernel_worked(s->child.pid) : 0;
@@ -457,8 +455,7 @@ static bool asks_unheard(swx_session *s, int64_t now)
     }
     swx_completion_take_held(s);
     s->readline_seen = s->readline_seen || !swx_pty_is_canonical(&s->pty); /* as in swx_evidence_look */
-    s->owner_saw_end = !unread; /* what comes meanwhile is the command's, and its mark may still come */
-    swx_resync_ask(s, now, true);
+    swx_resync_begin(s, now, unread ? PROMPT_WITHOUT_MARK : PROMPT_SEEN);
     return true;
 }
 
@@ -489,7 +486,6 @@ static void become_ready(swx_session *s, int64_t now)
     s->start_marks = true;
     swx_shell_remember(s);
     s->nonce_is_exposed = s->pty.carrier;
-    s->facts.kernel_proof = has_evidence(s);
     swx_buf_clear(&s->output);
     swx_session_begin(s, now);
     if (s->state == IDLE) {

@@ -107,7 +107,7 @@ static void signal_foreground(swx_session *s, swx_op *op, pid_t group, int64_t n
     s->newborn = op->unborn ? group : 0;
     if (!is_program(s, group) || (kill(-group, SIGINT) != 0 && errno == EPERM)) {
         op->missed = false;
-        swx_pty_signal(&s->pty, SIGINT, NULL);
+        swx_pty_interrupt(&s->pty);
     }
 }
 
@@ -167,7 +167,7 @@ static void release_shell(swx_session *s, swx_op *op, int64_t now)
         uint8_t end = swx_pty_end_of_input(&s->pty);
         swx_session_type_bytes(s, &end, 1);
     } else {
-        swx_tree_kill_begun(&s->child, s->commenced, s->newest);
+        swx_tree_kill_begun(&s->child, s->facts.commenced, s->newest);
     }
 }
 
@@ -226,7 +226,7 @@ static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
         op->next = SWX_NEVER;
         return true;
     }
-    bool arriving = !typed_all(s) || (s->expects_start && !s->begun);
+    bool arriving = !typed_all(s) || !s->begun;
     int64_t grace = s->pty.carrier ? CARRIED_GRACE : DELIVERY_GRACE;
     bool unread = has_unread_input(s) && now - op->since < FORK_LIMIT; /* then the shell begins it in the next moment */
     if (s->arriving || (arriving && (unread || now - s->delivered < grace))) {
@@ -286,7 +286,7 @@ static int64_t question_patience(const swx_op *op)
 static bool is_being_checked(const swx_session *s, int64_t now)
 {
     if (s->state == RUNNING) {
-        return s->current && s->current->ahead && now - s->commenced < KILL_GRACE;
+        return s->current && s->current->ahead && now - s->facts.commenced < KILL_GRACE;
     }
     return s->state == IDLE && s->first && (s->first->held || s->first->ahead);
 }

@@ -83,25 +83,18 @@ void swx_kernel_close(swx_kernel *kernel)
         close(kernel->fd);
     }
     kernel->fd = -1;
-    kernel->rests = false;
 }
 
-void swx_kernel_park(swx_kernel *kernel)
-{
-    bool rests = kernel->rests || kernel->fd >= 0;
-    swx_kernel_close(kernel);
-    kernel->rests = rests;
-}
+bool swx_kernel_rests(const swx_kernel *kernel) { return kernel->fd < 0 && kernel->buffer; }
 
 swx_status swx_kernel_unpark(swx_kernel *kernel, pid_t pid, swx_error *err)
 {
-    if (!kernel->rests) {
+    if (!swx_kernel_rests(kernel)) {
         return SWX_OK;
     }
     kernel->fd = open_file(pid);
-    kernel->rests = kernel->fd < 0;
-    bool refused = kernel->rests && (errno == EACCES || errno == EPERM || errno == ENOENT);
-    return !kernel->rests || refused ? SWX_OK : swx_fail_sys(err, "open(/proc/PID/syscall)", errno);
+    bool refused = errno == EACCES || errno == EPERM || errno == ENOENT;
+    return kernel->fd >= 0 || refused ? SWX_OK : swx_fail_sys(err, "open(/proc/PID/syscall)", errno);
 }
 
 /* False: no evidence at all. */

@@ -15,8 +15,7 @@
 #include "swx.h"
 
 typedef struct {
-    int fd;     /* of /proc/PID/syscall, -1 where it cannot be read, and at rest */
-    bool rests; /* it is closed, and can be opened again */
+    int fd; /* of /proc/PID/syscall, -1 where it cannot be read, and at rest */
     /* /proc/PID/wchan has named what it waits for: from then on it does not wait where that names nothing */
     bool names_waits;
     uint64_t buffer; /* where the shell reads commands into; 0 before it was learned */
@@ -39,8 +38,8 @@ typedef enum {
 void swx_kernel_open(swx_kernel *kernel, pid_t pid);
 void swx_kernel_close(swx_kernel *kernel);
 
-/* Closes it for a while in which nobody asks: what was learned stays, and a look says SWX_SHELL_UNKNOWN. */
-void swx_kernel_park(swx_kernel *kernel);
+/* At rest it is closed: what was learned stays, and a look says SWX_SHELL_UNKNOWN. */
+bool swx_kernel_rests(const swx_kernel *kernel);
 
 /* Opens it again after that: 4 us.  The process must not have been waited for, so that the number is still its own.
  * SWX_ESYS names the call that failed (with EMFILE or ENFILE: for want of descriptors), and it is still at rest then.

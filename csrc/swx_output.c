@@ -52,7 +52,7 @@ swx_op *swx_output_matching(const swx_session *s)
 {
     swx_op *op = swx_session_claimant(s);
     bool searches = op && (op->match || op->searched_by_owner);
-    return searches && !op->matched && (s->begun || !s->expects_start) ? op : NULL;
+    return searches && !op->matched && s->begun ? op : NULL;
 }
 
 void swx_output_begin_search(const swx_session *s, swx_op *op, uint64_t base)
@@ -327,8 +327,7 @@ static uint64_t most_behind(const swx_session *s, bool whole)
 
 static bool streams(const swx_session *s)
 {
-    return s->current && s->current->stream && !s->current->matched && s->state == RUNNING &&
-           (s->begun || !s->expects_start);
+    return s->current && s->current->stream && !s->current->matched && s->state == RUNNING && s->begun;
 }
 
 static uint64_t behind(const swx_session *s)

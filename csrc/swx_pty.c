@@ -134,21 +134,17 @@ swx_status swx_pty_open(swx_pty *pty, bool carrier, unsigned rows, unsigned colu
     }
     pty->master = ends[MASTER];
     pty->slave = ends[SLAVE];
-    swx_status status = SWX_OK;
-    if (fcntl(pty->master, F_SETFL, O_RDWR | O_NONBLOCK) != 0) {
-        status = swx_fail_sys(err, "fcntl(F_SETFL)", errno);
-    }
-    if (status == SWX_OK && ttyname_r(pty->slave, pty->path, sizeof(pty->path)) != 0) {
-        status = swx_fail_sys(err, "ttyname_r", errno);
-    }
-    if (status == SWX_OK && tcgetattr(pty->slave, &pty->baseline) != 0) { /* as the kernel keeps them */
-        status = swx_fail_sys(err, "tcgetattr", errno);
-    }
+    const char *call = fcntl(pty->master, F_SETFL, O_RDWR | O_NONBLOCK) != 0                       ? "fcntl(F_SETFL)"
+                       : ttyname_r(pty->slave, pty->path, sizeof(pty->path)) != 0                  ? "ttyname_r"
+                       : tcgetattr(pty->slave, &pty->baseline) != 0 /* as the kernel keeps them */ ? "tcgetattr"
+                                                                                                   : NULL;
     pty->plain = pty->baseline;
-    if (status != SWX_OK) {
+    if (call) {
+        failed = errno;
         swx_pty_close(pty);
+        return swx_fail_sys(err, call, failed);
     }
-    return status;
+    return SWX_OK;
 }
 
 static void close_slave(swx_pty *pty)
@@ -305,10 +301,7 @@ void swx_pty_set_raw(swx_pty *pty, bool raw)
     tcsetattr(pty->master, TCSANOW, &modes);
 }
 
-swx_status swx_pty_signal(const swx_pty *pty, int signal_number, swx_error *err)
-{
-    return ioctl(pty->master, TIOCSIG, signal_number) == 0 ? SWX_OK : swx_fail_sys(err, "ioctl(TIOCSIG)", errno);
-}
+void swx_pty_interrupt(const swx_pty *pty) { ioctl(pty->master, TIOCSIG, SIGINT); }
 
 pid_t swx_pty_foreground(const swx_pty *pty)
 {

@@ -66,10 +66,9 @@ void swx_pty_show(swx_pty *pty);
  * (that is the baseline).  Not to be asked of a carrier. */
 void swx_pty_set_raw(swx_pty *pty, bool raw);
 
-/* Sends a signal (SIGINT, SIGQUIT or SIGTSTP) to the foreground process group as the terminal itself would, without
- * a permission check on its members.  SWX_ESYS when the kernel refuses.  Of a carrier it would be the carrier that gets
- * it. */
-swx_status swx_pty_signal(const swx_pty *pty, int signal_number, swx_error *err);
+/* Sends SIGINT to the foreground process group as the terminal itself would, without a permission check on its members.
+ * Of a carrier it would be the carrier that gets it. */
+void swx_pty_interrupt(const swx_pty *pty);
 
 /* The foreground process group, or -1; -1 of a carrier. */
 pid_t swx_pty_foreground(const swx_pty *pty);

@@ -1,7 +1,6 @@
 /* Asks the shell how its last command ended, where its marks and the kernel do not tell. */
 #include "swx_session_private.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -147,10 +146,14 @@ static void type_question(swx_session *s, int64_t now)
     }
 }
 
-void swx_resync_ask(swx_session *s, int64_t now, bool prompt_missing)
+void swx_resync_begin(swx_session *s, int64_t now, resync_reason reason)
 {
+    if (reason == PROMPT_WITHOUT_MARK) {
+        swx_completion_take_held(s);
+    }
+    s->owner_saw_end = reason == PROMPT_SEEN;
     swx_resync_drop_own(s); /* which the next nonce is not in */
-    if ((s->begun || !s->expects_start) && !swx_completion_holds_start(s)) {
+    if (s->begun && !swx_completion_holds_start(s)) {
         swx_completion_drop_start(s); /* the answer has what the prompts print from now on */
     }
     s->state = RESYNC;
@@ -159,7 +162,7 @@ void swx_resync_ask(swx_session *s, int64_t now, bool prompt_missing)
     s->attempt = 0;
     s->doubted = s->found.rank;
     s->answered = false;
-    s->prompt_missing = prompt_missing;
+    s->prompt_missing = reason != MARK_IN_DOUBT;
     s->unexpanded = s->found.rank && s->found.code < 0;
     bool replied = s->replied && s->found.rank;
     s->interrupted_once = s->ask_again = replied;
@@ -167,19 +170,10 @@ void swx_resync_ask(swx_session *s, int64_t now, bool prompt_missing)
     if (replied) { /* what it has read already would be the beginning of the question: it forgets that first */
         s->replied = false;
         begin_phase(s, ASK, now);
-        swx_pty_signal(&s->pty, SIGINT, NULL);
+        swx_pty_interrupt(&s->pty);
     } else {
         type_question(s, now);
     }
-}
-
-void swx_resync_begin(swx_session *s, int64_t now, bool prompt_missing)
-{
-    if (prompt_missing) {
-        swx_completion_take_held(s);
-    }
-    s->owner_saw_end = false;
-    swx_resync_ask(s, now, prompt_missing);
 }
 
 bool swx_resync_is_needed(const swx_session *s)
@@ -198,8 +192,7 @@ bool swx_session_resync(swx_session *s, uint64_t commands, int64_t now)
     if (s->facts.commands != commands || !arrived || !swx_resync_is_needed(s)) {
         return false;
     }
-    s->owner_saw_end = true;
-    swx_resync_ask(s, now, true);
+    swx_resync_begin(s, now, PROMPT_SEEN);
     return true;
 }
 
@@ -412,7 +405,7 @@ static void conclude_resync(swx_session *s, int64_t now)
         swx_session_lose(s);
         return;
     }
-    bool missed = count <= 0 && s->doubted < 2 && s->expects_start && !s->begun;
+    bool missed = count <= 0 && s->doubted < 2 && !s->begun;
     if (s->current && s->current->runs && (missed || s->command_thrown_away)) {
         unread = "the shell did not run what was typed: it waited for more of it, or something else read the terminal";
     } else if (s->interrupted_once && s->told < 0 && !s->interrupts) {
@@ -479,7 +472,7 @@ void swx_resync_check(swx_session *s, int64_t now)
                 return;
             }
             s->interrupted_once = s->ask_again = true; /* perhaps the shell waits for the rest of a command */
-            swx_pty_signal(&s->pty, SIGINT, NULL);
+            swx_pty_interrupt(&s->pty);
             s->last_data = now;
         }
         if (s->state == RESYNC) {

@@ -43,15 +43,15 @@ static void park(swx_session *s, int64_t now)
         return;
     }
     s->park_at = SWX_NEVER;
-    if (swx_pty_park(&s->pty)) {
-        swx_kernel_park(&s->kernel);
+    if (swx_pty_park(&s->pty) && has_evidence(s)) { /* else it may yet be learned from the kernel's file */
+        swx_kernel_close(&s->kernel);
     }
 }
 
 /* On failure it is at rest as before. */
 swx_status swx_session_unpark(swx_session *s, int64_t now, swx_error *err)
 {
-    if (s->pty.slave >= 0 && !s->kernel.rests) {
+    if (s->pty.slave >= 0 && !swx_kernel_rests(&s->kernel)) {
         return SWX_OK;
     }
     swx_status status = swx_pty_unpark(&s->pty, err);
@@ -242,13 +242,10 @@ void swx_session_due(swx_session *s, int64_t now)
     }
     if (s->paced && s->pace <= now) {
         s->pace = now + MS;
-        bool may = has_evidence(s) || swx_pty_input_consumed(&s->pty);
-        if (may && !has_evidence(s)) { /* a mark is all that tells whether a program has read it, or the shell */
-            swx_output_read(s, true, now);
+        if (!has_evidence(s) && swx_pty_input_consumed(&s->pty)) {
+            swx_output_read(s, true, now); /* a mark is all that tells whether a program has read it, or the shell */
         }
-        if (may) {
-            swx_session_flush_pending(s);
-        }
+        swx_session_flush_pending(s);
     }
     if (s->check <= now) {
         s->check = SWX_NEVER;
@@ -407,7 +404,7 @@ size_t swx_session_take(swx_session *s, swx_op *op, uint8_t *out, size_t room, i
     const swx_buf *from = runs ? &s->output : &op->output;
     swx_span spans[3];
     size_t copied = 0;
-    if (op->end == SWX_END_NONE && (op != s->current || (s->expects_start && !s->begun))) {
+    if (op->end == SWX_END_NONE && (op != s->current || !s->begun)) {
         return 0;
     }
     swx_buf_spans(from, spans);
@@ -517,6 +514,7 @@ swx_status swx_session_new(swx_session **out, const swx_session_config *config, 
     }
     s->pty.master = s->pty.slave = s->kernel.fd = s->child.pidfd = -1;
     s->end = &s->first;
+    s->begun = true;
     s->output_limit = config->output_limit;
     swx_buf_init(&s->output, s->output_limit);
     swx_buf_init(&s->pending, SIZE_MAX / 2);
@@ -586,7 +584,7 @@ swx_session_state swx_session_look(const swx_session *s)
     swx_session_state facts = s->facts;
     facts.idle = s->state == IDLE && !s->first;
     facts.doubtful = swx_resync_is_needed(s);
-    facts.commenced = s->commenced;
+    facts.kernel_proof = has_evidence(s);
     facts.hides = s->hints & SWX_HINT_HIDES;
     return facts;
 }

@@ -84,8 +84,8 @@ struct swx_session {
 
     /* the running command */
     candidate found;
-    bool begun; /* its START mark came, or none is expected */
-    bool expects_start;
+    bool begun;             /* its START mark came, or it goes without */
+    bool expects_start;     /* it was typed where one is to come */
     bool started;           /* a START mark came: the shell's count has to go up */
     bool start_dropped;     /* see swx_completion_drop_start */
     bool number_too_high;   /* a mark had a number that is too high: somebody else may have typed a command */
@@ -104,7 +104,6 @@ struct swx_session {
     uint32_t notices;    /* job notices in the output that are being verified */
     uint64_t notice_end; /* where the output ended then */
     int64_t delivered;   /* when it was typed, or the last line for its program */
-    int64_t commenced;   /* when it was typed itself */
     int64_t newest;      /* the process that was started last before that, as far as the shell had jobs then */
     int64_t last_data;
     int64_t check;      /* when to look at the shell again */
@@ -295,10 +294,10 @@ void swx_completion_remove_notices(swx_session *s);
 
 /* ---- swx_resync.c ---- */
 
-/* Asks the shell how its last command ended.  prompt_missing: because its prompt carried no mark.  ask: the same, of a
- * shell that may be asked meanwhile. */
-void swx_resync_begin(swx_session *s, int64_t now, bool prompt_missing);
-void swx_resync_ask(swx_session *s, int64_t now, bool prompt_missing);
+/* Asks the shell how its last command ended: its marks are in doubt; its prompt carried none; or it was seen at its
+ * prompt by another, while output and a mark may be on their way. */
+typedef enum { MARK_IN_DOUBT, PROMPT_WITHOUT_MARK, PROMPT_SEEN } resync_reason;
+void swx_resync_begin(swx_session *s, int64_t now, resync_reason reason);
 /* Looks whether the question is answered, and goes on to what follows. */
 void swx_resync_check(swx_session *s, int64_t now);
 /* The shell behind a carrier has read what runs, and its end was not heard. */

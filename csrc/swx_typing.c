@@ -128,7 +128,7 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
         s->started = s->replied = false;
         s->base = s->number;
         s->read_before = s->expects_start || !has_evidence(s) ? -1 : swx_kernel_bytes_read(s->child.pid);
-        s->commenced = now;
+        s->facts.commenced = now;
         s->newest = s->jobs ? swx_kernel_last_start() : 0;
         s->newest = s->newest < 0 ? INT64_MAX : s->newest;
     }
@@ -267,7 +267,7 @@ static bool arms_first(swx_session *s, const swx_op *op, bool at_prompt, int64_t
     if (rewrites) { /* without a mark: `$?`, `$_` and PIPESTATUS are as they were when it is done */
         s->arms_prompt = true;
         s->found = (candidate){ 0 };
-        swx_resync_begin(s, now, false);
+        swx_resync_begin(s, now, MARK_IN_DOUBT);
     }
     return rewrites;
 }
