@@ -2,7 +2,6 @@
 #include "swx_exec.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -34,18 +33,12 @@ static void end(swx_exec *e, owner *o)
 static void turn(swx_exec *e, int64_t limit)
 {
     struct pollfd fds[3];
-    int64_t due = swx_exec_deadline(e), t = swx_now();
-    due = due < limit ? due : limit;
+    int64_t due = swx_exec_deadline(e);
     for (unsigned i = 0; i < 3; i++) {
         fds[i] = (struct pollfd){ .fd = swx_exec_fd(e, i), .events = POLLIN };
     }
-    struct timespec wait = { .tv_sec = 0, .tv_nsec = 0 };
-    if (due > t) {
-        wait.tv_sec = (due - t) / INT64_C(1000000000);
-        wait.tv_nsec = (due - t) % INT64_C(1000000000);
-    }
-    ppoll(fds, 3, &wait, NULL);
-    t = swx_now();
+    poll_until(fds, 3, due < limit ? due : limit);
+    int64_t t = swx_now();
     for (unsigned i = 0; i < 3; i++) {
         if (fds[i].revents && swx_exec_fd(e, i) == fds[i].fd) {
             swx_exec_event(e, i, t);

@@ -1,6 +1,5 @@
 /* A session at rest: the descriptors it keeps, what is right behind it, and what may happen during it. */
 #include <fcntl.h>
-#include <sys/resource.h>
 
 #include "carried.h"
 
@@ -41,20 +40,6 @@ static unsigned hear(swx_session *s, uint64_t bytes)
     CHECK(swx_session_look(s).late == bytes);
     return count;
 }
-
-/* No descriptor can be had until `give_back`. */
-static struct rlimit limit_before;
-
-static void take_descriptors_away(rlim_t room)
-{
-    int next = dup(0);
-    close(next);
-    CHECK(getrlimit(RLIMIT_NOFILE, &limit_before) == 0);
-    struct rlimit none = { .rlim_cur = (rlim_t)next + room, .rlim_max = limit_before.rlim_max };
-    CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
-}
-
-static void give_back(void) { CHECK(setrlimit(RLIMIT_NOFILE, &limit_before) == 0); }
 
 /* Where the kernel does not tell there is one less. */
 static void test_descriptors(void)
@@ -169,7 +154,7 @@ static void test_death_that_nobody_saw(void)
     swx_op op = operation(SWX_OP_RUN, "echo\n"), next = operation(SWX_OP_RUN, "echo\n");
     submit(s, &op);
     submit(s, &next);
-    give_back();
+    give_descriptors_back();
     EXPECT(&op, SWX_END_DIED, 128 + SIGHUP, "");
     EXPECT(&next, SWX_END_DIED, 128 + SIGHUP, "");
     CHECK(turns_in(s, 20 * MS) < 20);
@@ -192,7 +177,7 @@ static void test_without_descriptors(void)
         submit(s, &line);
         submit(s, &asks);
         submit(s, &stop);
-        give_back();
+        give_descriptors_back();
         CHECK(op.error.status == SWX_ESYS && op.error.sys_errno == EMFILE && !op.typed_out);
         CHECK(strcmp(op.error.call, room ? "open(/proc/PID/syscall)" : "ioctl(TIOCGPTPEER)") == 0);
         EXPECT(&op, SWX_END_SYSTEM, 0, "");
@@ -207,7 +192,7 @@ static void test_without_descriptors(void)
     submit(s, &next);
     take_descriptors_away(0);
     swx_session_release(s, &held, now());
-    give_back();
+    give_descriptors_back();
     EXPECT(&held, SWX_END_SYSTEM, 0, "");
     EXPECT(&next, SWX_END_SYSTEM, 0, "");
     expect_run(s, "echo $? $x\n", 0, "4 5\n");
@@ -247,7 +232,7 @@ static void test_closing_without_descriptors(void)
         while (count) {
             close(filled[--count]);
         }
-        give_back();
+        give_descriptors_back();
         EXPECT(&op, SWX_END_DONE, 0, "");
         struct pollfd gone = { .fd = alive[0], .events = POLLIN };
         CHECK(poll(&gone, 1, 60000) == 1);
@@ -303,7 +288,7 @@ static void test_carried(void)
     op.hints = SWX_SCAN_STTY;
     take_descriptors_away(0);
     submit(s, &op);
-    give_back();
+    give_descriptors_back();
     EXPECT(&op, SWX_END_SYSTEM, 0, "");
     op = operation(SWX_OP_RUN, "echo $?; PS1=x\n"); /* for which PROMPT_COMMAND is armed first */
     op.hints = SWX_HINT_PROMPT | SWX_SCAN_STTY;
@@ -335,7 +320,7 @@ static void test_hangup(void)
     TURN_UNTIL(s, !swx_session_wants_read(s))
     CHECK(turns_in(s, 100 * MS) < 20 && swx_session_look(s).idle);
     rest(s, 100 * MS);
-    give_back();
+    give_descriptors_back();
     expect_run(s, "echo $?\n", 0, "3\n");
     CHECK(swx_session_wants_read(s));
     check_rest(s, before, 2);
@@ -343,7 +328,7 @@ static void test_hangup(void)
     take_descriptors_away(0);
     TURN_UNTIL(s, swx_session_look(s).dead)
     CHECK(turns_in(s, 100 * MS) < 20);
-    give_back();
+    give_descriptors_back();
     swx_op op = operation(SWX_OP_RUN, "echo\n");
     submit(s, &op);
     EXPECT(&op, SWX_END_DIED, 128 + SIGKILL, "");

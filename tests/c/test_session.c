@@ -23,41 +23,6 @@ static void test_questions_about_prompts(void)
     close_session(s);
 }
 
-/* Without the kernel's word: the marks alone tell, and they have to stay. */
-static void test_without_the_kernel(void)
-{
-    swx_session *s = open_configured(1 << 20, true);
-    CHECK(!swx_session_look(s).kernel_proof);
-    expect_run(s, "echo hi; (exit 3)\n", 3, "hi\n");
-    expect_run(s, "echo $?\n", 0, "3\n");
-    const char *prompts[] = { "PS1='$ '\n", "unset PS1 PS0\n", "PS1='(venv) '$PS1\n",
-                              "PROMPT_COMMAND='PS1=x PS0=y PS2=z'\n", "PS1=; PS0=\n" };
-    for (size_t i = 0; i < SWX_COUNT(prompts); i++) {
-        expect_run(s, prompts[i], 0, "");
-        expect_run(s, "echo one; (exit 5)\n", 5, "one\n");
-        expect_run(s, "{\necho two $?\n}\n", 0, "two 5\n");
-    }
-    /* The prompt of the line that lets the shell report its jobs is not the command's own. */
-    expect_run(s, "sleep 0.3 &\n", 0, NULL);
-    for (int i = 0; i < 5; i++) {
-        expect_run(s, "echo one; sleep 0.05; echo two; (exit 4)\n", 4, "one\ntwo\n");
-    }
-    expect_run(s, "wait; unset 'PROMPT_COMMAND[0]'; set -k\n", 0, NULL);
-    expect_run(s, "echo k; set +k\n", 0, "k\n");
-    expect_run(s, "set -x\n", 0, "");
-    expect_run(s, "echo x; (exit 2)\n", 2, "+ echo x\nx\n+ exit 2\n");
-    expect_run(s, "{ set +x; } 2>/dev/null; set -o emacs\n", 0, NULL);
-    expect_run(s, "printf '%s.' a\tb; [[ -o emacs ]]\n", 1, "a.b.");
-    swx_op op = operation(SWX_OP_RUN, "sleep 100\n");
-    op.deadline = now() + 30 * MS;
-    complete(s, &op);
-    CHECK(op.end == SWX_END_TIMEOUT);
-    swx_buf_free(&op.output);
-    CHECK(interrupt(s) == 130);
-    expect_run(s, "echo $?\n", 0, "130\n");
-    close_session(s);
-}
-
 static void check_no_children(void) { CHECK(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD); }
 
 /* One after the other; the end of the queue moves back, and what comes next stands there. */
@@ -480,9 +445,9 @@ static void test_noise_beside_a_helper(void)
     }
 }
 
-TEST_MAIN(test_questions_about_prompts, test_without_the_kernel, test_queue, test_typed_ahead,
-          test_the_rest_of_a_long_line_is_noticed_at_once, test_queries, test_many_wait_at_the_cost_of_one,
-          test_interrupt_at_the_start, test_free, test_startup_failures, test_the_queue_goes_on, test_endless_output,
-          test_nothing_is_typed_into_a_command, test_no_memory_for_patterns, test_pattern_of_an_interrupt,
-          test_last_bytes, test_a_start_mark_that_was_not_read_yet, test_much_output_without_a_start,
-          test_noise_beside_a_helper, test_no_memory)
+TEST_MAIN(test_questions_about_prompts, test_queue, test_typed_ahead, test_the_rest_of_a_long_line_is_noticed_at_once,
+          test_queries, test_many_wait_at_the_cost_of_one, test_interrupt_at_the_start, test_free,
+          test_startup_failures, test_the_queue_goes_on, test_endless_output, test_nothing_is_typed_into_a_command,
+          test_no_memory_for_patterns, test_pattern_of_an_interrupt, test_last_bytes,
+          test_a_start_mark_that_was_not_read_yet, test_much_output_without_a_start, test_noise_beside_a_helper,
+          test_no_memory)

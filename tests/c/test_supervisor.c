@@ -1,7 +1,6 @@
 #include "swx_supervisor.h"
 
 #include <errno.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -46,14 +45,10 @@ static void test_without_descriptors(void)
 {
     swx_error err;
     uint64_t mark;
-    struct rlimit limit, none;
-    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
-    int next = dup(0);
-    close(next);
-    none = (struct rlimit){ .rlim_cur = (rlim_t)next, .rlim_max = limit.rlim_max };
-    CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
-    swx_status status = swx_supervisor_start(own_path(), &mark, &err);
-    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    const char *path = own_path();
+    take_descriptors_away(0);
+    swx_status status = swx_supervisor_start(path, &mark, &err);
+    give_descriptors_back();
     CHECK(status == SWX_ESYS && err.sys_errno == EMFILE && strcmp(err.call, "pidfd_open") == 0);
 }
 

@@ -3,10 +3,6 @@
 #ifndef SWX_TEST_TURNS_H
 #define SWX_TEST_TURNS_H
 
-#include <poll.h>
-#include <time.h>
-#include <unistd.h>
-
 #include "harness.h"
 #include "swx_session.h"
 
@@ -15,33 +11,22 @@ extern char **environ;
 #define MS INT64_C(1000000)
 #define PATIENCE (60000 * MS) /* only to stop a hang: the machine may be busy */
 
-static inline int64_t now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
-}
+static inline int64_t now(void) { return swx_now(); }
 
 static inline void noted(swx_op *op) { (void)op; }
 
 /* One turn of the loop; `limit` is when to come back at the latest. */
 static inline void turn(swx_session *s, int64_t limit)
 {
-    int64_t due = swx_session_deadline(s), t = now();
-    due = due < limit ? due : limit;
+    int64_t due = swx_session_deadline(s);
     struct pollfd fds[2] = {
         { .fd = swx_session_terminal(s),
           .events = (swx_session_wants_read(s) ? POLLIN : 0) | (swx_session_wants_write(s) ? POLLOUT : 0) },
         { .fd = swx_session_pidfd(s), .events = swx_session_look(s).dead ? 0 : POLLIN },
     };
     fds[0].fd = fds[0].events ? fds[0].fd : -1; /* poll tells of a hang-up to who asks for nothing */
-    struct timespec wait = { .tv_sec = 0, .tv_nsec = 0 };
-    if (due > t) {
-        wait.tv_sec = (due - t) / INT64_C(1000000000);
-        wait.tv_nsec = (due - t) % INT64_C(1000000000);
-    }
-    ppoll(fds, 2, &wait, NULL);
-    t = now();
+    poll_until(fds, 2, due < limit ? due : limit);
+    int64_t t = now();
     if (fds[0].revents & (POLLIN | POLLHUP)) {
         swx_session_readable(s, t);
     }
@@ -123,7 +108,8 @@ static inline swx_session *open_configured(size_t limit, bool unproven)
     swx_session *s;
     swx_error err;
     config.unproven = unproven;
-    CHECK(setenv("TERM", "xterm", 1) == 0); /* readline says more on some terminals than on others */
+    /* readline says more on some terminals than on others */
+    CHECK(setenv("TERM", "xterm", 1) == 0 && unsetenv("PROMPT_COMMAND") == 0);
     CHECK(swx_session_new(&s, &config, now(), &err) == SWX_OK);
     swx_op start = operation(SWX_OP_START, ":");
     complete(s, &start);
