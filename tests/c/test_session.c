@@ -23,6 +23,19 @@ static void test_questions_about_prompts(void)
     close_session(s);
 }
 
+/* Prompts that change without a hint, as by a function of the startup files, where the marks alone tell. */
+static void test_prompts_without_the_kernel(void)
+{
+    static const char *const prompts[] = { "PS1='$ '\n", "unset PS1 PS0\n", "PROMPT_COMMAND='PS1=x PS0=y PS2=z'\n" };
+    swx_session *s = open_configured(1 << 20, true);
+    CHECK(!swx_session_look(s).kernel_proof);
+    for (size_t i = 0; i < SWX_COUNT(prompts); i++) {
+        expect_run(s, prompts[i], 0, "");
+        expect_run(s, "echo one; (exit 5)\n", 5, "one\n");
+    }
+    close_session(s);
+}
+
 static void check_no_children(void) { CHECK(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD); }
 
 /* One after the other; the end of the queue moves back, and what comes next stands there. */
@@ -445,9 +458,9 @@ static void test_noise_beside_a_helper(void)
     }
 }
 
-TEST_MAIN(test_questions_about_prompts, test_queue, test_typed_ahead, test_the_rest_of_a_long_line_is_noticed_at_once,
-          test_queries, test_many_wait_at_the_cost_of_one, test_interrupt_at_the_start, test_free,
-          test_startup_failures, test_the_queue_goes_on, test_endless_output, test_nothing_is_typed_into_a_command,
-          test_no_memory_for_patterns, test_pattern_of_an_interrupt, test_last_bytes,
-          test_a_start_mark_that_was_not_read_yet, test_much_output_without_a_start, test_noise_beside_a_helper,
-          test_no_memory)
+TEST_MAIN(test_questions_about_prompts, test_prompts_without_the_kernel, test_queue, test_typed_ahead,
+          test_the_rest_of_a_long_line_is_noticed_at_once, test_queries, test_many_wait_at_the_cost_of_one,
+          test_interrupt_at_the_start, test_free, test_startup_failures, test_the_queue_goes_on, test_endless_output,
+          test_nothing_is_typed_into_a_command, test_no_memory_for_patterns, test_pattern_of_an_interrupt,
+          test_last_bytes, test_a_start_mark_that_was_not_read_yet, test_much_output_without_a_start,
+          test_noise_beside_a_helper, test_no_memory)
