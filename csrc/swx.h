@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef enum {
     SWX_OK = 0,
@@ -59,6 +60,15 @@ static inline int64_t swx_now(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Closes a descriptor, unless it is -1, which it is from then on. */
+static inline void swx_close(int *fd)
+{
+    if (*fd >= 0) {
+        close(*fd);
+    }
+    *fd = -1;
 }
 
 #define SWX_COUNT(array) (sizeof(array) / sizeof((array)[0]))

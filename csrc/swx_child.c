@@ -188,18 +188,13 @@ pid_t swx_child_clone(int (*function)(void *), void *argument, char *stack, size
     return pid;
 }
 
-static pid_t clone_program(preparation *p, int flags)
-{
-    return swx_child_clone(child_begin, p, p->stack, STACK_SIZE, flags, &p->pidfd);
-}
-
 /* The pidfd comes with the child: one that is opened later may be that of another process, if someone else reaps. */
 static pid_t begin_program(preparation *p)
 {
-    pid_t pid = clone_program(p, CLONE_PIDFD);
+    pid_t pid = swx_child_clone(child_begin, p, p->stack, STACK_SIZE, CLONE_PIDFD, &p->pidfd);
     if (pid < 0) { /* no descriptor is left, or the system does not know the flag: the program can be had without */
         p->pidfd = -1;
-        pid = clone_program(p, 0);
+        pid = swx_child_clone(child_begin, p, p->stack, STACK_SIZE, 0, NULL);
     }
     return pid;
 }
@@ -308,10 +303,4 @@ void swx_child_signal(const swx_child *child, int signal_number)
     }
 }
 
-void swx_child_close(swx_child *child)
-{
-    if (child->pidfd >= 0) {
-        close(child->pidfd);
-    }
-    child->pidfd = -1;
-}
+void swx_child_close(swx_child *child) { swx_close(&child->pidfd); }

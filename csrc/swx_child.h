@@ -1,31 +1,26 @@
 /* swx_child.h: starting a program, and learning of its end.  swx_tree.h ends it with everything it started.
  *
- * Start: in a new session, every signal back to its default and unblocked, so that a parent that ignores SIGPIPE or
- * blocks SIGINT does not hand that down; no descriptor but 0-2 is handed down.  It is clone (as vfork) and exec, as
- * posix_spawn is inside, with nothing but system calls between the two: fork is never used, because the parent has
- * threads. posix_spawn itself cannot set a limit (next paragraph), and set from outside after it, the mark comes too
- * late on a busy machine: one program in ten had forked by then.
+ * Start: in a new session, with every signal back to its default and unblocked, and no descriptor but 0-2.  It is clone
+ * (as vfork) and exec with nothing but system calls between the two, because the parent has threads.  posix_spawn
+ * cannot set a limit (next paragraph), and a mark that is set from outside comes too late: the program may have forked.
  *
- * The whole tree: a process that calls setsid, forks twice or clears its environment is no longer tied to its
- * starter by group, session, parent or variable.  What it cannot shed by accident is its resource limits, which
- * fork and exec hand down.  So each child gets a mark in a limit that has no effect at that size: a random number
- * of microseconds near 2^61 as RLIMIT_RTTIME (the CPU time a real-time process may burn without a system call:
- * 2^60 us are 36,000 years).  prlimit(2) reads it back from any process of the same user for 0.3 us, so that a
- * look at every process of the machine costs less than a millisecond per thousand.  The same number stands in
- * RLIMIT_LOCKS, which no kernel since 2.6 heeds, for those that set the first one themselves (`ulimit -R`).
- * These are the hard limits.  The soft ones have the mark of the program, near 2^59, by which swx_supervisor.h finds
- * all that its children left.  Where a program runs in another's session, RLIMIT_LOCKS keeps the marks of the
- * outermost.
+ * The whole tree: a process that calls setsid, forks twice or clears its environment is no longer tied to its starter
+ * by group, session, parent or variable.  What it cannot shed by accident is its resource limits.  So each child gets a
+ * mark in a limit that has no effect at that size: a random number of microseconds near 2^61 as RLIMIT_RTTIME (the CPU
+ * time a real-time process may burn without a system call), which prlimit(2) reads back from any process of the same
+ * user.  The same number stands in RLIMIT_LOCKS, which no kernel since 2.6 heeds, for those that set the first one
+ * themselves (`ulimit -R`).  These are the hard limits.  The soft ones have the mark of the program, near 2^59, by
+ * which swx_supervisor.h finds all that its children left.  Where a program runs in another's session, RLIMIT_LOCKS
+ * keeps the marks of the outermost.
  *
  * What has set both, or gets new limits with a login (su, sudo), is still found as a child of what has the mark, or as
  * a member of the session while its leader was not reaped.  What escapes: a process that has set both limits, *and* is
  * in another session, *and* has no living ancestor that is found; and processes that may not be signalled, of other
  * users.
  *
- * The end: an application that ignores SIGCHLD, or waits for whatever child ends, takes the status away.  (An exit
- * signal other than SIGCHLD would hide the child from both, but exec puts SIGCHLD back.)  Since Linux 6.15 whoever
- * holds a pidfd is told the status nonetheless; the pidfd is there from the start on, made by clone itself.  On an
- * older kernel it is lost, and no number stands for it.
+ * The end: an application that ignores SIGCHLD, or waits for whatever child ends, takes the status away.  Since Linux
+ * 6.15 the holder of a pidfd is told the status nonetheless.  On an older kernel it is lost, and no number stands for
+ * it.
  *
  * Not thread-safe; the owner locks.
  */

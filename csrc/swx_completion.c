@@ -163,10 +163,8 @@ static bool pipe_holds_more(const swx_session *s)
     int size = 0;
     snprintf(path, sizeof(path), "/proc/%d/fd/1", (int)s->child.pid);
     int fd = !s->pty.carrier && stdout_is_pipe(s) ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
-    if (fd >= 0) {
-        ioctl(fd, FIONREAD, &size);
-        close(fd);
-    }
+    ioctl(fd, FIONREAD, &size);
+    swx_close(&fd);
     return size > 0;
 }
 

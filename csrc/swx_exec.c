@@ -60,15 +60,6 @@ static int open_input(const swx_exec_config *config, swx_error *err)
     return fd;
 }
 
-static void close_pair(int pair[2])
-{
-    for (int i = 0; i < 2; i++) {
-        if (pair[i] >= 0) {
-            close(pair[i]);
-        }
-    }
-}
-
 swx_status swx_exec_new(swx_exec **out, const swx_exec_config *config, swx_error *err)
 {
     int output[2] = { -1, -1 }, error[2] = { -1, -1 }, input = -1;
@@ -118,11 +109,11 @@ swx_status swx_exec_new(swx_exec **out, const swx_exec_config *config, swx_error
     *out = e;
     e = NULL;
 failed:
-    if (input >= 0) {
-        close(input);
+    swx_close(&input);
+    for (int i = 0; i < 2; i++) {
+        swx_close(&output[i]);
+        swx_close(&error[i]);
     }
-    close_pair(output);
-    close_pair(error);
     swx_free(e);
     return status;
 }
@@ -136,11 +127,8 @@ static void unwatch(swx_exec *e, int fd)
 
 static void close_stream(swx_exec *e, int i)
 {
-    if (e->streams[i].fd >= 0) {
-        unwatch(e, e->streams[i].fd);
-        close(e->streams[i].fd);
-    }
-    e->streams[i].fd = -1;
+    unwatch(e, e->streams[i].fd);
+    swx_close(&e->streams[i].fd);
 }
 
 static void close_pidfd(swx_exec *e)

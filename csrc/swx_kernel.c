@@ -39,8 +39,8 @@ static void open_last_pid(void)
     int fd = open(LAST_PID, O_RDONLY | O_CLOEXEC);
     bool right = is_last_pid(fd);
     bool kept = atomic_compare_exchange_strong(&last_pid, &before, right ? fd : -1) && right;
-    if (fd >= 0 && !kept) {
-        close(fd);
+    if (!kept) {
+        swx_close(&fd);
     }
 }
 
@@ -77,13 +77,7 @@ void swx_kernel_open(swx_kernel *kernel, pid_t pid)
     *kernel = (swx_kernel){ .fd = open_file(pid) };
 }
 
-void swx_kernel_close(swx_kernel *kernel)
-{
-    if (kernel->fd >= 0) {
-        close(kernel->fd);
-    }
-    kernel->fd = -1;
-}
+void swx_kernel_close(swx_kernel *kernel) { swx_close(&kernel->fd); }
 
 bool swx_kernel_rests(const swx_kernel *kernel) { return kernel->fd < 0 && kernel->buffer; }
 

@@ -82,20 +82,18 @@ int64_t swx_kernel_bytes_read(pid_t pid);
 int64_t swx_kernel_last_start(void);
 
 /* Whether a child of the process has hardly run yet, and would if it got a processor: it computes, and has worked less
- * than 2 ms.  For a process that has few children; 10 us for each.  False where the kernel does not tell
- * (CONFIG_PROC_CHILDREN). */
+ * than 2 ms.  10 us for each child.  False where the kernel does not tell (CONFIG_PROC_CHILDREN). */
 bool swx_kernel_has_newborn(pid_t pid);
 
 /* The child of the process that was born last, or 0: there is none, or the kernel does not tell. */
 pid_t swx_kernel_youngest_child(pid_t pid);
 
-/* Whether a process is in a sleep that a signal may end, as who waits for a terminal's input is, and not who waits for
- * the kernel's own work.  True too where that cannot be had.  From /proc/PID/stat, 8 us. */
+/* Whether a process is in a sleep that a signal may end, as a read of a terminal is.  True too where that cannot be
+ * had. */
 bool swx_kernel_sleeps(pid_t pid);
 
-/* Whether a shell may wait for its terminal's input, as far as anybody tells: it sleeps, and not for something else
- * that /proc/PID/wchan names.  16 us.  alone: and where that names nothing, it has its process group for itself; what
- * else is in it could be what the shell waits for, and to know that takes a look at all processes. */
+/* Whether a shell may wait for its terminal's input: it sleeps, and not for something else that /proc/PID/wchan names.
+ * alone: and where that names nothing, it has its process group for itself, which takes a look at all processes. */
 bool swx_kernel_may_await_input(swx_kernel *kernel, pid_t pid, bool alone);
 
 /* Whether a thread of that process group may wait for input so. */
@@ -105,9 +103,9 @@ bool swx_kernel_group_awaits_input(pid_t group);
 bool swx_kernel_is_over(pid_t pid);
 
 /* Whose turn it is to read the terminal of a shell that is at its prompt.  OTHERS: it waits behind another process's
- * read, which will take what is typed next: a read holds its terminal's lock while it waits, and who waits for that
- * lock is in n_tty_read itself (drivers/tty/n_tty.c, atomic_read_lock).  From /proc/PID/wchan, 8 us; UNKNOWN where that
- * says nothing, as before Linux 5.16. */
+ * read, which will take what is typed next.  Such a read holds the terminal's lock, and a wait for that lock is in
+ * n_tty_read itself (drivers/tty/n_tty.c, atomic_read_lock).  UNKNOWN where /proc/PID/wchan says nothing, as before
+ * Linux 5.16. */
 typedef enum { SWX_TURN_OWN, SWX_TURN_OTHERS, SWX_TURN_UNKNOWN } swx_kernel_turn;
 swx_kernel_turn swx_kernel_turn_of(pid_t pid);
 

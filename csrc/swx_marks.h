@@ -5,11 +5,10 @@
  *      ESC ] 7733 ; NONCE ; KIND [ ; FIELD ]... BEL    sixteen digits
  *      ESC ] 7733 ; START BEL                          of kind START: six others
  *
- * Bash spends 325 instructions on each character of a prompt, but 110 on one that comes out of a variable, so the marks
- * are no longer than they have to be.  The last field of a PROMPT mark is PS0 as it stands in the shell, which tells
- * whether that was changed, and whose digits make 22 with the nonce's (110 bits): without them a mark leads to a
- * question at most.  A START mark decides no end, and forging one gains nothing, because what is printed behind the
- * true one is the command's output too: its digits only tell it from other output.
+ * The marks are short, because bash spends hundreds of instructions on each character of a prompt.  The last field of a
+ * PROMPT mark is PS0 as it stands in the shell, which tells whether that was changed, and whose digits make 22 with the
+ * nonce's (110 bits): without them a mark leads to a question at most.  A START mark decides no end: its digits only
+ * tell it from other output.
  *
  * Digits, capital letters and control bytes survive `stty olcuc`.  The texts for the shell are unexpanded (`\e`, `$?`),
  * so that printing the variables that hold them shows nothing that matches; only what the shell itself expands does. Of

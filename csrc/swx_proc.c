@@ -15,9 +15,7 @@ ssize_t swx_proc_read(pid_t pid, const char *name, char *text, size_t room)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t size = fd >= 0 ? read(fd, text, room - 1) : -1;
     int failed = errno;
-    if (fd >= 0) {
-        close(fd);
-    }
+    swx_close(&fd);
     text[size > 0 ? size : 0] = 0;
     errno = failed;
     return size;
@@ -130,9 +128,6 @@ pid_t swx_proc_children_next(swx_proc_children *children)
             return pid;
         }
     }
-    if (children->fd >= 0) {
-        close(children->fd);
-    }
-    children->fd = -1;
+    swx_close(&children->fd);
     return 0;
 }

@@ -147,21 +147,10 @@ swx_status swx_pty_open(swx_pty *pty, bool carrier, unsigned rows, unsigned colu
     return SWX_OK;
 }
 
-static void close_slave(swx_pty *pty)
-{
-    if (pty->slave >= 0) {
-        close(pty->slave);
-    }
-    pty->slave = -1;
-}
-
 void swx_pty_close(swx_pty *pty)
 {
-    close_slave(pty);
-    if (pty->master >= 0) {
-        close(pty->master);
-    }
-    pty->master = -1;
+    swx_close(&pty->slave);
+    swx_close(&pty->master);
 }
 
 bool swx_pty_park(swx_pty *pty)
@@ -170,7 +159,7 @@ bool swx_pty_park(swx_pty *pty)
     if (ioctl(pty->slave, TIOCGEXCL, &alone) == 0 && alone) {
         return false;
     }
-    close_slave(pty);
+    swx_close(&pty->slave);
     return true;
 }
 

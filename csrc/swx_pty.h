@@ -1,15 +1,12 @@
 /* swx_pty.h: a pseudo-terminal pair from openpty(3), and what can be done to it from the master side.
  *
  * The slave is open here as well while something is done with the terminal: it answers whether typed input was read
- * (poll on it flushes what is under way), and death of the shell is learned from its pidfd, so that the end-of-file of
- * a terminal decides nothing.  A terminal with which nothing is done can do without it (swx_pty_park).  The kernel
- * keeps modes, size and unread input as long as the master is open; only, when nobody at all has the slave open, the
- * master is hung up: poll says so for ever, and read fails with EIO once everything that was written has been read.
- * Opening it ends that.
+ * (poll on it flushes what is under way).  A terminal at rest does without it (swx_pty_park).  The kernel keeps modes,
+ * size and unread input as long as the master is open; when nobody at all has the slave open, the master is hung up:
+ * poll says so for ever, and read fails with EIO once all that was written has been read.  Opening it ends that.
  *
- * The terminal of a carrier (`docker exec -it`, ssh, ...: a program that carries bytes to and from the terminal that
- * the shell has, somewhere else) is a pipe with a screen size.  It is raw from the start, nothing can be learned from
- * it about the shell's own terminal, and nothing done to it reaches that one, but for its size and for what is typed.
+ * The terminal of a carrier is a pipe with a screen size.  It is raw from the start, nothing can be learned from it
+ * about the shell's own terminal, and nothing done to it reaches that one, but for its size and for what is typed.
  * Both descriptors are close-on-exec from the start; the master is non-blocking.  Not thread-safe; the owner locks.
  */
 #ifndef SWX_PTY_H
@@ -38,9 +35,8 @@ swx_status swx_pty_open(swx_pty *pty, bool carrier, unsigned rows, unsigned colu
 /* Closes what is open; legal twice and on a zeroed pty whose descriptors are -1. */
 void swx_pty_close(swx_pty *pty);
 
-/* Closes the slave alone.  Until it is roused input does not count as read, nor is it forgotten; all else is as ever.
- * False: it stays open, because a program has asked for the terminal alone (TIOCEXCL) and nobody could open it again.
- */
+/* Closes the slave alone.  Until it is open again input does not count as read, nor is it forgotten.  False: it stays
+ * open, because a program has asked for the terminal alone (TIOCEXCL) and nobody could open it again. */
 bool swx_pty_park(swx_pty *pty);
 
 /* Opens it again, if it is closed: 2 us.  SWX_ESYS names the call that failed (with EMFILE or ENFILE: for want of

@@ -15,15 +15,7 @@ enum { HELD_MOST = 64 * 1024 };     /* bytes that are kept from the reader of a 
 enum { UNCLAIMED_LIMIT = 1 << 20 }; /* output kept of a command that runs for nobody */
 static const int64_t SHELL_START_LIMIT = 60000 * MS;
 
-/* ---- rest ----
- *
- * A session that has been idle for a while keeps two descriptors, the master and the shell's pidfd: output is read and
- * the end of the shell is noticed as ever.  The two others (see swx_pty.h and swx_kernel.h) come back with the next
- * command.
- *
- * It is not asked who has the terminal open meanwhile.  A shell at its prompt has, and so has a carrier that runs;
- * should nobody have it, then nobody is there to whom it could matter, all that was written is read before the hang-up
- * is seen, and a descriptor of ours ends that at once. */
+/* ---- rest: see README.md ---- */
 
 void swx_session_become_idle(swx_session *s, int64_t now)
 {

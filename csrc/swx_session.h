@@ -142,15 +142,13 @@ typedef struct {
     uint64_t program_mark; /* as in swx_spawn */
 } swx_session_config;
 
-/* A carrier is a program that gives this session the terminal of a bash that runs elsewhere: `docker exec -it`, `podman
- * exec -it`, `kubectl exec -it`, `ssh -tt`, bwrap, or anything that puts its own terminal into raw mode and carries
- * bytes.  What it starts has to be `bash --noprofile --norc --noediting -i` (4.4 or newer), with TERM, PS0, PS1 and PS2
- * as they are in the carrier's environment; passing those on is the business of its argv (`docker exec -e PS0 -e PS1 -e
- * PS2 -e TERM`).  Then all is as with a bash of this machine, but for what README.md lists, and for this:
- * - Out of reach, so that they time out unless their START mark was heard and the owner calls swx_session_resync: the
- * same as with `unproven` (`exec bash`, readonly prompts, `unset PROMPT_COMMAND PS1`; `exec 2>file` in a file that is
- * sourced), and a file that turns readline on when it is sourced after the start (bash shows no prompt then).  A
- * program that leaves the terminal raw is not noticed without a reason to ask for its modes.
+/* A carrier is a program that puts its own terminal into raw mode and carries bytes to the terminal of a bash that runs
+ * elsewhere, as `docker exec -it` does.  It has to start `bash --noprofile --norc --noediting -i` (4.4 or newer) with
+ * TERM, PS0, PS1 and PS2 of its own environment, which its argv passes on (`docker exec -e PS0 ...`).  Beside the
+ * differences that README.md lists:
+ * - These time out unless their START mark was heard and the owner calls swx_session_resync: `exec bash`, readonly
+ * prompts, `unset PROMPT_COMMAND PS1`; `exec 2>file`, or readline turned on, in a file that is sourced.  A program that
+ * leaves the terminal raw is not noticed without a reason to ask for its modes.
  * - A command cannot be typed in raw mode (op->raw ends with SWX_END_SYSTEM).
  * - After its tries an interrupt ends with SWX_END_TIMEOUT and kills nothing: the owner kills inside, in a way of its
  * own, and then waits with a SWX_OP_LINE of no bytes.
@@ -165,28 +163,24 @@ swx_status swx_session_new(swx_session **out, const swx_session_config *config, 
  * it well). Operations that have not ended are dropped without a call.  NULL is legal. */
 void swx_session_free(swx_session *session);
 
-/* Whether swx_session_due would now look at all processes: with many of the session's own that compute, on a busy
- * machine, this takes tenths of a second. */
+/* Whether swx_session_due would now look at all processes, which may take tenths of a second. */
 bool swx_session_is_slow(const swx_session *session);
 
 /* What swx_session_free ends with its whole tree; NULL: nothing, or swx_tree_end_all has done it. */
 swx_child *swx_session_doomed(swx_session *session);
 
 /* Descriptors to watch: the terminal (readable when swx_session_wants_read, writable when swx_session_wants_write), and
- * the end of the shell (readable; -1 when it has ended, or where the kernel has none, then call swx_session_ended at
- * deadlines). */
+ * the end of the shell (readable; -1 when it has ended, or where the kernel has none). */
 int swx_session_terminal(const swx_session *session);
 int swx_session_pidfd(const swx_session *session);
 pid_t swx_session_pid(const swx_session *session);
 bool swx_session_wants_write(const swx_session *session);
 
 /* False: the reader of a stream is a quarter of the session's limit behind (or of SWX_STREAM_LEAST, if that is more),
- * and the terminal is not to be read until swx_session_take has made room.  The program waits meanwhile, as on any slow
- * terminal: nothing of its output is lost.  There is more room for the end of a command: when the shell is at its
- * prompt or has ended, or a deadline passes, what the terminal still holds is read.  Nothing else waits for a reader:
- * while there is an interrupt, or a SWX_OP_LINE of no bytes waits for the end, all is read, and only what there is no
- * room for then is dropped from the middle, with a note.  What runs for nobody is read as ever. False too when a
- * terminal at rest is hung up, which poll would say for ever, and no descriptor was left to end that. */
+ * and the program waits, as on any slow terminal, until swx_session_take has made room.  What the terminal still holds
+ * is read all the same when the shell is at its prompt or has ended, or a deadline passes.  While there is an
+ * interrupt, or a SWX_OP_LINE of no bytes waits for the end, all is read, and what there is no room for is dropped from
+ * the middle, with a note.  False too when a terminal at rest is hung up and no descriptor was left to end that. */
 bool swx_session_wants_read(const swx_session *session);
 
 /* Hands over an operation.  Ends at once (done is called inside) when the session is dead, lost or closed. */
@@ -204,9 +198,9 @@ void swx_session_cancel(swx_session *session, swx_op *op);
  * still turn out not to be the command's (a job notice, a prompt) is not given out before the end. */
 size_t swx_session_take(swx_session *session, swx_op *op, uint8_t *out, size_t room, int64_t now);
 
-/* What a search by the owner has to look at next: moves it to *bytes, an empty buffer, which the owner frees.  *at is
- * its offset in what is searched: 0 when that begins anew.  While the owner is SWX_STREAM_LEAST behind, the terminal is
- * not read, as for a stream's reader; where that cannot be kept up, the operation ends with SWX_END_COSTLY. */
+/* Moves what a search by the owner has to look at next to *bytes, which the owner frees.  *at is its offset in what is
+ * searched: 0 when that begins anew.  While the owner is SWX_STREAM_LEAST behind, the terminal is not read, as for a
+ * stream's reader; where that cannot be kept up, the operation ends with SWX_END_COSTLY. */
 void swx_session_take_unsearched(swx_session *session, swx_op *op, swx_buf *bytes, uint64_t *at, int64_t now);
 
 /* The owner has found a match in what it took: the same becomes of it as of one of `match`.  An operation that ended
@@ -218,8 +212,8 @@ bool swx_session_readable(swx_session *session, int64_t now);
 void swx_session_writable(swx_session *session, int64_t now);
 void swx_session_ended(swx_session *session, int64_t now);
 
-/* What to call with each watched descriptor right before it is closed.  (Its own closing is not enough to end a watch
- * where another process holds a copy: a child between fork and exec, or one that was forked and never executes.) */
+/* What to call with each watched descriptor right before it is closed, which does not end a watch where another process
+ * holds a copy. */
 void swx_session_set_unwatch(swx_session *session, void (*unwatch)(void *owner, int fd), void *owner);
 
 /* When swx_session_due wants to be called; SWX_NEVER if not at all. */
@@ -231,15 +225,13 @@ void swx_session_due(swx_session *session, int64_t now);
 void swx_session_attach(swx_session *session, bool attached);
 
 /* Types raw bytes to what runs in the session, now (for an attached person).  SWX_EBUSY: nothing runs, or the command
- * itself is still being typed, and the bytes were not typed, because the shell would take them for a command of nobody.
- */
+ * itself is still being typed: the shell would take them for a command of nobody. */
 swx_status swx_session_type(swx_session *session, const uint8_t *bytes, size_t size, int64_t now);
 
-/* Of a carrier, whose owner has seen with eyes of its own that the shell waits at its prompt.  Before it looked,
- * swx_session_look had to say `doubtful`: else what it saw may be the shell that has not read the command yet.
- * `commands` is from there too: if none has ended since, and the end of the running one was still not heard, the shell
- * is asked, and its prompts are put back or made up for.  Output that is on its way meanwhile is the command's.  False:
- * there is no doubt, and nothing was typed. */
+/* Of a carrier whose owner has seen by itself that the shell waits at its prompt.  Before that look swx_session_look
+ * had to say `doubtful`: else the shell may not have read the command yet.  If no command has ended since (`commands`
+ * of then), and the end of the running one was not heard, the shell is asked, and its prompts are put back or made up
+ * for. Output that is on its way meanwhile is the command's.  False: there is no doubt, and nothing was typed. */
 bool swx_session_resync(swx_session *session, uint64_t commands, int64_t now);
 swx_status swx_session_resize(swx_session *session, unsigned rows, unsigned columns, swx_error *err);
 

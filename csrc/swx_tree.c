@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -81,13 +80,6 @@ static bool send_signal(int fd, pid_t pid, int number)
     return (fd >= 0 ? syscall(SYS_pidfd_send_signal, fd, number, NULL, 0) : kill(pid, number)) == 0;
 }
 
-static void close_handle(int fd)
-{
-    if (fd >= 0) {
-        close(fd);
-    }
-}
-
 /* Stopped, so that it neither starts more nor ends before its own children are known. */
 static void take_orphan(hunt *h, pid_t pid, pid_t parent)
 {
@@ -108,31 +100,19 @@ static void take_orphan(hunt *h, pid_t pid, pid_t parent)
         send_signal(fd, pid, SIGKILL); /* its children are lost */
     }
 done:
-    close_handle(fd);
+    swx_close(&fd);
 }
 
-static void list_children(hunt *h, pid_t parent, pid_t thread)
+static void list_children(hunt *h, pid_t parent)
 {
-    swx_proc_children children;
-    swx_proc_children_begin(&children, parent, thread);
-    for (pid_t pid; (pid = swx_proc_children_next(&children));) {
-        swx_buf_append(&h->children, &pid, sizeof(pid));
-    }
-}
-
-static void list_all_children(hunt *h, pid_t parent)
-{
-    char path[48];
-    struct stat task;
-    snprintf(path, sizeof(path), "/proc/%d/task", (int)parent);
-    bool single = stat(path, &task) == 0 && task.st_nlink == 3; /* a link for each thread, as for any directory in it */
-    DIR *threads = single ? NULL : swx_proc_threads(parent);
+    DIR *threads = swx_proc_threads(parent);
     swx_buf_clear(&h->children);
-    if (single) { /* nearly all are, and this is what a look at thousands takes its time for */
-        list_children(h, parent, parent);
-    }
     for (pid_t thread; (thread = swx_proc_next(threads));) {
-        list_children(h, parent, thread);
+        swx_proc_children children;
+        swx_proc_children_begin(&children, parent, thread);
+        for (pid_t pid; (pid = swx_proc_children_next(&children));) {
+            swx_buf_append(&h->children, &pid, sizeof(pid));
+        }
     }
     swx_proc_end(threads);
 }
@@ -158,10 +138,10 @@ static bool await_stop(hunt *h, pid_t pid)
 static bool take_children(hunt *h, pid_t parent, bool stopped)
 {
     bool complete = true;
-    list_all_children(h, parent);
+    list_children(h, parent);
     if (stopped && h->children.size) {
         complete = await_stop(h, parent);
-        list_all_children(h, parent);
+        list_children(h, parent);
     }
     const pid_t *children = (const pid_t *)(const void *)h->children.data;
     for (size_t i = 0; i < h->children.size / sizeof(*children); i++) {
@@ -191,7 +171,7 @@ static long kill_orphans(const hunt *h)
         if (status == SWX_ESYS || (status == SWX_OK && stat.started == one.started && !is_dead(&stat))) {
             found += send_signal(fd, one.pid, SIGKILL);
         }
-        close_handle(fd);
+        swx_close(&fd);
     }
     return found;
 }
@@ -218,7 +198,7 @@ static bool kill_one(hunt *h, pid_t pid)
          * finds. */
         alive = !take_children(h, pid, true) || send_signal(fd, pid, SIGKILL);
     }
-    close_handle(fd);
+    swx_close(&fd);
     return alive;
 }
 
@@ -378,8 +358,8 @@ static void kill_reader(pid_t pid)
     kill(pid, SIGKILL);
     if (ended.fd >= 0) { /* until it is gone it may still take what comes */
         poll(&ended, 1, 100);
-        close(ended.fd);
     }
+    swx_close(&ended.fd);
 }
 
 /* Of the child's processes in that group (0: in any) the next one that is blocked in a read of the terminal; 0:

@@ -5,11 +5,10 @@
 #include "swx_child.h"
 
 /* Looks at all processes and kills (SIGKILL) everything that carries one of the marks, and what descends from it.  Each
- * is stopped before it is killed, until its children are known.  Returns how many living processes were found, killed
- * ones that are not gone yet included: ask again until it is 0, which is only said after two looks.  1 also when no
- * look was possible now, for want of descriptors or memory; -1 when there is no /proc.  Numbers that cannot be marks
- * find nothing. A look takes about 30 us of CPU for each process that is found, and 20 ms at most of waiting for some
- * to stop. */
+ * is stopped before it is killed, until its children are known, for 20 ms in all at most.  Returns how many living
+ * processes were found, killed ones that are not gone yet included: ask again until it is 0, which is only said after
+ * two looks.  1 also when no look was possible now, for want of descriptors or memory; -1 when there is no /proc.
+ * Numbers that cannot be marks find nothing. */
 long swx_tree_kill_marked(const uint64_t *marks, size_t count);
 
 /* Which of the marks a living process carries: living[i] for marks[i].  False: no look was possible now. */
