@@ -69,8 +69,7 @@ static bool is_program(const swx_session *s, pid_t group) { return group > 0 && 
 
 /* Who has the terminal; but if it is the shell, which waits for the group that was interrupted, then those.  A child
  * of bash's that dies of SIGINT before it is a program of its own hands the terminal back, while another one of the
- * same pipeline may have forgotten that SIGINT at its birth: in one of 1,500 interrupts of `sleep 100 | cat` some
- * milliseconds after it was typed. */
+ * same pipeline may have forgotten that SIGINT at its birth. */
 static pid_t in_front(const swx_session *s)
 {
     pid_t group = swx_pty_foreground(&s->pty), interrupted = s->stopped;

@@ -73,11 +73,8 @@ struct swx_op {
     bool raw;         /* RUN: `typed` is a brace group with bytes that only a terminal in raw mode passes on */
     unsigned hints;   /* of SWX_SCAN_... and swx_hint */
     swx_match *match; /* patterns to wait for, or NULL; borrowed, used by the session until done */
-    /* Instead of a match: the owner itself searches the output, see swx_session_take_unsearched; news is called when
-     * there is some */
-    bool searched_by_owner;
-    /* RUN with patterns: nanoseconds that it waits for the command's end after the match; see `ended` */
-    int64_t grace;
+    bool searched_by_owner; /* instead: news is called when there is output, see swx_session_take_unsearched */
+    int64_t grace; /* RUN with patterns: nanoseconds that it waits for the command's end after the match; see `ended` */
     int64_t deadline; /* SWX_NEVER: none */
     int64_t quiet;    /* nanoseconds without output after which it ends, 0: no such limit */
     int64_t step;     /* INTERRUPT: nanoseconds between attempts; START: time for the script, SWX_NEVER: any */
@@ -101,11 +98,10 @@ struct swx_op {
     swx_hit hit;  /* MATCHED; offsets in output, which ends where the match starts */
     /* the caller's after done: free it.  A stream's may hold more than `limit`, for who is behind with taking */
     swx_buf output;
-    size_t limit;   /* of the session: bytes of output that an answer has at most */
-    bool processed; /* the terminal turned "\n" into "\r\n" when the command ended */
-    bool typed_out; /* the operation reached the shell (else it only waited for an earlier command) */
-    /* the shell has begun to run the command, or the script of a START: false where it ended before that */
-    bool begun;
+    size_t limit;    /* of the session: bytes of output that an answer has at most */
+    bool processed;  /* the terminal turned "\n" into "\r\n" when the command ended */
+    bool typed_out;  /* the operation reached the shell (else it only waited for an earlier command) */
+    bool begun;      /* the shell has begun to run the command, or the script of a START */
     swx_error error; /* SYSTEM; DIED, LOST: what is known of why, if anything */
 
     uint64_t base;        /* offset in the output where the search for patterns began */

@@ -64,18 +64,16 @@ struct swx_session {
     swx_op *current;      /* whose command runs, or NULL when it runs for nobody */
     swx_op *interrupts;   /* overtaking ones */
     swx_op *closer;
-    pid_t stopped;      /* the group that an interrupt was sent to, 0: none since the command began */
-    pid_t newborn;      /* the group of a child that may not have heard one, at its birth; 0: there is none */
-    int64_t worked;     /* the shell's own processor time when its terminal was last known to be its own */
-    int64_t last_start; /* of any process then, see swx_kernel_last_start */
-    /* since when another process's read of the terminal is seen ahead of the shell's; 0: it is not */
-    int64_t reader_ahead;
+    pid_t stopped;        /* the group that an interrupt was sent to, 0: none since the command began */
+    pid_t newborn;        /* the group of a child that may not have heard one, at its birth; 0: there is none */
+    int64_t worked;       /* the shell's own processor time when its terminal was last known to be its own */
+    int64_t last_start;   /* of any process then, see swx_kernel_last_start */
+    int64_t reader_ahead; /* since when another's read of the terminal is seen ahead of the shell's; 0: it is not */
 
-    swx_buf pending; /* typed and not yet written */
-    size_t written;  /* bytes of it that are */
-    size_t column;   /* bytes of the last line that was typed to a program */
-    /* that has a line which is longer than a terminal keeps: it is written in pieces, see flush_paced */
-    bool paced;
+    swx_buf pending;           /* typed and not yet written */
+    size_t written;            /* bytes of it that are */
+    size_t column;             /* bytes of the last line that was typed to a program */
+    bool paced;                /* has a line that is longer than a terminal keeps: written in pieces, see flush_paced */
     bool passed_on;            /* the last piece is a part of a line */
     bool shell_may_have_piece; /* and the shell may have it: nothing else may be typed, nor be called ended */
     int64_t pace;              /* when to look whether the last piece was read */
@@ -108,9 +106,8 @@ struct swx_session {
     int64_t last_data;
     int64_t check;      /* when to look at the shell again */
     int64_t idle_since; /* valid while it is; of a dead shell 0 if it was not */
-    /* when to look whether it may go to rest: not moved with every command.  SWX_NEVER: it rests, or cannot */
-    int64_t park_at;
-    bool hung_up; /* the terminal is hung up, and no descriptor was left to end that: it is not to be watched */
+    int64_t park_at;    /* when to look whether it may rest, which no command moves.  SWX_NEVER: it rests, or cannot */
+    bool hung_up;       /* the terminal is, and no descriptor was left to end that: it is not to be watched */
     int64_t backoff;
 
     /* what holds for the shell */
@@ -131,42 +128,32 @@ struct swx_session {
     resync_phase phase;
     unsigned attempt;
     int64_t give_up;
-    int doubted;         /* rank of the mark that was in doubt */
-    bool answered;       /* report holds the truth about the command */
-    int64_t read_before; /* bytes that the shell had read when the command was typed, where no START mark will tell that
-                          * it began; -1: not known */
-    /* when the question was typed it had read no more: something has taken the command from the terminal */
-    bool command_thrown_away;
-    bool prompt_missing; /* the reason: a prompt without a mark */
-    /* our marks cannot be kept at all: only the kernel tells the end, and each time the shell is asked */
-    bool marks_impossible;
-    /* the owner says that the command has ended: what comes before the answer is its output, on its way */
-    bool owner_saw_end;
+    int doubted;              /* rank of the mark that was in doubt */
+    bool answered;            /* report holds the truth about the command */
+    int64_t read_before;      /* bytes that the shell had read before a command without a START mark; -1: not known */
+    bool command_thrown_away; /* it had read no more at the question: something else has taken the command */
+    bool prompt_missing;      /* the reason: a prompt without a mark */
+    bool marks_impossible;    /* only the kernel tells the end, and each time the shell is asked */
+    bool owner_saw_end;       /* PROMPT_SEEN: what comes before the answer is the command's output, on its way */
     bool unexpanded;
-    int64_t still; /* what the shell had worked when it was seen silent where the kernel does not tell, or to have read
-                    * a command whose START mark did not come; 0: it was not */
+    int64_t still; /* the shell's processor time when it was last seen silent, or without a START mark; 0: it was not */
     bool interrupted_once;
     int told;       /* the exit code that a mark told before that, -1: none did */
     bool ask_again; /* once the shell is back from that: what comes with a signal may be lost with it */
     swx_mark report;
-    /* 0: noise, 1: PIPESTATUS and `$_`, 2: what PS1 prints, 3: what PS0 prints, 4: what PS2 prints, 5: the terminal's
-     * modes */
-    int part;
+    int part; /* 0: noise, 1: PIPESTATUS and `$_`; what 2: PS1, 3: PS0, 4: PS2 prints; 5: the terminal's modes */
     swx_buf parts[PARTS];
 
     /* behind a carrier, where the shell's terminal cannot be looked at */
-    bool nonce_is_exposed; /* the nonce stands in the carrier's environment and the shell's, for others to read */
-    bool adds_cr;          /* its "\n" comes as "\r\n", and there is no stty that could change it */
-    bool cut;              /* a CR was the last that was read: it may be the first half of that */
-    bool half_line_typed;  /* half a line was typed to a program, and may lie there unread */
-    /* its modes may have changed: somebody typed, it was interrupted, or a program used the screen */
-    bool modes_may_differ;
-    bool processed; /* the answer to a question: "\n" came as "\r\n" after the command */
-    /* PROMPT_COMMAND puts them back, because what runs may set some in which nothing can be typed */
-    bool keeps_modes;
-    bool arms_prompt; /* this question is there to arm PROMPT_COMMAND for the command that waits */
-    /* with a guard: the prompt shows behind it all the same, and nothing can be done about that */
-    bool prompt_follows_guard;
+    bool nonce_is_exposed;       /* the nonce stands in the carrier's environment and the shell's, for others to read */
+    bool adds_cr;                /* its "\n" comes as "\r\n", and there is no stty that could change it */
+    bool cut;                    /* a CR was the last that was read: it may be the first half of that */
+    bool half_line_typed;        /* half a line was typed to a program, and may lie there unread */
+    bool modes_may_differ;       /* somebody typed, it was interrupted, or a program used the screen */
+    bool processed;              /* the answer to a question: "\n" came as "\r\n" after the command */
+    bool keeps_modes;            /* PROMPT_COMMAND puts modes back in which commands can be typed */
+    bool arms_prompt;            /* this question is there to arm PROMPT_COMMAND for the command that waits */
+    bool prompt_follows_guard;   /* with a guard: the prompt shows behind it all the same */
     int64_t interrupted_at;      /* when ^C was typed for the running command, or sent; 0: not at all */
     int64_t sync_newline_at;     /* when an empty line was typed to see who reads the terminal after that; 0: not yet */
     unsigned sync_newlines;      /* how many */
@@ -231,15 +218,13 @@ void swx_session_flush_pending(swx_session *s);
 bool swx_session_type_bytes(swx_session *s, const void *bytes, size_t size);
 /* Types the end of a command, and gives the terminal the modes in which it runs. */
 bool swx_session_type_end(swx_session *s);
-/* Drops half a line that the shell at its prompt would take for the beginning of what is typed next: it was typed to a
- * program that is gone, or a process has put it into the terminal's input.  Of a carrier: what was typed to a program.
- */
+/* Drops half a line that the shell at its prompt would take for the beginning of what is typed next.  Of a carrier:
+ * what was typed to a program. */
 bool swx_session_drop_input(swx_session *s);
 /* Notes what was typed to a program. */
 void swx_typing_note(swx_session *s, const uint8_t *bytes, size_t size);
 
-/* Begins waiting operations as far as the state allows: called whenever something went away that others may wait for,
- * and at the end of each call that may have ended something. */
+/* Begins waiting operations as far as the state allows: whenever something may have ended that they wait for. */
 void swx_session_begin(swx_session *s, int64_t now);
 bool swx_typing_can_begin(const swx_session *s);
 
@@ -247,8 +232,7 @@ bool swx_typing_can_begin(const swx_session *s);
 
 typedef enum { NOT_YET, AT_PROMPT, NO_EVIDENCE } where;
 
-/* Remembers the shell's program.  Whether a process is that still, and whether another program is in the shell's own
- * (exec). */
+/* Remembers the shell's program.  Whether a process is that still, and whether the shell's own is another (exec). */
 void swx_shell_remember(swx_session *s);
 bool swx_shell_is_program_of(const swx_session *s, pid_t pid);
 bool swx_shell_is_replaced(const swx_session *s);
@@ -284,8 +268,8 @@ void swx_completion_apply_modes(swx_session *s);
 
 /* What the recogniser holds back and can be no mark any more is output. */
 void swx_completion_take_held(swx_session *s);
-/* Takes out what a PS2 and a PS0 that cannot be replaced have printed at the output's beginning, one PS2 for each
- * further line, and returns how much that was.  holds: they may still be coming. */
+/* Takes out what a PS2 and a PS0 that cannot be replaced have printed at the output's beginning, and returns how much
+ * that was.  holds: they may still be coming. */
 size_t swx_completion_drop_start(swx_session *s);
 bool swx_completion_holds_start(const swx_session *s);
 /* The output may hold job notices that are to be taken out of it when the command has ended; takes them out. */
@@ -334,8 +318,7 @@ void swx_interrupt_step(swx_session *s, int64_t now);
 
 /* Bash 5.2 may go to its prompt on a SIGINT around the birth of a child, which forgets that signal, runs all the same
  * and may take the terminal.  The shell then waits for it behind the next command, whose exit code would be that
- * child's: so where it has a child then, it is asked something, and if it waits behind its answer, that child, the
- * youngest one, is sent another SIGINT. A job in the background is nothing that it waits for. */
+ * child's: so it is asked something, and if it waits behind its answer, its youngest child is sent another SIGINT. */
 bool swx_interrupt_left_newborn(swx_session *s);
 void swx_interrupt_end_newborn(swx_session *s, int64_t now);
 

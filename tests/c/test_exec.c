@@ -115,14 +115,6 @@ static void test_start_and_output(void)
     swx_exec_free(NULL);
 }
 
-/* The pipe of a process shows when it and all that it started are gone. */
-static void expect_gone(int fd)
-{
-    struct pollfd ready = { .fd = fd, .events = POLLIN };
-    char byte;
-    CHECK(poll(&ready, 1, 60000) == 1 && read(fd, &byte, 1) == 0);
-}
-
 /* The program ends before its deadline, but the loop comes late: that is no timeout. */
 static void test_in_time_after_all(void)
 {
@@ -187,7 +179,8 @@ static void test_free(void)
         }
         swx_exec_free(e);
         close(alive[1]);
-        expect_gone(alive[0]);
+        struct pollfd gone = { .fd = alive[0], .events = POLLIN }; /* it and all that it started */
+        CHECK(poll(&gone, 1, 60000) == 1 && read(alive[0], script, 1) == 0);
         close(alive[0]);
         CHECK(o.done == 0 && open_descriptors() == before);
     }

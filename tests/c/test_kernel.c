@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "harness.h"
@@ -62,8 +61,6 @@ static void test_looks(void)
     CHECK(kernel.fd == -1 && kernel.buffer == 0 && swx_kernel_learn(&kernel) == SWX_EUNSUPPORTED);
 }
 
-static void nap(void) { nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL); }
-
 /* As a daemon does that closes all it does not know: others take the number. */
 static void test_closed_behind_it(void)
 {
@@ -107,7 +104,7 @@ static void test_pace(void)
     }
     CHECK(last < 0 || swx_kernel_last_start() != last);
     for (int i = 0; i < 5000 && !swx_kernel_is_over(child); i++) {
-        nap();
+        usleep(1000);
     }
     CHECK(swx_kernel_worked(getpid()) > 0 && swx_kernel_worked(1 << 27) == -1);
     CHECK(swx_kernel_is_over(child) && !swx_kernel_is_over(getpid()));
@@ -135,7 +132,7 @@ static void test_newborn(void)
     }
     CHECK(seen);
     for (int i = 0; i < 5000 && swx_kernel_worked(child) < 3000000; i++) {
-        nap();
+        usleep(1000);
     }
     CHECK(swx_kernel_worked(child) >= 3000000 && !swx_kernel_has_newborn(getpid()));
     CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
@@ -146,7 +143,7 @@ static void test_newborn(void)
         _exit(0);
     }
     for (int i = 0; i < 5000 && swx_kernel_has_newborn(getpid()); i++) {
-        nap();
+        usleep(1000);
     }
     CHECK(!swx_kernel_has_newborn(getpid()));
     CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
