@@ -151,7 +151,7 @@ static void release_shell(swx_session *s, swx_op *op, int64_t now)
 {
     note_signal(s, op, s->child.pid, now);
     swx_shell_at at = swx_kernel_look(&s->kernel);
-    bool reads = swx_tree_child_reads(&s->child, s->pty.path);
+    bool reads = swx_tree_reads(s->child.pid, s->pty.path);
     if (at == SWX_SHELL_PROMPT || at == SWX_SHELL_READLINE || (at == SWX_SHELL_READS && swx_shell_is_replaced(s))) {
         return;
     }
@@ -313,9 +313,7 @@ void swx_interrupt_step(swx_session *s, int64_t now)
             return; /* all have ended */
         }
         if (!tries) {
-            *at = op->link;
-            op->link = NULL;
-            swx_session_finish(s, op, SWX_END_TIMEOUT, 0);
+            swx_session_finish(s, swx_session_pop(at), SWX_END_TIMEOUT, 0);
         } else {
             at = &op->link;
         }

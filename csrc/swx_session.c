@@ -112,23 +112,25 @@ void swx_session_finish(swx_session *s, swx_op *op, swx_end end, int code) { fin
 
 swx_op *swx_session_claimant(const swx_session *s) { return s->current ? s->current : s->interrupts; }
 
+swx_op *swx_session_pop(swx_op **list)
+{
+    swx_op *op = *list;
+    *list = op->link;
+    op->link = NULL;
+    return op;
+}
+
 void swx_session_finish_claimant(swx_session *s, swx_end end, int code)
 {
-    swx_op **from = s->current ? &s->current : &s->interrupts, *op = *from;
-    if (op) {
-        *from = op->link;
-        op->link = NULL;
-        finish(s, op, end, code, true);
+    if (swx_session_claimant(s)) {
+        finish(s, swx_session_pop(s->current ? &s->current : &s->interrupts), end, code, true);
     }
 }
 
 void swx_session_finish_list(swx_session *s, swx_op **list, swx_end end, int code)
 {
     while (*list) {
-        swx_op *op = *list;
-        *list = op->link;
-        op->link = NULL;
-        finish(s, op, end, code, false);
+        finish(s, swx_session_pop(list), end, code, false);
     }
 }
 
@@ -142,19 +144,17 @@ void swx_session_finish_all(swx_session *s, swx_end end, int code)
     s->end = &s->first;
 }
 
-void swx_session_take_first(swx_session *s)
+swx_op *swx_session_take_first(swx_session *s)
 {
-    swx_op *op = s->first;
-    s->first = op->link;
-    op->link = NULL;
+    swx_op *op = swx_session_pop(&s->first);
     s->end = s->first ? s->end : &s->first;
+    return op;
 }
 
 void swx_session_claim_start(swx_session *s)
 {
     if (s->pty.carrier && s->state == STARTING && s->first && s->first->kind == SWX_OP_START) {
-        s->current = s->first;
-        swx_session_take_first(s);
+        s->current = swx_session_take_first(s);
     }
 }
 
@@ -209,8 +209,7 @@ static void expire_waiting(swx_session *s, int64_t now)
             s->end = &op->link;
             continue;
         }
-        *s->end = op->link;
-        op->link = NULL;
+        swx_session_pop(s->end);
         if (op->held && s->end == &s->first && !s->current && s->state == IDLE) { /* it waits for no earlier command */
             op->error = (swx_error){ .status = SWX_EBUSY, .text = "its syntax was still being checked" };
         }
@@ -337,13 +336,10 @@ void swx_session_release(swx_session *s, swx_op *op, int64_t now)
 
 static bool unlink_op(swx_op **list, const swx_op *op)
 {
-    for (; *list; list = &(*list)->link) {
-        if (*list == op) {
-            *list = op->link;
-            return true;
-        }
+    while (*list && *list != op) {
+        list = &(*list)->link;
     }
-    return false;
+    return *list && swx_session_pop(list);
 }
 
 void swx_session_cancel(swx_session *s, swx_op *op)
@@ -357,7 +353,6 @@ void swx_session_cancel(swx_session *s, swx_op *op)
         for (s->end = &s->first; *s->end;) {
             s->end = &(*s->end)->link;
         }
-        op->link = NULL;
         swx_session_finish(s, op, SWX_END_CANCELLED, 0);
     }
     if (swx_typing_can_begin(s)) {

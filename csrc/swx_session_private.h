@@ -189,7 +189,9 @@ static inline bool typed_all(const swx_session *s) { return s->written == s->pen
 /* ---- swx_session.c ---- */
 
 void swx_session_become_idle(swx_session *s, int64_t now);
-void swx_session_take_first(swx_session *s);
+/* Takes the first operation out of a list, or of the queue. */
+swx_op *swx_session_pop(swx_op **list);
+swx_op *swx_session_take_first(swx_session *s);
 /* A read found the terminal hung up: nobody has it open, and it is at rest. */
 void swx_session_end_hangup(swx_session *s);
 /* The output begins anew, and so do the offsets that refer to it. */

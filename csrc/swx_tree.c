@@ -327,8 +327,7 @@ void swx_tree_end_all(swx_child *const *children, size_t count)
     }
 }
 
-/* Whether the thread is asleep in a read of that terminal.  Sources: proc(5), /proc/pid/syscall and /proc/pid/fd. */
-static bool is_thread_reading(pid_t thread, const char *terminal)
+bool swx_tree_reads(pid_t thread, const char *terminal)
 {
     char text[256], fd[32], target[64];
     swx_proc_read(thread, "syscall", text, sizeof(text));
@@ -346,7 +345,7 @@ static bool is_reading(pid_t pid, const char *terminal)
     DIR *threads = swx_proc_threads(pid);
     bool found = false;
     for (pid_t thread; !found && (thread = swx_proc_next(threads));) {
-        found = is_thread_reading(thread, terminal);
+        found = swx_tree_reads(thread, terminal);
     }
     swx_proc_end(threads);
     return found;
@@ -388,14 +387,9 @@ void swx_tree_kill_readers(const swx_child *child, pid_t group, const char *term
 bool swx_tree_has_reader(const swx_child *child, const char *terminal)
 {
     DIR *processes = opendir("/proc");
-    bool found = swx_tree_child_reads(child, terminal) || next_reader(processes, child, 0, terminal);
+    bool found = swx_tree_reads(child->pid, terminal) || next_reader(processes, child, 0, terminal);
     swx_proc_end(processes);
     return found;
-}
-
-bool swx_tree_child_reads(const swx_child *child, const char *terminal)
-{
-    return is_thread_reading(child->pid, terminal);
 }
 
 void swx_tree_kill_begun(const swx_child *child, int64_t since, int64_t last)

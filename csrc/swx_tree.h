@@ -34,8 +34,9 @@ void swx_tree_kill_orphans(const swx_child *child);
  * processor, and is not found until it sleeps again: see swx_kernel_turn_of. */
 void swx_tree_kill_readers(const swx_child *child, pid_t group, const char *terminal);
 
-/* Whether the process itself sleeps in a read of that terminal.  False too where the kernel does not tell. */
-bool swx_tree_child_reads(const swx_child *child, const char *terminal);
+/* Whether a process (its first thread) or a thread sleeps in a read of that terminal.  False too where the kernel does
+ * not tell. */
+bool swx_tree_reads(pid_t thread, const char *terminal);
 
 /* Whether a process of the child's, or itself, does. */
 bool swx_tree_has_reader(const swx_child *child, const char *terminal);

@@ -329,8 +329,7 @@ static void type_current(swx_session *s, swx_op *op, bool at_prompt, int64_t now
 /* Ends the first operation, before anything is changed of what runs. */
 static void refuse_first(swx_session *s, swx_error why)
 {
-    swx_op *op = s->first;
-    swx_session_take_first(s);
+    swx_op *op = swx_session_take_first(s);
     op->error = why;
     swx_session_finish(s, op, SWX_END_SYSTEM, 0);
 }
