@@ -233,10 +233,13 @@ void swx_session_due(swx_session *s, int64_t now)
     }
     if (s->paced && s->pace <= now) {
         s->pace = now + MS;
-        if (!has_evidence(s) && swx_pty_input_consumed(&s->pty)) {
-            swx_output_read(s, true, now); /* a mark is all that tells whether a program has read it, or the shell */
+        bool may = has_evidence(s) || swx_pty_input_consumed(&s->pty);
+        if (may && !has_evidence(s)) { /* a mark is all that tells whether a program has read it, or the shell */
+            swx_output_read(s, true, now);
         }
-        swx_session_flush_pending(s);
+        if (may) {
+            swx_session_flush_pending(s);
+        }
     }
     if (s->check <= now) {
         s->check = SWX_NEVER;
