@@ -334,9 +334,6 @@ class Cloud(StrEnum):
     modal = "modal"
 
 
-_PRUNE_MODULES = {Cloud.daytona: "labels", Cloud.kubernetes: "prune", Cloud.modal: "tags"}
-
-
 @app.command()
 def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
@@ -354,15 +351,13 @@ def prune(
     other programs is left alone.
     """
     with exit_on_errors():
-        if cloud is None:
-            from swerex_c.providers.docker.engine import Engine
-            from swerex_c.providers.docker.prune import prune as prune_containers
+        from swerex_c.providers import orphans
+        from swerex_c.providers.docker.engine import Engine
 
-            found = prune_containers(Engine(container_runtime.value), dry_run=dry_run)
-        else:
-            options = {"namespace": namespace} if cloud is Cloud.kubernetes else {}
-            prune_cloud = load_class(f"swerex_c.providers.{cloud}.{_PRUNE_MODULES[cloud]}:prune")
-            found = prune_cloud(dry_run=dry_run, **options)
+        find_owned = load_class(f"swerex_c.providers.{cloud or 'docker'}.deployment:find_owned")
+        where = {None: (Engine(container_runtime.value),), Cloud.kubernetes: (namespace,)}.get(cloud, ())
+        limit = None if cloud is None else 120.0  # the client of an engine has limits for each of its steps
+        found = orphans.prune(find_owned(*where), dry_run=dry_run, timeout=limit)
     for one in found:
         if one.error is not None:
             print(visible(f"swerex-c: cannot remove {one.name}: {one.error}"), file=sys.stderr)

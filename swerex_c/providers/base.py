@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
-from swerex_c.exceptions import DeploymentNotStartedError
+from swerex_c.exceptions import DeploymentNotStartedError, DeploymentStartupError, SwerexException
 from swerex_c.interfaces import AbstractDeployment, AbstractRuntime, CombinedDeploymentHook, DeploymentHook
 from swerex_c.models import IsAliveResponse
 from swerex_c.utils.log import get_logger
 
-__all__ = ["ConfiguredDeployment"]
+__all__ = ["ConfiguredDeployment", "explained"]
+
+
+@contextlib.contextmanager
+def explained(sentence: Callable[[Exception], str]) -> Iterator[None]:
+    """Convert errors of a provider's library to a `DeploymentStartupError`.
+
+    Errors of this package and a TimeoutError stay as they are.
+
+    Args:
+        sentence: formats an error of the library for users.
+    """
+    try:
+        yield
+    except (SwerexException, TimeoutError):
+        raise
+    except Exception as error:
+        raise DeploymentStartupError(sentence(error)) from error
 
 
 class ConfiguredDeployment(AbstractDeployment):

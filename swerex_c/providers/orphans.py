@@ -1,6 +1,6 @@
 """Find and delete orphans: sandboxes whose owner process is dead.
 
-A provider lists its sandboxes as `OwnedSandbox` and formats its library's errors; the rest is shared.
+`find_owned` in a provider's module `deployment` lists its sandboxes; the rest is shared.
 """
 
 from __future__ import annotations
@@ -8,22 +8,24 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from swerex_c.exceptions import DeploymentStartupError, SwerexException
 from swerex_c.providers import ownership
+from swerex_c.providers.base import explained
 from swerex_c.utils import background
 
 __all__ = ["OwnedSandbox", "prune"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class OwnedSandbox:
     """A sandbox that a process of this package has started."""
 
     id: str
-    """The id of the sandbox in its cloud."""
+    """The id of the sandbox in its engine or cloud."""
 
     name: str
     about: str
+    """A description for users, such as the image."""
+
     facts: Mapping[str, str]
     """The labels of the sandbox, as returned by `ownership.labels`."""
 
@@ -31,52 +33,50 @@ class OwnedSandbox:
     """Delete the sandbox. A sandbox that has already ended is no error."""
 
     keep: bool = False
-    """True if `end` only stops it."""
+    """True if `end` only stops the sandbox, because it was started with `remove_container=False`."""
+
+    error: str | None = None
+    """Why `prune` could not delete the sandbox; None if it did, or in a dry run."""
+
+    @property
+    def owner(self) -> str:
+        """The owner process for users."""
+        return ownership.describe_owner(self.facts)
 
 
 def prune(
-    sandboxes: AsyncIterator[OwnedSandbox],
-    *,
-    dry_run: bool,
-    timeout: float | None,
-    sentence: Callable[[Exception], str],
-) -> list[ownership.Orphan]:
+    sandboxes: AsyncIterator[OwnedSandbox], *, dry_run: bool = False, timeout: float | None = None
+) -> list[OwnedSandbox]:
     """Delete the sandboxes whose owner is dead, and return these sandboxes. Blocks.
 
-    A failure to delete one does not affect the others; its `error` has the reason.
+    Only sandboxes that this package started on this machine are deleted, in this boot or an earlier one. A failure to
+    delete one does not affect the others; its `error` has the reason.
 
     Args:
         sandboxes: an iterator for the event loop of `background`.
         dry_run: list the orphans without deleting them.
         timeout: maximum seconds to block; None means no limit.
-        sentence: formats an error of the provider's library for users.
 
     Raises:
-        DeploymentStartupError: for an error of the library, if the sandboxes cannot be listed.
-        SwerexException: one that the iterator itself raises.
+        DeploymentStartupError: if the sandboxes cannot be listed.
         TimeoutError: if the provider does not answer in time.
     """
 
-    async def sweep() -> list[ownership.Orphan]:
-        return [
-            await _end(one, dry_run, sentence)
-            async for one in sandboxes
-            if ownership.is_owner_alive(one.facts) is False
-        ]
+    async def sweep() -> list[OwnedSandbox]:
+        found = []
+        async for one in sandboxes:
+            if ownership.is_owner_alive(one.facts) is False:
+                found.append(one)
+                if not dry_run:
+                    await _end(one)
+        return found
 
-    try:
+    with explained(str):
         return background.run_blocking(sweep(), timeout)
-    except (SwerexException, TimeoutError):
-        raise
+
+
+async def _end(one: OwnedSandbox) -> None:
+    try:
+        await one.end()
     except Exception as error:
-        raise DeploymentStartupError(sentence(error)) from error
-
-
-async def _end(one: OwnedSandbox, dry_run: bool, sentence: Callable[[Exception], str]) -> ownership.Orphan:
-    error = None
-    if not dry_run:
-        try:
-            await one.end()
-        except Exception as raised:
-            error = sentence(raised)
-    return ownership.Orphan(one.id, one.name, one.about, ownership.describe_owner(one.facts), one.keep, error)
+        one.error = str(error)

@@ -7,10 +7,9 @@ import hashlib
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["OWNER_LABELS", "KEEP", "LABEL", "Orphan", "has_own_labels", "labels", "is_owner_alive", "describe_owner"]
+__all__ = ["OWNER_LABELS", "KEEP", "LABEL", "has_own_labels", "labels", "is_owner_alive", "describe_owner"]
 
 LABEL = "swerex_c"
 """The label of every container that this package starts; its value is the container's name.
@@ -24,27 +23,6 @@ _HOST, _BOOT, _SPACE, _PID, _STARTED = (f"swerex_c.{name}" for name in ("host", 
 
 OWNER_LABELS = (LABEL, _HOST, _BOOT, _SPACE, _PID, _STARTED, KEEP)
 """The labels that identify the owner of a container and say whether the container is kept."""
-
-
-@dataclass(frozen=True)
-class Orphan:
-    """A sandbox whose owner process is dead."""
-
-    id: str
-    """The id of the sandbox in its engine or cloud."""
-
-    name: str
-    about: str
-    """A description for users, such as the image."""
-
-    owner: str
-    """The owner, as `describe_owner` returns it."""
-
-    keep: bool = False
-    """True if the container is only stopped, because it was started with `remove_container=False`."""
-
-    error: str | None = None
-    """Why the sandbox could not be deleted; None if it was, or in a dry run."""
 
 
 def labels(name: str, *, keep: bool) -> dict[str, str]:

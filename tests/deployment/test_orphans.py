@@ -34,8 +34,8 @@ class Cloud:
 
             yield orphans.OwnedSandbox(f"id-{name}", name, "a place", facts, end)
 
-    def prune(self, dry_run: bool) -> list[ownership.Orphan]:
-        return orphans.prune(self.found(), dry_run=dry_run, timeout=DEADLINE, sentence=lambda it: f"It says: {it}")
+    def prune(self, dry_run: bool) -> list[orphans.OwnedSandbox]:
+        return orphans.prune(self.found(), dry_run=dry_run, timeout=DEADLINE)
 
 
 def test_what_is_left_is_ended_whatever_becomes_of_the_rest(dead: dict[str, str]) -> None:
@@ -44,14 +44,14 @@ def test_what_is_left_is_ended_whatever_becomes_of_the_rest(dead: dict[str, str]
     assert [it.name for it in cloud.prune(True)] == ["stuck", "one", "two"] and cloud.ended == []
     left = cloud.prune(False)
     assert cloud.ended == ["one", "two"]
-    assert [(it.id, it.error) for it in left] == [("id-stuck", "It says: 'stuck'"), ("id-one", None), ("id-two", None)]
+    assert [(it.id, it.error) for it in left] == [("id-stuck", "'stuck'"), ("id-one", None), ("id-two", None)]
     assert {it.owner for it in left} == {f"process {dead['swerex_c.pid']}"}
 
 
 @pytest.mark.parametrize(
     ("raised", "told"),
     [
-        (KeyError("x"), DeploymentStartupError("It says: 'x'")),
+        (KeyError("x"), DeploymentStartupError("'x'")),
         (TimeoutError("x"), TimeoutError("x")),
         (DeploymentStartupError("x"), DeploymentStartupError("x")),
     ],
@@ -62,6 +62,6 @@ def test_errors_of_a_library_become_ours_and_others_stay(raised: Exception, told
         yield
 
     with pytest.raises(type(told)) as caught:
-        orphans.prune(found(), dry_run=True, timeout=DEADLINE, sentence=lambda error: f"It says: {error}")
+        orphans.prune(found(), dry_run=True, timeout=DEADLINE)
     assert str(caught.value) == str(told)
     assert (caught.value.__cause__ is raised) is isinstance(raised, KeyError)

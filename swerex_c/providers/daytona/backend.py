@@ -32,7 +32,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from swerex_c.exceptions import SandboxLostError
+from swerex_c.exceptions import SandboxLostError, SwerexException
 from swerex_c.providers.daytona.terminal import BOOTSTRAP, FAILURES, script
 from swerex_c.sandbox.api_backend import ApiBackend
 from swerex_c.sandbox.backend import Process
@@ -307,7 +307,9 @@ _STATES = {
 
 
 def sentence(error: BaseException) -> str:
-    """Return a sentence for users that describes an error of Daytona."""
+    """Return a sentence for users that describes an error of Daytona, or one of this package."""
+    if isinstance(error, SwerexException):
+        return str(error)
     words = visible(" ".join(str(error).split())).rstrip(".")
     for prefix in ("Failed to create sandbox: ", "Failure during waiting for sandbox to start: "):
         words = words.removeprefix(prefix)

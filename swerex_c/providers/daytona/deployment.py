@@ -13,17 +13,18 @@ import math
 import time
 from typing import Any, Unpack
 
-from swerex_c.exceptions import DeploymentStartupError, NotSupportedError, SandboxLostError
+from swerex_c.exceptions import NotSupportedError, SandboxLostError
 from swerex_c.models import IsAliveResponse
+from swerex_c.providers.base import explained
 from swerex_c.providers.daytona import labels as _labels
 from swerex_c.providers.daytona.backend import DaytonaBackend, sentence
 from swerex_c.providers.daytona.config import DaytonaDeploymentConfig, DaytonaKeywords
-from swerex_c.providers.daytona.labels import prune
+from swerex_c.providers.daytona.labels import find_owned
 from swerex_c.providers.sandbox_deployment import SandboxDeployment
 from swerex_c.utils import background
 from swerex_c.utils.load import ConfigSignature
 
-__all__ = ["DaytonaDeployment", "DaytonaDeploymentConfig", "prune"]
+__all__ = ["DaytonaDeployment", "DaytonaDeploymentConfig", "find_owned"]
 
 _LOOK_SECONDS = 10.0
 """Seconds to wait for Daytona to report the state of a sandbox."""
@@ -107,10 +108,8 @@ class DaytonaDeployment(SandboxDeployment):
         )  # fmt: skip
         # Cancelling the start does not cancel the creation: `_end_sandbox` deletes a sandbox that results.
         self._creating = asyncio.ensure_future(self._daytona.create(params, timeout=0))
-        try:
+        with explained(sentence):
             self._sandbox = await asyncio.shield(self._creating)
-        except Exception as error:
-            raise DeploymentStartupError(sentence(error)) from error
         self._sandbox_id = self._sandbox.id
         self.logger.info(f"Created Daytona sandbox with ID: {self._sandbox_id} in {time.monotonic() - began:.2f}s")
         self._backend = DaytonaBackend(self._sandbox)

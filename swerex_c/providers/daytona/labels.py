@@ -9,10 +9,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from swerex_c.exceptions import DeploymentStartupError
-from swerex_c.providers import orphans, ownership
+from swerex_c.providers import ownership
+from swerex_c.providers.base import explained
 from swerex_c.providers.daytona.backend import sentence
+from swerex_c.providers.orphans import OwnedSandbox
+from swerex_c.utils.threads import in_thread
 
-__all__ = ["client", "delete", "new_labels", "prune", "sdk"]
+__all__ = ["client", "delete", "find_owned", "new_labels", "sdk"]
 
 _OURS = {"swerex_c.sandbox": "1"}
 """Label by which the sandboxes of this package are found."""
@@ -47,10 +50,8 @@ async def client(api_key: str = "", target: str | None = None) -> Any:
         DeploymentStartupError: if there is no key.
     """
     module = sdk()
-    try:
+    with explained(sentence):
         return module.AsyncDaytona(module.DaytonaConfig(api_key=api_key or None, target=target or None))
-    except Exception as error:
-        raise DeploymentStartupError(sentence(error)) from error
 
 
 def new_labels() -> tuple[str, dict[str, str]]:
@@ -63,47 +64,38 @@ async def delete(sandbox: Any) -> None:
     """Delete a sandbox. It is no error if the sandbox no longer exists.
 
     Raises:
-        Exception: any error of the SDK, if access is refused or all attempts in `_DELETE_SECONDS` fail.
+        DeploymentStartupError: if access is refused or all attempts in `_DELETE_SECONDS` fail.
     """
     deadline = asyncio.get_running_loop().time() + _DELETE_SECONDS
-    while True:
-        try:
-            await sandbox.delete(timeout=_DELETE_SECONDS)
-            return
-        except Exception as error:
-            status = getattr(error, "status_code", None)
-            if status == 404:
+    with explained(sentence):
+        while True:
+            try:
+                await sandbox.delete(timeout=_DELETE_SECONDS)
                 return
-            if status in (401, 403) or asyncio.get_running_loop().time() + _AGAIN_SECONDS > deadline:
-                raise
-        await asyncio.sleep(_AGAIN_SECONDS)
+            except Exception as error:
+                status = getattr(error, "status_code", None)
+                if status == 404:
+                    return
+                if status in (401, 403) or asyncio.get_running_loop().time() + _AGAIN_SECONDS > deadline:
+                    raise
+            await asyncio.sleep(_AGAIN_SECONDS)
 
 
-def prune(*, api_key: str = "", dry_run: bool = False, timeout: float = 60.0) -> list[ownership.Orphan]:
-    """Delete the sandboxes whose owner process is dead, and return them. Blocks.
-
-    Only sandboxes that this package started from this machine are deleted.
-
-    Args:
-        dry_run: return the sandboxes without deleting them.
-        timeout: maximum seconds to block.
+async def find_owned() -> AsyncIterator[OwnedSandbox]:
+    """Yield the sandboxes that this package started.
 
     Raises:
         DeploymentStartupError: if Daytona cannot be reached, or refuses the request.
-        TimeoutError: if Daytona does not answer in time.
     """
-    sdk()  # the import takes a second, which must not block the event loop
-    return orphans.prune(_found(api_key), dry_run=dry_run, timeout=timeout, sentence=sentence)
-
-
-async def _found(api_key: str) -> AsyncIterator[orphans.OwnedSandbox]:
-    daytona = await client(api_key)
+    module = await in_thread(sdk)  # the import takes a second
+    daytona = await client()
     try:
-        # List all sandboxes before the first is deleted, because a deletion shifts the pages of the list.
-        for sandbox in [it async for it in daytona.list(sdk().ListSandboxesQuery(labels=_OURS))]:
-            labels = sandbox.labels or {}
-            if ownership.has_own_labels(labels, sandbox.name):
-                end = functools.partial(delete, sandbox)
-                yield orphans.OwnedSandbox(sandbox.id, sandbox.name, "Daytona sandbox", labels, end)
+        with explained(sentence):
+            # List all sandboxes before the first is deleted, because a deletion shifts the pages of the list.
+            for sandbox in [it async for it in daytona.list(module.ListSandboxesQuery(labels=_OURS))]:
+                labels = sandbox.labels or {}
+                if ownership.has_own_labels(labels, sandbox.name):
+                    end = functools.partial(delete, sandbox)
+                    yield OwnedSandbox(sandbox.id, sandbox.name, "Daytona sandbox", labels, end)
     finally:
         await daytona.close()

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import re
 import secrets
 import shlex
 import uuid
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Unpack
 
 from swerex_c._version import PACKAGE_NAME, REMOTE_EXECUTABLE_NAME
 from swerex_c.exceptions import DeploymentStartupError, DockerPullError, SwerexException
 from swerex_c.providers import ownership
 from swerex_c.providers.docker.config import DockerDeploymentConfig, DockerKeywords
-from swerex_c.providers.docker.engine import Engine, forget, remember
+from swerex_c.providers.docker.engine import Engine, Listed, forget, remember
+from swerex_c.providers.orphans import OwnedSandbox
 from swerex_c.providers.server_deployment import ServerDeployment
 from swerex_c.sandbox.env_passing import quote_for_any_shell
 from swerex_c.utils import background
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from swerex_c.providers.docker.backend import DockerBackend
     from swerex_c.runtime.config import RemoteRuntimeConfig
 
-__all__ = ["DockerDeployment", "DockerDeploymentConfig"]
+__all__ = ["DockerDeployment", "DockerDeploymentConfig", "find_owned"]
 
 _WAIT = "trap 'exit 0' TERM INT HUP; while :; do read -r -t 5; (:); done"
 """Main script of the container while commands run in it. It reads standard input, which never comes, and exits when
@@ -407,6 +410,20 @@ class DockerDeployment(ServerDeployment):
         self.logger.info(f"Removing image {self._config.image}")
         if problem := await self._engine().remove_image(self._config.image):
             self.logger.error(f"Failed to remove image {self._config.image}: {problem}")
+
+
+async def find_owned(engine: Engine) -> AsyncIterator[OwnedSandbox]:
+    """Yield the containers that this package started and that run or are not kept."""
+    for one in await engine.labelled(ownership.LABEL, ownership.OWNER_LABELS):
+        keep = ownership.KEEP in one.labels
+        if ownership.has_own_labels(one.labels, one.name) and (one.runs or not keep):
+            end = functools.partial(_end_orphan, engine, one)
+            yield OwnedSandbox(one.id, one.name, f"image {one.image}", one.labels, end, keep)
+
+
+async def _end_orphan(engine: Engine, one: Listed) -> None:
+    if problem := await (engine.kill if ownership.KEEP in one.labels else engine.remove)(one.id):
+        raise DeploymentStartupError(problem)
 
 
 def _reap(process: Any) -> None:

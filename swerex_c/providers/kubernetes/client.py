@@ -441,10 +441,9 @@ class Cluster:
             return False
         return True
 
-    async def find(self, namespace: str | None, selector: str) -> list[dict[str, Any]]:
-        """Return the pods that match a label selector, of one namespace or, with None, of all."""
-        path = "pods" if namespace is None else _pods(namespace)
-        return list((await self._json(path, {"labelSelector": selector}))["items"])
+    async def find(self, namespace: str, selector: str) -> list[dict[str, Any]]:
+        """Return the pods that match a label selector."""
+        return list((await self._json(_pods(namespace), {"labelSelector": selector}))["items"])
 
     async def log(self, namespace: str, name: str, container: str, *, tail: int | None) -> str:
         """Return the output of a container; of its lines only the last `tail`."""

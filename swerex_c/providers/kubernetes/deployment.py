@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Unpack
 
 from swerex_c.exceptions import DeploymentNotStartedError, SandboxLostError
+from swerex_c.providers import ownership
 from swerex_c.providers.kubernetes import pod_spec
 from swerex_c.providers.kubernetes.client import Access, Cluster, ClusterError, require, startup_error
 from swerex_c.providers.kubernetes.config import KubernetesDeploymentConfig, KubernetesKeywords
 from swerex_c.providers.kubernetes.readiness import PodWait
+from swerex_c.providers.orphans import OwnedSandbox
 from swerex_c.providers.sandbox_deployment import SandboxDeployment
 from swerex_c.utils import background
 from swerex_c.utils.load import ConfigSignature
@@ -21,7 +25,7 @@ from swerex_c.utils.threads import in_thread
 if TYPE_CHECKING:
     from swerex_c.providers.kubernetes.backend import KubernetesBackend
 
-__all__ = ["KubernetesDeployment", "KubernetesDeploymentConfig"]
+__all__ = ["KubernetesDeployment", "KubernetesDeploymentConfig", "find_owned"]
 
 _SETTLE_SECONDS = 10.0
 """Seconds to wait for the server's answer whether an abandoned pod was created."""
@@ -161,3 +165,30 @@ class KubernetesDeployment(SandboxDeployment):
             if time.monotonic() >= unsure_until:
                 break
             await asyncio.sleep(0.2)
+
+
+async def find_owned(namespace: str | None = None) -> AsyncIterator[OwnedSandbox]:
+    """Yield the pods of this machine's processes, in the cluster of the current context.
+
+    Args:
+        namespace: None is the namespace of the context.
+
+    Raises:
+        PodStartupError: if the cluster cannot be reached, or refuses the request.
+    """
+    cluster = None
+    try:
+        cluster = await Cluster.shared(Access())
+        for pod in await cluster.find(namespace or cluster.namespace, pod_spec.selector_of_host()):
+            metadata, facts = pod["metadata"], pod_spec.facts(pod)
+            name = metadata["name"]
+            if ownership.has_own_labels(facts, name):
+                image, phase = pod["spec"]["containers"][0]["image"], pod["status"].get("phase", "Unknown")
+                about = f"image {image}, in namespace {metadata['namespace']}, {phase}"
+                end = functools.partial(cluster.delete, metadata["namespace"], name, 0)
+                yield OwnedSandbox(metadata["uid"], name, about, facts, end)
+    except ClusterError as error:
+        raise startup_error(error, "list the pods") from error
+    finally:
+        if cluster is not None:
+            await cluster.release()

@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from swerex_c.exceptions import ConnectionLostError, ResourceError, SandboxLostError
+from swerex_c.exceptions import ConnectionLostError, ResourceError, SandboxLostError, SwerexException
 from swerex_c.sandbox.api_backend import ApiBackend
 from swerex_c.sandbox.backend import Process
 from swerex_c.sandbox.env_passing import as_words
@@ -63,7 +63,9 @@ process's terminal, if there is one."""
 
 
 def sentence(error: BaseException) -> str:
-    """Return a sentence for users that describes an error of Modal."""
+    """Return a sentence for users that describes an error of Modal, or one of this package."""
+    if isinstance(error, SwerexException):
+        return str(error)
     name = type(error).__name__
     words = visible(" ".join(str(error).split())).rstrip(".") or name
     what = _SENTENCES.get("ConnectionError" if isinstance(error, OSError) else name, "Modal says")

@@ -24,11 +24,12 @@ from swerex_c.exceptions import (
     SandboxLostError,
 )
 from swerex_c.models import IsAliveResponse
+from swerex_c.providers.base import explained
 from swerex_c.providers.modal import tags as _modal_tags
 from swerex_c.providers.modal.backend import ModalBackend, sentence
 from swerex_c.providers.modal.config import ModalDeploymentConfig
 from swerex_c.providers.modal.image import _ImageBuilder, sdk
-from swerex_c.providers.modal.tags import prune
+from swerex_c.providers.modal.tags import find_owned
 from swerex_c.providers.sandbox_deployment import SandboxDeployment, State
 from swerex_c.utils import background
 from swerex_c.utils.threads import in_thread
@@ -36,7 +37,7 @@ from swerex_c.utils.threads import in_thread
 if TYPE_CHECKING:
     import modal
 
-__all__ = ["ModalDeployment", "ModalDeploymentConfig", "prune"]
+__all__ = ["ModalDeployment", "ModalDeploymentConfig", "find_owned"]
 
 _WAIT = "trap 'exit 0' TERM INT HUP; while :; do sleep 3600 & wait $!; done"
 """Script of the sandbox's main process, which waits while commands run in the sandbox."""
@@ -126,12 +127,8 @@ class ModalDeployment(SandboxDeployment):
     def _app(self) -> Any:
         """The `modal.App`. The first use looks it up, which blocks."""
         app = sdk().App
-        try:
+        with explained(sentence):
             return background.run_blocking(app.lookup.aio(_modal_tags.APP, create_if_missing=True), _LOOKUP_SECONDS)
-        except TimeoutError:
-            raise
-        except Exception as error:
-            raise DeploymentStartupError(sentence(error)) from error
 
     @functools.cached_property
     def _user(self) -> str:
@@ -239,14 +236,13 @@ class ModalDeployment(SandboxDeployment):
 
     async def _asked(self, work: Awaitable[object]) -> None:
         """Wait for a request to Modal. Convert an SDK error to a `DeploymentStartupError`."""
-        try:
-            await work
-        except TimeoutError:
-            raise
-        except Exception as error:
-            if type(error).__name__ in _REFUSALS:
-                self._unsure = None
-            raise DeploymentStartupError(sentence(error)) from error
+        with explained(sentence):
+            try:
+                await work
+            except Exception as error:
+                if type(error).__name__ in _REFUSALS:
+                    self._unsure = None
+                raise
 
     async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
         """Check whether the sandbox can run commands, within `timeout` seconds.

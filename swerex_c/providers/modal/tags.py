@@ -9,11 +9,14 @@ import uuid
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from swerex_c.providers import orphans, ownership
+from swerex_c.providers import ownership
+from swerex_c.providers.base import explained
 from swerex_c.providers.modal.backend import sentence
 from swerex_c.providers.modal.image import sdk
+from swerex_c.providers.orphans import OwnedSandbox
+from swerex_c.utils.threads import in_thread
 
-__all__ = ["APP", "new_tags", "prune", "terminate", "terminate_new"]
+__all__ = ["APP", "find_owned", "new_tags", "terminate", "terminate_new"]
 
 APP = "swe-rex"
 """Name of the Modal app that the sandboxes belong to."""
@@ -50,9 +53,9 @@ async def terminate(sandbox: Any) -> None:
     """End a sandbox. It is no error if the sandbox has already ended.
 
     Raises:
-        Exception: any other error of the SDK, which repeats the request by itself.
+        DeploymentStartupError: for any other error of the SDK, which repeats the request by itself.
     """
-    with contextlib.suppress(sdk().exception.NotFoundError):
+    with explained(sentence), contextlib.suppress(sdk().exception.NotFoundError):
         await sandbox.terminate.aio()
 
 
@@ -70,28 +73,18 @@ async def terminate_new(app: Any, tags: dict[str, str]) -> None:
             return
 
 
-def prune(*, app_name: str = APP, dry_run: bool = False, timeout: float = 60.0) -> list[ownership.Orphan]:
-    """End the sandboxes whose owner process is dead, and return them. Blocks.
-
-    Only sandboxes that this package started from this machine are ended.
-
-    Args:
-        dry_run: return the sandboxes without ending them.
-        timeout: maximum seconds to block.
+async def find_owned() -> AsyncIterator[OwnedSandbox]:
+    """Yield the sandboxes of this machine's processes.
 
     Raises:
         DeploymentStartupError: if Modal cannot be reached, or refuses the request.
-        TimeoutError: if Modal does not answer in time.
     """
-    sdk()  # the import takes a second, which must not block the event loop
-    return orphans.prune(_found(app_name), dry_run=dry_run, timeout=timeout, sentence=sentence)
-
-
-async def _found(app_name: str) -> AsyncIterator[orphans.OwnedSandbox]:
-    try:
-        app = await sdk().App.lookup.aio(app_name)
-    except sdk().exception.NotFoundError:
-        return
-    async for sandbox in sdk().Sandbox.list.aio(app_id=app.app_id, tags={_HOST: new_tags()[_HOST]}):
-        facts, name = _facts(await sandbox.get_tags.aio()), sandbox.object_id
-        yield orphans.OwnedSandbox(name, name, "Modal sandbox", facts, functools.partial(terminate, sandbox))
+    modal = await in_thread(sdk)  # the import takes a second
+    with explained(sentence):
+        try:
+            app = await modal.App.lookup.aio(APP)
+        except modal.exception.NotFoundError:
+            return
+        async for sandbox in modal.Sandbox.list.aio(app_id=app.app_id, tags={_HOST: new_tags()[_HOST]}):
+            facts, name = _facts(await sandbox.get_tags.aio()), sandbox.object_id
+            yield OwnedSandbox(name, name, "Modal sandbox", facts, functools.partial(terminate, sandbox))

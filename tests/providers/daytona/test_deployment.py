@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("daytona")
 
-from swerex_c.deployment.daytona import DaytonaDeployment, prune
+from swerex_c.deployment.daytona import DaytonaDeployment, find_owned
 from swerex_c.exceptions import (
     DeploymentStartupError,
     NotSupportedError,
@@ -21,6 +21,7 @@ from swerex_c.exceptions import (
     SwerexException,
 )
 from swerex_c.models import BashAction, BashObservation, Command, CreateBashSessionRequest
+from swerex_c.providers import orphans
 from tests.support.daytona_fixtures import KEY, DaytonaWorld, server, world
 from tests.support.original import run_python
 from tests.support.wait import DEADLINE, until_async
@@ -249,7 +250,12 @@ asyncio.run(main())
 """
 
 
-async def test_what_a_dead_process_left_is_pruned(world: DaytonaWorld, started: DaytonaDeployment) -> None:
+async def test_what_a_dead_process_left_is_pruned(
+    world: DaytonaWorld, started: DaytonaDeployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prune(dry_run: bool = False) -> list[orphans.OwnedSandbox]:
+        return orphans.prune(find_owned(), dry_run=dry_run)
+
     assert (await asyncio.to_thread(run_python, DYING)).returncode == 0
     left = await asyncio.to_thread(prune, dry_run=True)
     assert len(left) == 3 and all(it.owner.startswith("process ") and it.error is None for it in left)
@@ -258,5 +264,6 @@ async def test_what_a_dead_process_left_is_pruned(world: DaytonaWorld, started: 
     assert [it.id for it in world.all()] == [started._sandbox_id]
     await started.stop()
     assert await asyncio.to_thread(prune) == []
+    monkeypatch.setenv("DAYTONA_API_KEY", "wrong")
     with pytest.raises(DeploymentStartupError, match="refuses the key"):
-        await asyncio.to_thread(prune, api_key="wrong")
+        await asyncio.to_thread(prune)

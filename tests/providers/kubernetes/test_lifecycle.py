@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("kubernetes_asyncio")
 
 from swerex_c.exceptions import DeploymentNotStartedError, PodStartupError, RuntimeClosedError
-from swerex_c.providers import ownership
+from swerex_c.providers import orphans, ownership
 from swerex_c.providers.kubernetes import pod_spec
-from swerex_c.providers.kubernetes.prune import prune
+from swerex_c.providers.kubernetes.deployment import find_owned
 from tests.support.kubernetes_server import ApiServer, Pod, deployment, server, status
 from tests.support.wait import settle, until_async
 
@@ -91,12 +91,13 @@ async def test_a_deletion_that_fails_is_told(server: ApiServer, caplog: pytest.L
     assert server.pods
 
 
-async def test_what_dead_processes_left_is_pruned(server: ApiServer) -> None:
+async def test_what_dead_processes_left_is_pruned(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", server.kubeconfig)
     with subprocess.Popen(["true"]) as dead:
         pass
 
-    async def pruned(**options: Any) -> list[ownership.Orphan]:
-        return await asyncio.to_thread(prune, kubeconfig=server.kubeconfig, **options)
+    async def pruned(namespace: str | None = None, dry_run: bool = False) -> list[orphans.OwnedSandbox]:
+        return await asyncio.to_thread(orphans.prune, find_owned(namespace), dry_run=dry_run)
 
     async with deployment(server) as mine:
         lives = str(mine.pod_name)
@@ -109,8 +110,8 @@ async def test_what_dead_processes_left_is_pruned(server: ApiServer) -> None:
         (found,) = await pruned(dry_run=True)
         assert (found.name, found.error) == ("left", None) and len(server.pods) == 3
         assert found.about == "image tests, in namespace default, Running"
-        assert not await pruned(namespace="other")
-        assert [it.name for it in await pruned(all_namespaces=True)] == ["left"]
+        assert not await pruned("other")
+        assert [it.name for it in await pruned("default")] == ["left"]
         assert {name for _, name in server.pods} == {"copied", lives}
     server.refusals.append(lambda request, body: status(403, "Forbidden", "no"))
     with pytest.raises(PodStartupError, match="no"):

@@ -11,8 +11,9 @@ pytest.importorskip("modal")
 
 import modal
 
-from swerex_c.deployment.modal import ModalDeployment, _ImageBuilder, prune
+from swerex_c.deployment.modal import ModalDeployment, _ImageBuilder, find_owned
 from swerex_c.exceptions import DeploymentStartupError, SwerexException
+from swerex_c.providers import orphans
 from swerex_c.providers.modal.tags import new_tags
 from tests.support.modal_fixtures import ModalWorld, modal_world, world
 from tests.support.original import run_python
@@ -130,11 +131,11 @@ def test_prune(world: ModalWorld, monkeypatch: pytest.MonkeyPatch, v2: str) -> N
         dead = set(world.running()) - {it.object_id for it in others}
         for dry in (True, False):
             assert len(world.running()) == 4
-            left = prune(dry_run=dry)
+            left = orphans.prune(find_owned(), dry_run=dry)
             assert {it.id for it in left} == dead
             assert all(it.owner.startswith("process ") and it.error is None for it in left)
         assert set(world.running()) == {it.object_id for it in others}
-        assert prune() == []
+        assert orphans.prune(find_owned()) == []
     finally:
         for name in world.running():
             world.end(name, "TERMINATED")
@@ -143,6 +144,6 @@ def test_prune(world: ModalWorld, monkeypatch: pytest.MonkeyPatch, v2: str) -> N
 def test_prune_says_why_it_cannot(world: ModalWorld) -> None:
     world.fault("AppGetOrCreate", status="PERMISSION_DENIED", message="not yours")
     with pytest.raises(DeploymentStartupError, match="not yours"):
-        prune()
+        orphans.prune(find_owned())
     world.fault("AppGetOrCreate", status="NOT_FOUND")  # nobody has ever started one
-    assert prune() == []
+    assert orphans.prune(find_owned()) == []
