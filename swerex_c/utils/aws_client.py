@@ -7,7 +7,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from swerex_c.exceptions import NotAvailableError, SwerexException
+from swerex_c.exceptions import SwerexException
+from swerex_c.utils.load import load_library
 
 __all__ = ["TAG_KEY", "TAG_VALUE", "AwsError", "client", "code_of", "explained", "ignored"]
 
@@ -65,13 +66,9 @@ def client(service: str) -> Any:
         NotAvailableError: if boto3 is not installed.
         AwsError: if there is no region, or boto3's configuration is invalid.
     """
-    try:
-        import boto3
-        from botocore.config import Config
-    except ImportError as error:
-        raise NotAvailableError(
-            f"AWS needs the package boto3, which cannot be imported ({error}): pip install 'swerex-c[fargate]'"
-        ) from None
+    boto3 = load_library("boto3", "fargate")
+    from botocore.config import Config
+
     config = Config(
         connect_timeout=_CONNECT_SECONDS,
         read_timeout=_READ_SECONDS,

@@ -1,4 +1,4 @@
-"""Import classes that a configuration names, when they are needed."""
+"""Import classes that a configuration names, and libraries of an extra, when they are needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from swerex_c.exceptions import NotAvailableError
 if TYPE_CHECKING:
     import inspect
 
-__all__ = ["ConfigSignature", "load_class"]
+__all__ = ["ConfigSignature", "load_class", "load_library"]
 
 
 def load_class(target: str) -> Any:
@@ -29,6 +29,19 @@ def load_class(target: str) -> Any:
         from swerex_c._version import __version__
 
         raise NotAvailableError(f"swerex-c {__version__} has no {name} (there is no module {module})") from None
+
+
+def load_library(name: str, extra: str) -> Any:
+    """Import and return a library that an extra of this package requires.
+
+    Raises:
+        NotAvailableError: if the library cannot be imported; the message says how to install it.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        msg = f"This needs the package {name}, which cannot be imported ({error}): pip install 'swerex-c[{extra}]'"
+        raise NotAvailableError(msg) from error
 
 
 class ConfigSignature:

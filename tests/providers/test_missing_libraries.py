@@ -25,10 +25,10 @@ def test_a_missing_library_is_told(extra: str) -> None:
         import asyncio, sys
         sys.modules[{library!r}] = None
         from swerex_c.deployment.config import *
-        from swerex_c.exceptions import DeploymentStartupError
+        from swerex_c.exceptions import DeploymentStartupError, NotAvailableError
         try:
             asyncio.run({config}.get_deployment().start())
-        except (DeploymentStartupError, ModuleNotFoundError) as error:
+        except (DeploymentStartupError, NotAvailableError) as error:
             print(error)
     """
     assert f"pip install 'swerex-c[{extra}]'" in python_output(sys.executable, code, env=our_environment())

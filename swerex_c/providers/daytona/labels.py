@@ -8,11 +8,11 @@ import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
-from swerex_c.exceptions import DeploymentStartupError
 from swerex_c.providers import ownership
 from swerex_c.providers.base import explained
 from swerex_c.providers.daytona.backend import sentence
 from swerex_c.providers.orphans import OwnedSandbox
+from swerex_c.utils.load import load_library
 from swerex_c.utils.threads import in_thread
 
 __all__ = ["client", "delete", "find_owned", "new_labels", "sdk"]
@@ -31,14 +31,9 @@ def sdk() -> Any:
     """Import and return the module `daytona`.
 
     Raises:
-        DeploymentStartupError: if it is not installed. The ImportError is its cause.
+        NotAvailableError: if it cannot be imported.
     """
-    try:
-        import daytona
-    except ImportError as error:
-        msg = f"DaytonaDeployment cannot import the package daytona ({error}): pip install 'swerex-c[daytona]'"
-        raise DeploymentStartupError(msg) from error
-    return daytona
+    return load_library("daytona", "daytona")
 
 
 async def client(api_key: str = "", target: str | None = None) -> Any:
@@ -47,9 +42,10 @@ async def client(api_key: str = "", target: str | None = None) -> Any:
     Defaults come from the variables DAYTONA_*.
 
     Raises:
+        NotAvailableError: if the SDK cannot be imported.
         DeploymentStartupError: if there is no key.
     """
-    module = sdk()
+    module = await in_thread(sdk)  # the import takes a second, which must not block the event loop
     with explained(sentence):
         return module.AsyncDaytona(module.DaytonaConfig(api_key=api_key or None, target=target or None))
 
@@ -87,12 +83,11 @@ async def find_owned() -> AsyncIterator[OwnedSandbox]:
     Raises:
         DeploymentStartupError: if Daytona cannot be reached, or refuses the request.
     """
-    module = await in_thread(sdk)  # the import takes a second
     daytona = await client()
     try:
         with explained(sentence):
             # List all sandboxes before the first is deleted, because a deletion shifts the pages of the list.
-            for sandbox in [it async for it in daytona.list(module.ListSandboxesQuery(labels=_OURS))]:
+            for sandbox in [it async for it in daytona.list(sdk().ListSandboxesQuery(labels=_OURS))]:
                 labels = sandbox.labels or {}
                 if ownership.has_own_labels(labels, sandbox.name):
                     end = functools.partial(delete, sandbox)

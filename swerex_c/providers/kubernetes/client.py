@@ -30,6 +30,7 @@ import yarl
 
 from swerex_c._version import __version__
 from swerex_c.exceptions import PodStartupError
+from swerex_c.utils.load import load_library
 from swerex_c.utils.temporary import temporary_directory
 
 __all__ = ["Access", "Cluster", "ClusterError", "require", "startup_error"]
@@ -76,21 +77,10 @@ _PERMANENT = (aiohttp.ClientConnectorDNSError, aiohttp.ClientConnectorCertificat
 def require() -> Any:
     """Import and return the library `kubernetes_asyncio`.
 
-    Its modules `client` and `config` are imported too.
-
     Raises:
-        ModuleNotFoundError: if the library is not installed; the message says how to install it.
+        NotAvailableError: if it cannot be imported.
     """
-    try:
-        import kubernetes_asyncio
-        import kubernetes_asyncio.client
-        import kubernetes_asyncio.config
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "kubernetes_asyncio":
-            raise
-        message = "Pods of Kubernetes are reached by kubernetes_asyncio: pip install 'swerex-c[kubernetes]'"
-        raise ModuleNotFoundError(message, name=error.name) from None
-    return kubernetes_asyncio
+    return load_library("kubernetes_asyncio", "kubernetes")
 
 
 # Errors

@@ -8,8 +8,8 @@ import re
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from swerex_c.exceptions import DeploymentStartupError
 from swerex_c.utils.aws_client import explained
+from swerex_c.utils.load import load_library
 from swerex_c.utils.log import get_logger
 
 if TYPE_CHECKING:
@@ -22,14 +22,9 @@ def sdk() -> Any:
     """Import and return the module `modal`.
 
     Raises:
-        DeploymentStartupError: if it is not installed. The ImportError is its cause.
+        NotAvailableError: if it cannot be imported.
     """
-    try:
-        import modal
-    except ImportError as error:
-        msg = f"ModalDeployment cannot import the package modal ({error}): pip install 'swerex-c[modal]'"
-        raise DeploymentStartupError(msg) from error
-    return modal
+    return load_library("modal", "modal")
 
 
 class _ImageBuilder:
@@ -70,11 +65,7 @@ class _ImageBuilder:
             AwsError: if the credentials that boto3 finds cannot be loaded.
         """
         self.logger.info(f"Building image from ECR {image}")
-        try:
-            import boto3
-        except ImportError as error:
-            msg = f"An image of ECR needs the package boto3 ({error}): pip install 'swerex-c[modal]'"
-            raise DeploymentStartupError(msg) from error
+        boto3 = load_library("boto3", "modal")
         with explained("get the credentials for an image of ECR"):
             session = boto3.Session()
             found = session.get_credentials()

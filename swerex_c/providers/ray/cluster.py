@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from swerex_c.exceptions import DeploymentStartupError
+from swerex_c.utils.load import load_library
 
 if TYPE_CHECKING:
     from swerex_c.providers.ray.config import RayDeploymentConfig
@@ -51,13 +52,10 @@ def connect(config: RayDeploymentConfig) -> Membership:
     A process that is already in a cluster stays in that one.
 
     Raises:
-        DeploymentStartupError: if Ray cannot be imported, there is no such cluster, or it needs Ray's client (ray://).
+        NotAvailableError: if Ray cannot be imported.
+        DeploymentStartupError: if there is no such cluster, or it needs Ray's client (ray://).
     """
-    try:
-        import ray
-    except ImportError as error:
-        msg = f"This needs Ray, which cannot be imported ({error}): pip install 'swerex-c[ray]'"
-        raise DeploymentStartupError(msg) from None
+    ray = load_library("ray", "ray")
     if (config.address or "").startswith("ray://") or ray.util.client.ray.is_connected():
         raise DeploymentStartupError(
             "Environments are not reached by Ray's client (ray://...): run this on a node of the cluster, or as a job "
