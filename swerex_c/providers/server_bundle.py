@@ -38,12 +38,8 @@ def unfit(why):
     sys.exit({code})
 if here != want:
     unfit("this is %s on %s" % here)
-directory = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(directory, "lib"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 try:
-    import ctypes
-    for name in sorted(os.listdir(os.path.join(directory, "so"))):
-        ctypes.CDLL(os.path.join(directory, "so", name))
     import swerex_c._core, pydantic_core, multipart, starlette, uvicorn
 except (ImportError, OSError) as error:
     unfit(error)
@@ -83,11 +79,6 @@ def archive() -> bytes:
         top = DIRECTORY.strip("/")
         want = (sys.implementation.cache_tag, platform.machine())
         _add_bytes(tar, f"{top}/run.py", _RUN.format(want=want, code=DOES_NOT_FIT).encode())
-        directory = tarfile.TarInfo(f"{top}/so")
-        directory.type, directory.mode = tarfile.DIRTYPE, 0o755
-        tar.addfile(directory)
-        for library in _libraries():
-            _add_bytes(tar, f"{top}/so/{library.name}", library.read_bytes())
         for name, path in sorted(_files()):
             _add_bytes(tar, f"{top}/lib/{name}", path.read_bytes(), 0o755 if os.access(path, os.X_OK) else 0o644)
     return whole.getvalue()
@@ -133,15 +124,3 @@ def _distributions() -> Iterator[importlib.metadata.Distribution]:
         for requirement in distribution.requires or ():
             if "extra ==" not in requirement and (match := re.match(r"[A-Za-z0-9._-]+", requirement)):
                 waiting.append(match[0])
-
-
-def _libraries() -> list[Path]:
-    """Return the shared libraries the core is linked with that few images have, as this process loaded them."""
-    import swerex_c._core  # noqa: F401 - importing it loads the libraries
-
-    found = set()
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        path = line.partition("/")[2]
-        if re.match(r"libmsgpack", path.rpartition("/")[2]):
-            found.add(Path("/" + path))
-    return sorted(found)
