@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from swerex_c import _core
 from swerex_c.engine.outcomes import resource_error, translated
-from swerex_c.utils.asyncio_compat import READY, SELECTOR, TIMERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,11 +38,12 @@ class CompletionQueue:
         # Number of calls that use a program, and the lock for the one that starts it in a thread.
         self.programs = 0
         self.starting = asyncio.Lock()
+        # These names are private to asyncio; tested with Python 3.11 to 3.14.
         # The loop's own queue of ready callbacks. A loop that hides it, its timers or its descriptor counts as busy.
-        self.ready: Any = getattr(loop, READY, ())
+        self.ready: Any = getattr(loop, "_ready", ())
         # The descriptor on which the loop sleeps, or -1 if it counts as busy, as uvloop's does.
-        fileno = getattr(getattr(loop, SELECTOR, None), "fileno", None)
-        shown = hasattr(loop, READY) and hasattr(loop, TIMERS)
+        fileno = getattr(getattr(loop, "_selector", None), "fileno", None)
+        shown = hasattr(loop, "_ready") and hasattr(loop, "_scheduled")
         self.wake_fd: int = fileno() if shown and fileno is not None else -1
         # This reader holds the only strong reference to the queue, until the loop is closed.
         loop.add_reader(self.core.fileno(), self._drain)
@@ -56,7 +56,7 @@ class CompletionQueue:
         if self.ready or self.pending or self.wake_fd < 0:
             return 0
         loop: Any = self._loop()
-        timers = getattr(loop, TIMERS)
+        timers = loop._scheduled
         if timers and timers[0].when() - loop.time() < 1e-6 * INLINE_MICROSECONDS:
             return 0
         return INLINE_MICROSECONDS
