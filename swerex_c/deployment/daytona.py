@@ -2,9 +2,6 @@
 
 import sys
 
-from swerex_c.providers.daytona import deployment
-from swerex_c.providers.daytona.deployment import DaytonaDeployment
+from swerex_c.providers.daytona.deployment import DaytonaDeployment as DaytonaDeployment
 
-__all__ = ["DaytonaDeployment"]
-
-sys.modules[__name__] = deployment
+sys.modules[__name__] = sys.modules[DaytonaDeployment.__module__]

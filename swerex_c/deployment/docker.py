@@ -2,9 +2,6 @@
 
 import sys
 
-from swerex_c.providers.docker import deployment
-from swerex_c.providers.docker.deployment import DockerDeployment
+from swerex_c.providers.docker.deployment import DockerDeployment as DockerDeployment
 
-__all__ = ["DockerDeployment"]
-
-sys.modules[__name__] = deployment
+sys.modules[__name__] = sys.modules[DockerDeployment.__module__]

@@ -2,9 +2,6 @@
 
 import sys
 
-from swerex_c.providers.dummy import deployment
-from swerex_c.providers.dummy.deployment import DummyDeployment
+from swerex_c.providers.dummy.deployment import DummyDeployment as DummyDeployment
 
-__all__ = ["DummyDeployment"]
-
-sys.modules[__name__] = deployment
+sys.modules[__name__] = sys.modules[DummyDeployment.__module__]

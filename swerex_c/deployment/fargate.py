@@ -2,9 +2,6 @@
 
 import sys
 
-from swerex_c.providers.fargate import deployment
-from swerex_c.providers.fargate.deployment import FargateDeployment
+from swerex_c.providers.fargate.deployment import FargateDeployment as FargateDeployment
 
-__all__ = ["FargateDeployment"]
-
-sys.modules[__name__] = deployment
+sys.modules[__name__] = sys.modules[FargateDeployment.__module__]

@@ -2,9 +2,6 @@
 
 import sys
 
-from swerex_c.providers.kubernetes import deployment
-from swerex_c.providers.kubernetes.deployment import KubernetesDeployment
+from swerex_c.providers.kubernetes.deployment import KubernetesDeployment as KubernetesDeployment
 
-__all__ = ["KubernetesDeployment"]
-
-sys.modules[__name__] = deployment
+sys.modules[__name__] = sys.modules[KubernetesDeployment.__module__]

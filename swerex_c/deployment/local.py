@@ -2,9 +2,6 @@
 
 import sys
 
-from swerex_c.providers.local import deployment
-from swerex_c.providers.local.deployment import LocalDeployment
+from swerex_c.providers.local.deployment import LocalDeployment as LocalDeployment
 
-__all__ = ["LocalDeployment"]
-
-sys.modules[__name__] = deployment
+sys.modules[__name__] = sys.modules[LocalDeployment.__module__]

@@ -2,9 +2,6 @@
 
 import sys
 
-from swerex_c.providers.modal import deployment
-from swerex_c.providers.modal.deployment import ModalDeployment
+from swerex_c.providers.modal.deployment import ModalDeployment as ModalDeployment
 
-__all__ = ["ModalDeployment"]
-
-sys.modules[__name__] = deployment
+sys.modules[__name__] = sys.modules[ModalDeployment.__module__]

@@ -2,9 +2,6 @@
 
 import sys
 
-from swerex_c.providers.ray import deployment
-from swerex_c.providers.ray.deployment import RayDeployment
+from swerex_c.providers.ray.deployment import RayDeployment as RayDeployment
 
-__all__ = ["RayDeployment"]
-
-sys.modules[__name__] = deployment
+sys.modules[__name__] = sys.modules[RayDeployment.__module__]

@@ -2,9 +2,6 @@
 
 import sys
 
-from swerex_c.providers.remote import deployment
-from swerex_c.providers.remote.deployment import RemoteDeployment
+from swerex_c.providers.remote.deployment import RemoteDeployment as RemoteDeployment
 
-__all__ = ["RemoteDeployment"]
-
-sys.modules[__name__] = deployment
+sys.modules[__name__] = sys.modules[RemoteDeployment.__module__]

@@ -2,9 +2,6 @@
 
 import sys
 
-from swerex_c.providers.ssh import deployment
-from swerex_c.providers.ssh.deployment import SSHDeployment
+from swerex_c.providers.ssh.deployment import SSHDeployment as SSHDeployment
 
-__all__ = ["SSHDeployment"]
-
-sys.modules[__name__] = deployment
+sys.modules[__name__] = sys.modules[SSHDeployment.__module__]
