@@ -9,7 +9,16 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["OWNER_LABELS", "KEEP", "LABEL", "has_own_labels", "labels", "is_owner_alive", "describe_owner"]
+__all__ = [
+    "OWNER_LABELS",
+    "KEEP",
+    "LABEL",
+    "has_own_labels",
+    "labels",
+    "is_owner_alive",
+    "describe_owner",
+    "start_time",
+]
 
 LABEL = "swerex_c"
 """The label of every container that this package starts; its value is the container's name.
@@ -38,7 +47,7 @@ def labels(name: str, *, keep: bool) -> dict[str, str]:
         _BOOT: _boot(),
         _SPACE: _pid_namespace(),
         _PID: str(os.getpid()),
-        _STARTED: _started(os.getpid()) or "",
+        _STARTED: start_time(os.getpid()) or "",
     }
     return facts | ({KEEP: "1"} if keep else {})
 
@@ -66,7 +75,7 @@ def is_owner_alive(facts: Mapping[str, str]) -> bool | None:
         pass  # a process of another user, whose start time may be hidden
     except (ProcessLookupError, OverflowError):
         return False
-    began = _started(int(pid))
+    began = start_time(int(pid))
     if began is None:
         return None
     return began == facts.get(_STARTED)
@@ -101,7 +110,7 @@ def _pid_namespace() -> str:
         return ""
 
 
-def _started(pid: int) -> str | None:
+def start_time(pid: int) -> str | None:
     """Return the start time of a process in clock ticks since boot.
 
     Return "" if the process is gone or a zombie, and None if it exists but its start time cannot be read.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from swerex_c.exceptions import InvalidInputError, SandboxLostError, SwerexException
+from swerex_c.providers.ownership import start_time
 from swerex_c.sandbox.clients import CommandBackend, kill_group
 from swerex_c.utils.background import keep_from_children
 from swerex_c.utils.temporary import make_temporary
@@ -116,16 +117,7 @@ class BwrapBackend(CommandBackend):
         """Prepare a view, which `open` makes.
 
         Args:
-            writable: directories and files of this machine that can be changed, as absolute paths.
-            network: True to share the machine's network; without it there is only a loopback device.
-            root: handling of writes to other files: they are refused, or go to a layer in memory that ends with the
-                view. In the layer a user other than root can change only their own files in their own directories.
-            hidden: more directories that appear empty, and files that are absent; missing paths are allowed.
-            shown: directories and files to show although `HIDDEN` has them. If several paths of `shown`, `writable` and
-                `hidden` contain a file, the longest applies.
-            variables: names of variables to pass to programs besides `VARIABLES`.
-            directory: the working directory of programs; None is this process's current directory when the view is
-                made, or / if that is not visible.
+            writable, network, root, hidden, shown, variables, directory: the fields of `IsolationConfig`.
             command: the bubblewrap program.
 
         Raises:
@@ -281,7 +273,7 @@ class BwrapBackend(CommandBackend):
             kill_group(process)
             process.wait()
             limit = time.monotonic() + _END_SECONDS
-            while self._init and _lives(self._init) and time.monotonic() < limit:
+            while self._init and start_time(self._init) and time.monotonic() < limit:
                 time.sleep(0.001)  # the kernel ends the remaining processes of the view
             self._init = 0
         if place is not None:
@@ -381,15 +373,6 @@ def _python() -> str:
     if not found:
         raise SandboxLostError("Isolation needs a Python interpreter, but sys.executable is empty")
     return found
-
-
-def _lives(pid: int) -> bool:
-    """Check whether a process exists and is no zombie. The first process of a view ends after all others."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return stat.read().rpartition(b") ")[2][:1] not in b"ZX"
-    except OSError:
-        return False
 
 
 def _may_mount() -> bool:
