@@ -11,15 +11,14 @@ import asyncio
 import contextlib
 import contextvars
 import errno
-import os
 import threading
-import time
-from collections import deque
+import weakref
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from swerex_c.exceptions import ResourceError
 from swerex_c.utils.cancellation import Cancellation
+from swerex_c.utils.wait import settle
 
 __all__ = [
     "OrderedCalls",
@@ -45,8 +44,8 @@ _END_SECONDS = 2.0
 _CANCELLED_SECONDS = 60.0
 """Seconds to wait for a cancelled call to end."""
 
-_ABANDONED_SECONDS = 30.0
-"""Seconds to wait for it if its event loop is gone."""
+_file_slots: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = weakref.WeakKeyDictionary()
+"""Limit on the calls for files of each event loop."""
 
 
 def start_thread(work: Callable[[], object], name: str) -> threading.Thread:
@@ -73,20 +72,39 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
     Raises:
         ResourceError: if no thread can be started, or the function runs out of memory.
     """
-    done, work = _future_and_work(lambda: function(*args, **kwargs))
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def finish(result: Any, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(result)
+        elif isinstance(error, StopIteration):  # a future does not accept it
+            done.set_exception(RuntimeError(f"StopIteration: {error}"))
+        else:
+            done.set_exception(error)
+
+    def work() -> None:
+        result = None
+        error: BaseException | None = None
+        try:
+            result = context.run(function, *args, **kwargs)
+        except (MemoryError, RecursionError) as raised:
+            error = ResourceError(str(raised) or "There is not enough memory for the call", errno=errno.ENOMEM)
+        except BaseException as raised:
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and no task waits
+            loop.call_soon_threadsafe(finish, result, error)
+
     start_thread(work, getattr(function, "__name__", "work"))
-    result: T = await done
-    return result
+    return await done
 
 
 async def in_thread_to_its_end(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a blocking function as `in_thread` does; a cancellation is raised when the function has ended."""
-    call = asyncio.ensure_future(in_thread(function, *args, **kwargs))
-    try:
-        return await asyncio.shield(call)
-    except asyncio.CancelledError:
-        await asyncio.wait([call])
-        raise
+    return await settle(in_thread(function, *args, **kwargs))
 
 
 async def in_cancellable_thread(cancellation: Cancellation, function: Callable[..., T], *args: Any) -> T:
@@ -98,24 +116,8 @@ async def in_cancellable_thread(cancellation: Cancellation, function: Callable[.
     Raises:
         ResourceError: as `in_thread`.
     """
-    done, work = _future_and_work(lambda: cancellation.run(lambda: function(*args)))
-    done.add_done_callback(lambda it: it.cancelled() or it.exception())  # after a cancellation nobody else asks for it
-    thread = start_thread(work, getattr(function, "__name__", "work"))
-    try:
-        result: T = await asyncio.shield(done)
-        return result
-    except asyncio.CancelledError:
-        cancellation.cancel()
-        deadline = time.monotonic() + _CANCELLED_SECONDS
-        while not done.done() and (left := deadline - time.monotonic()) > 0:
-            with contextlib.suppress(asyncio.CancelledError):  # a second cancellation does not leave the thread behind
-                await asyncio.wait([done], timeout=left)
-        raise
-    except GeneratorExit:  # the event loop is gone, so nothing can be awaited
-        cancellation.cancel()
-        with contextlib.suppress(RuntimeError):  # it is this thread
-            thread.join(_ABANDONED_SECONDS)
-        raise
+    call = in_thread(cancellation.run, lambda: function(*args))
+    return await settle(call, _CANCELLED_SECONDS, interrupt=cancellation.cancel)
 
 
 async def in_file_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -124,20 +126,22 @@ async def in_file_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kw
     The limit is for calls that run at once. A long call no longer counts, so that it delays the others by half a second
     at most. If the caller is cancelled, the function finds out by `check_cancelled`.
     """
-    cancellation = Cancellation()
-    done, work = _future_and_work(lambda: cancellation.run(lambda: function(*args, **kwargs)))
-    call = _Call(work)
-    try:
-        _file_calls.add(call)
-        while not call.began:
-            await asyncio.wait([done], timeout=_LONG_SECONDS)
-            _file_calls.begin()
-        result: T = await done
-        return result
-    finally:
-        done.cancel()  # if the wait was interrupted
-        cancellation.cancel()
-        _file_calls.drop(call)
+    loop, cancellation = asyncio.get_running_loop(), Cancellation()
+
+    def call() -> T:
+        return cancellation.run(lambda: function(*args, **kwargs))
+
+    call.__name__ = "swerex-file"
+    slots = _file_slots.setdefault(loop, asyncio.Semaphore(_MAX_FILE_CALLS))
+    await slots.acquire()
+    with contextlib.ExitStack() as slot:
+        slot.callback(slots.release)
+        timer = loop.call_later(_LONG_SECONDS, slot.close)
+        try:
+            return await in_thread(call)
+        finally:
+            timer.cancel()
+            cancellation.cancel()
 
 
 class OrderedCalls:
@@ -169,98 +173,3 @@ class OrderedCalls:
     def _call(self, function: Callable[[], T]) -> T:
         with self._lock:
             return function()
-
-
-def _future_and_work(function: Callable[[], Any]) -> tuple[asyncio.Future[Any], Callable[[], None]]:
-    """Return a future of the running loop, and a function that runs in a thread and sets the future's outcome."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Any] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is None:
-            done.set_result(result)
-        elif isinstance(error, StopIteration):  # a future does not accept it
-            done.set_exception(RuntimeError(f"StopIteration: {error}"))
-        else:
-            done.set_exception(error)
-
-    def work() -> None:
-        result = None
-        error: BaseException | None = None
-        try:
-            result = context.run(function)
-        except (MemoryError, RecursionError) as raised:
-            error = ResourceError(str(raised) or "There is not enough memory for the call", errno=errno.ENOMEM)
-        except BaseException as raised:
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and no task waits
-            loop.call_soon_threadsafe(settle, result, error)
-
-    return done, work
-
-
-class _Call:
-    def __init__(self, work: Callable[[], None]):
-        self.work = work
-        self.began = 0.0
-        """Start of the call in monotonic time; 0 while the call is queued."""
-
-
-class _FileCallQueue:
-    """Queue and set of running calls for files, of all event loops."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._running: set[_Call] = set()
-        self._waiting: deque[_Call] = deque()
-
-    def add(self, call: _Call) -> None:
-        """Queue a call, and start it as soon as the limit allows."""
-        self._waiting.append(call)
-        self.begin()
-
-    def begin(self) -> None:
-        """Start queued calls up to the limit."""
-        with self._lock:
-            now = time.monotonic()
-            self._running = {call for call in self._running if now - call.began < _LONG_SECONDS}
-            while self._waiting and len(self._running) < _MAX_FILE_CALLS:
-                call = self._waiting[0]
-                try:
-                    start_thread(lambda call=call: self._run(call), "swerex-file")  # type: ignore[misc]
-                except ResourceError:
-                    if self._running:
-                        return  # a running thread takes the queued call when it is done
-                    raise
-                self._take()
-
-    def _take(self) -> _Call:
-        call = self._waiting.popleft()
-        call.began = time.monotonic()
-        self._running.add(call)
-        return call
-
-    def _run(self, call: _Call) -> None:
-        """Run a call in its thread, and then the queued calls."""
-        while True:
-            call.work()
-            with self._lock:
-                if call not in self._running:
-                    return  # the call took long, and another thread has taken its slot
-                self._running.discard(call)
-                if not self._waiting:
-                    return
-                call = self._take()
-
-    def drop(self, call: _Call) -> None:
-        """Remove a queued call, whose caller no longer waits."""
-        if not call.began:
-            with self._lock, contextlib.suppress(ValueError):
-                self._waiting.remove(call)
-
-
-_file_calls = _FileCallQueue()
-os.register_at_fork(after_in_child=_file_calls.__init__)  # type: ignore[misc]

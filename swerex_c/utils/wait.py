@@ -1,13 +1,39 @@
-"""Wait until a function returns a true value."""
+"""Wait until a function returns a true value, or until work has ended."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["_wait_until_alive"]
+__all__ = ["_wait_until_alive", "settle"]
+
+T = TypeVar("T")
+
+
+async def settle(work: Awaitable[T], seconds: float = 86400.0, interrupt: Callable[[], object] = lambda: None) -> T:
+    """Wait for work that must not be left half done, such as a request that creates something; return its result.
+
+    A cancellation is raised when the work has ended, or after `seconds`, when it is cancelled too. A second one does
+    not cut that short.
+
+    Args:
+        interrupt: called at a cancellation, so that the work ends soon.
+    """
+    working = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        interrupt()
+        deadline = time.monotonic() + seconds
+        while not working.done() and (left := deadline - time.monotonic()) > 0:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([working], timeout=left)
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        raise
 
 
 async def _wait_until_alive(
