@@ -352,12 +352,13 @@ def prune(
     """
     with exit_on_errors():
         from swerex_c.providers import orphans
-        from swerex_c.providers.docker.engine import Engine
 
-        find_owned = load_class(f"swerex_c.providers.{cloud or 'docker'}.deployment:find_owned")
-        where = {None: (Engine(container_runtime.value),), Cloud.kubernetes: (namespace,)}.get(cloud, ())
-        limit = None if cloud is None else 120.0  # the client of an engine has limits for each of its steps
-        found = orphans.prune(find_owned(*where), dry_run=dry_run, timeout=limit)
+        if cloud is None:
+            owned = load_class("swerex_c.providers.docker.engine:Engine")(container_runtime.value).owned()
+        else:
+            find_owned = load_class(f"swerex_c.providers.{cloud}.deployment:find_owned")
+            owned = find_owned(namespace) if cloud is Cloud.kubernetes else find_owned()
+        found = orphans.prune(owned, dry_run=dry_run, timeout=120.0 if cloud else None)
     for one in found:
         if one.error is not None:
             print(visible(f"swerex-c: cannot remove {one.name}: {one.error}"), file=sys.stderr)

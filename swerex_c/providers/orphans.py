@@ -1,6 +1,6 @@
 """Find and delete orphans: sandboxes whose owner process is dead.
 
-`find_owned` in a provider's module `deployment` lists its sandboxes; the rest is shared.
+A provider lists its sandboxes in `find_owned` of its module `deployment`; the rest is shared.
 """
 
 from __future__ import annotations

@@ -24,13 +24,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from swerex_c.exceptions import (
     DeploymentStartupError,
     RuntimeClosedError,
+    SandboxLostError,
     StartupTimeoutError,
     SwerexException,
 )
+from swerex_c.models import IsAliveResponse
 from swerex_c.providers.base import ConfiguredDeployment
 from swerex_c.utils import background
 from swerex_c.utils.cancellation import Cancellation
 from swerex_c.utils.threads import in_cancellable_thread, in_thread
+from swerex_c.utils.wait import settle
 
 if TYPE_CHECKING:
     from swerex_c.sandbox.backend import Backend
@@ -43,8 +46,14 @@ _FOR_EVER = 20 * 86400.0
 _CLOSE_SECONDS = 10.0
 """Seconds to wait for the runtime to close; the sandbox is ended afterwards in any case."""
 
+_ANSWER_SECONDS = 0.5
+"""Seconds without a response of the runtime after which the provider is asked too."""
+
+_LOOK_SECONDS = 10.0
+"""Seconds to wait for a provider to report the state of a sandbox."""
+
 _GIVE_UP_SECONDS = 1.0
-"""Seconds to wait for a runtime to close that never became usable."""
+"""Seconds to wait for a runtime to close that never became usable, or whose sandbox has ended."""
 
 _OWN_WORDS = (DeploymentStartupError, RuntimeClosedError)
 """Errors that a failed start raises unchanged; other errors of this package become the first of them."""
@@ -73,6 +82,7 @@ class ProviderDeployment(ConfiguredDeployment):
         self._task: asyncio.Task[Any] | None = None
         self._starting: asyncio.Task[None] | None = None
         self._owner = os.getpid()
+        self._lost = False  # known to have ended
 
     # To be overridden by providers
 
@@ -85,10 +95,6 @@ class ProviderDeployment(ConfiguredDeployment):
 
     async def _end_sandbox(self) -> None:
         """End the sandbox, however far `_start` came, in a limited time. May be called again."""
-        await in_thread(self._end)
-
-    def _end(self) -> None:
-        """End the sandbox as `_end_sandbox` does. Blocks."""
 
     # Interface of deployments
 
@@ -114,12 +120,7 @@ class ProviderDeployment(ConfiguredDeployment):
             await self._clear(_GIVE_UP_SECONDS)
             return
         # Not with `background.run`, which would cancel it with the caller.
-        stopping = asyncio.wrap_future(background.spawn(self._stop()))
-        try:
-            await asyncio.shield(stopping)
-        except asyncio.CancelledError:
-            await asyncio.wait([stopping])
-            raise
+        await settle(asyncio.wrap_future(background.spawn(self._stop())))
 
     # Lifecycle, in the private event loop
 
@@ -128,7 +129,7 @@ class ProviderDeployment(ConfiguredDeployment):
             await self._stop()
         self._owner, self._state = os.getpid(), State.STARTING
         self._cancellation, self._limit = Cancellation(), asyncio.timeout(None)
-        self._deadline = math.inf
+        self._deadline, self._lost = math.inf, False
         self._starting = asyncio.create_task(self._start_in_time())
         task = self._task = asyncio.create_task(self._start_or_undo(self._starting))
         try:
@@ -193,7 +194,7 @@ class ProviderDeployment(ConfiguredDeployment):
 
     async def _stop_started(self, begun: bool) -> None:
         try:
-            await self._clear(self._close_seconds(), begun)
+            await self._clear(_GIVE_UP_SECONDS if self._lost else _CLOSE_SECONDS, begun)
             self._state = State.STOPPED
         except BaseException:
             self._state = State.STARTED  # another stop tries it again
@@ -215,10 +216,6 @@ class ProviderDeployment(ConfiguredDeployment):
         if begun:
             await self._end_sandbox()
 
-    def _close_seconds(self) -> float:
-        """Return the seconds for the runtime to close before the sandbox is ended."""
-        return _CLOSE_SECONDS
-
     def _has_begun(self) -> bool:
         """Check whether `_end_sandbox` has anything to do."""
         return self._state is not State.STOPPED
@@ -238,36 +235,27 @@ class ProviderDeployment(ConfiguredDeployment):
         return await in_cancellable_thread(self._cancellation, function, *args)
 
     def _limit_start(self, seconds: float | None) -> None:
-        """Restart the timeout of the start with this many seconds; None means no limit. Thread-safe."""
+        """Restart the timeout of the start with this many seconds; None means no limit."""
         self._seconds = _FOR_EVER if seconds is None else min(seconds, _FOR_EVER)
         self._deadline = time.monotonic() + self._seconds
-        self._reschedule(self._seconds)
-
-    def _reschedule(self, seconds: float | None) -> None:
-        async def reschedule() -> None:
-            with contextlib.suppress(RuntimeError):  # the start is over
-                self._limit.reschedule(None if seconds is None else asyncio.get_running_loop().time() + seconds)
-
-        background.spawn(reschedule())
+        self._limit.reschedule(asyncio.get_running_loop().time() + self._seconds)
 
     def _late(self) -> StartupTimeoutError:
         return StartupTimeoutError(f"The deployment did not start within {self._seconds:g} seconds (startup_timeout)")
 
     def _seconds_left(self) -> float:
-        """Return the seconds left for the start. Thread-safe.
+        """Return the seconds left for the start.
 
         Raises:
             StartupTimeoutError: if no time is left.
-            concurrent.futures.CancelledError: if the start was cancelled.
         """
-        self._cancellation.check()
         if (left := self._deadline - time.monotonic()) <= 0:
             raise self._late()
         return left
 
     def _leave_limit(self) -> float:
-        """Return `_seconds_left`, for steps that have timeouts of their own: that of the start ends. Thread-safe."""
-        self._reschedule(None)
+        """Return `_seconds_left`, for steps that have timeouts of their own: that of the start ends."""
+        self._limit.reschedule(None)
         return self._seconds_left()
 
 
@@ -277,6 +265,9 @@ class SandboxDeployment(ProviderDeployment):
     _runs_bash = False
     """Set by `_start_sandbox` if it has run a bash of 4.4 or later there; the runtime then need not try it."""
 
+    _backend: Any = None
+    """The backend of the last start, if it had no server."""
+
     @abstractmethod
     async def _start_sandbox(self) -> Backend:
         """Start the sandbox and return its backend.
@@ -284,11 +275,44 @@ class SandboxDeployment(ProviderDeployment):
         If it fails, `_end_sandbox` cleans up what it has begun.
         """
 
+    async def _why_ended(self) -> str | None:
+        """Return why the sandbox has ended, as a sentence; None if it has not, or that is unknown.
+
+        Raises:
+            TimeoutError: if the state cannot be read now.
+        """
+        return None
+
+    async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
+        """Check whether the runtime responds within `timeout` seconds.
+
+        Raises:
+            DeploymentNotStartedError: if the deployment was not started, or was stopped.
+            SandboxLostError: if the provider reports that the sandbox has ended, with the reason.
+        """
+        asking = asyncio.ensure_future(self.runtime.is_alive(timeout=timeout))
+        try:
+            await asyncio.wait({asking}, timeout=_ANSWER_SECONDS)
+            if asking.done() and asking.result():
+                return asking.result()
+            # Packets to the address of an ended sandbox may be lost: the request would take the whole timeout.
+            left = _LOOK_SECONDS if timeout is None else max(0.1, timeout - _ANSWER_SECONDS)
+            why = None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    why = await background.run(self._why_ended())
+            if why is not None:
+                self._lost = True
+                raise SandboxLostError(f"Container process terminated. {why}")
+            return await asking
+        finally:
+            asking.cancel()
+
     async def _start(self) -> None:
         importing = asyncio.ensure_future(in_thread(_import_runtime))  # slow, so while the sandbox starts
-        self._runs_bash = False
+        self._runs_bash, self._backend = False, None
         began = time.monotonic()
-        backend = await self._start_sandbox()
+        self._backend = backend = await self._start_sandbox()
         await self._step("Starting runtime")
         await importing
         from swerex_c.runtime.sandbox import SandboxRuntime

@@ -5,15 +5,13 @@ The runtime is then a `RemoteRuntime`, the client of that server.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 import uuid
 from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from swerex_c.exceptions import NotSupportedError, SandboxLostError
-from swerex_c.models import IsAliveResponse
+from swerex_c.exceptions import NotSupportedError
 from swerex_c.providers.sandbox_deployment import SandboxDeployment
 from swerex_c.utils.threads import in_thread
 from swerex_c.utils.visible import visible
@@ -24,15 +22,6 @@ if TYPE_CHECKING:
     from swerex_c.sandbox.backend import Backend
 
 __all__ = ["ServerDeployment"]
-
-_ANSWER_SECONDS = 0.5
-"""Seconds without a response of the server after which the cloud is asked too."""
-
-_LOOK_SECONDS = 10.0
-"""Seconds to wait for a cloud to report the state of a sandbox."""
-
-_OUTPUT_SECONDS = 10.0
-"""Seconds to wait for the output of a server that did not start."""
 
 
 class ServerDeployment(SandboxDeployment):
@@ -78,16 +67,8 @@ class ServerDeployment(SandboxDeployment):
         """
 
     @abstractmethod
-    def _why_ended(self, timeout: float) -> str | None:
-        """Return why the sandbox has ended, as a sentence; None if it has not. Blocks up to `timeout` seconds.
-
-        Raises:
-            TimeoutError: if the state is not known in time.
-        """
-
-    @abstractmethod
-    def _server_output(self, timeout: float) -> str:
-        """Return the output of the server for the log; "" if it is not available. Blocks."""
+    async def _server_output(self) -> str:
+        """Return the output of the server for the log; "" if it is not available. Takes a limited time."""
 
     # Shared by all providers
 
@@ -119,29 +100,6 @@ class ServerDeployment(SandboxDeployment):
             )
         except TimeoutError:
             with contextlib.suppress(Exception):
-                output = visible(await in_thread(self._server_output, _OUTPUT_SECONDS))
+                output = visible(await self._server_output())
                 self.logger.error(f"Runtime did not start within timeout. Output of the server:\n{output}")
             raise
-
-    async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
-        """Check whether the runtime responds within `timeout` seconds.
-
-        Raises:
-            DeploymentNotStartedError: if the deployment was not started, or was stopped.
-            SandboxLostError: if the sandbox has ended, with the reason.
-        """
-        asking = asyncio.ensure_future(self.runtime.is_alive(timeout=timeout))
-        try:
-            await asyncio.wait({asking}, timeout=_ANSWER_SECONDS)
-            if asking.done() and asking.result():
-                return asking.result()
-            # Packets to the address of an ended sandbox may be lost: the request would take the whole timeout.
-            left = _LOOK_SECONDS if timeout is None else max(0.1, timeout - _ANSWER_SECONDS)
-            why = None
-            with contextlib.suppress(TimeoutError):
-                why = await asyncio.wait_for(in_thread(self._why_ended, left), left)
-            if why is not None:
-                raise SandboxLostError(f"Container process terminated. {why}")
-            return await asking
-        finally:
-            asking.cancel()

@@ -39,7 +39,7 @@ class Nowhere(ProviderDeployment):
     ended = []
     async def _start(self):
         self._runtime = DummyRuntime()
-    def _end(self):
+    async def _end_sandbox(self):
         self.ended.append(threading.get_ident())
 
 async def started():

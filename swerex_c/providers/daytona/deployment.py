@@ -13,21 +13,16 @@ import math
 import time
 from typing import Any, Unpack
 
-from swerex_c.exceptions import NotSupportedError, SandboxLostError
-from swerex_c.models import IsAliveResponse
+from swerex_c.exceptions import NotSupportedError
 from swerex_c.providers.base import explained
 from swerex_c.providers.daytona import labels as _labels
 from swerex_c.providers.daytona.backend import DaytonaBackend, sentence
 from swerex_c.providers.daytona.config import DaytonaDeploymentConfig, DaytonaKeywords
 from swerex_c.providers.daytona.labels import find_owned
 from swerex_c.providers.sandbox_deployment import SandboxDeployment
-from swerex_c.utils import background
 from swerex_c.utils.load import ConfigSignature
 
 __all__ = ["DaytonaDeployment", "DaytonaDeploymentConfig", "find_owned"]
-
-_LOOK_SECONDS = 10.0
-"""Seconds to wait for Daytona to report the state of a sandbox."""
 
 _SETTLE_SECONDS = 20.0
 """Seconds to wait for Daytona's answer whether an abandoned sandbox was created."""
@@ -67,20 +62,10 @@ class DaytonaDeployment(SandboxDeployment):
         super().__init__(logger=logger)
         self._config: DaytonaDeploymentConfig = DaytonaDeploymentConfig(**kwargs)
         self._sandbox: Any = None
-        self._backend: DaytonaBackend | None = None
         self._sandbox_id: str | None = None
         self._daytona: Any = None
         self._creating: asyncio.Future[Any] | None = None
         self._name = ""
-
-    def _init_daytona(self) -> None:
-        """Create the client, an `AsyncDaytona` in the event loop of `swerex_c.utils.background`. Blocks.
-
-        Raises:
-            DeploymentStartupError: if the SDK or the key is missing.
-        """
-        _labels.sdk()  # the import takes a second, which must not block the event loop
-        self._daytona = background.run_blocking(_labels.client(self._config.api_key, self._config.target))
 
     # Starting
 
@@ -97,7 +82,7 @@ class DaytonaDeployment(SandboxDeployment):
 
     async def _start_sandbox(self) -> DaytonaBackend:
         began = time.monotonic()
-        await self._in_thread(self._init_daytona)
+        self._daytona = await _labels.client(self._config.api_key, self._config.target)
         self.logger.info("Creating Daytona sandbox...")
         await self._step("Creating sandbox")
         self._name, labels = _labels.new_labels()
@@ -112,30 +97,17 @@ class DaytonaDeployment(SandboxDeployment):
             self._sandbox = await asyncio.shield(self._creating)
         self._sandbox_id = self._sandbox.id
         self.logger.info(f"Created Daytona sandbox with ID: {self._sandbox_id} in {time.monotonic() - began:.2f}s")
-        self._backend = DaytonaBackend(self._sandbox)
-        return self._backend
+        return DaytonaBackend(self._sandbox)
 
     # Running and ending
 
-    async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
-        """Check whether the sandbox can run commands, within `timeout` seconds.
-
-        Raises:
-            DeploymentNotStartedError: if the deployment was not started, or was stopped.
-            SandboxLostError: if the sandbox has ended, with the reason.
-        """
-        answer = await self.runtime.is_alive(timeout=timeout)
-        if not answer and self._backend is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_SECONDS):
-                    if why := await background.run(self._backend.why_lost()):
-                        raise SandboxLostError(f"Container process terminated. {why}")
-        return answer
+    async def _why_ended(self) -> str | None:
+        return None if self._backend is None else await self._backend.why_lost()
 
     async def _end_sandbox(self) -> None:
         daytona, sandbox, creating = self._daytona, self._sandbox, self._creating
         name = self._sandbox_id or self._name
-        self._daytona = self._sandbox = self._backend = self._creating = self._sandbox_id = None
+        self._daytona = self._sandbox = self._creating = self._sandbox_id = None
         if daytona is None:
             return
         try:

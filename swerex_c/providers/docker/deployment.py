@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import re
 import secrets
 import shlex
 import uuid
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Unpack
 
 from swerex_c._version import PACKAGE_NAME, REMOTE_EXECUTABLE_NAME
 from swerex_c.exceptions import DeploymentStartupError, DockerPullError, SwerexException
 from swerex_c.providers import ownership
 from swerex_c.providers.docker.config import DockerDeploymentConfig, DockerKeywords
-from swerex_c.providers.docker.engine import Engine, Listed, forget, remember
-from swerex_c.providers.orphans import OwnedSandbox
+from swerex_c.providers.docker.engine import Engine, forget, remember
 from swerex_c.providers.server_deployment import ServerDeployment
 from swerex_c.sandbox.env_passing import quote_for_any_shell
 from swerex_c.utils import background
@@ -29,7 +26,7 @@ if TYPE_CHECKING:
     from swerex_c.providers.docker.backend import DockerBackend
     from swerex_c.runtime.config import RemoteRuntimeConfig
 
-__all__ = ["DockerDeployment", "DockerDeploymentConfig", "find_owned"]
+__all__ = ["DockerDeployment", "DockerDeploymentConfig"]
 
 _WAIT = "trap 'exit 0' TERM INT HUP; while :; do read -r -t 5; (:); done"
 """Main script of the container while commands run in it. It reads standard input, which never comes, and exits when
@@ -43,9 +40,6 @@ _OWN_STREAMS = re.compile("-[A-Za-z]*[adit]|--(attach|cidfile|detach|interactive
 
 _SHELLS = ("", "sh", "bash", "dash", "ash")
 """Entry points that are only a shell: the waiting script replaces them."""
-
-_LOOK_SECONDS = 10.0
-"""Seconds to wait for the engine to return the output of a container."""
 
 
 class DockerDeployment(ServerDeployment):
@@ -69,7 +63,6 @@ class DockerDeployment(ServerDeployment):
         self._container_name: str | None = None
         self._runtime_timeout = 0.15
         self._found_port: int | None = None
-        self._backend: DockerBackend | None = None
         self._used: Engine | None = None
         self._refused = False
 
@@ -218,7 +211,7 @@ class DockerDeployment(ServerDeployment):
         except SwerexException as error:
             if self._entry is None or self._serves or self._backend is None or isinstance(error, TimeoutError):
                 raise
-            output = await in_thread(self._server_output, _LOOK_SECONDS)
+            output = await self._server_output()
             raise DeploymentStartupError(f"{error}. Its entry point {self._entry!r} printed: {output}") from error
 
     async def _start_sandbox(self) -> DockerBackend:
@@ -239,10 +232,9 @@ class DockerDeployment(ServerDeployment):
         words = ["run", *(["-a", "stdout"] if greets else ["-d", "-i"]), *words]
         self.logger.debug(f"Command: {shlex.join([engine.runtime, *words])!r}")
         said = await self._make(engine, words, token.encode())
-        self._backend = engine.backend(name, self._shell)
         if greets:
             self._take_greeting(said)
-        return self._backend
+        return engine.backend(name, self._shell)
 
     def _take_greeting(self, said: bytes) -> None:
         from swerex_c.sandbox.loader_pool import check_version
@@ -365,22 +357,17 @@ class DockerDeployment(ServerDeployment):
 
     # Running and ending
 
-    def _server_output(self, timeout: float) -> str:
-        engine = self._used or self._engine()
-        return background.run_blocking(engine.logs(str(self._container_name), timeout))
+    async def _server_output(self) -> str:
+        return await (self._used or self._engine()).logs(str(self._container_name))
 
-    def _why_ended(self, timeout: float) -> str | None:
+    async def _why_ended(self) -> str | None:
         process, backend = self._container_process, self._backend
         if process is not None and process.poll() is not None:
-            return self._server_output(_LOOK_SECONDS)  # the engine may take longer than one try of a start
+            return await self._server_output()
         if backend is None:
             return None
-        why, for_good = background.run_blocking(backend.look(), timeout)
+        why, for_good = await backend.look()
         return why if for_good else None
-
-    def _close_seconds(self) -> float:
-        process = self._container_process
-        return 0.5 if process is not None and process.poll() is not None else super()._close_seconds()
 
     def _has_begun(self) -> bool:
         # A subclass with its own `start` sets these.
@@ -388,7 +375,7 @@ class DockerDeployment(ServerDeployment):
 
     async def _end_sandbox(self) -> None:
         name, process, engine = self._container_name, self._container_process, self._used or self._engine()
-        self._container_name = self._container_process = self._backend = self._used = None
+        self._container_name = self._container_process = self._used = None
         if name is not None:
             await self._end_container(engine, name)
         if process is not None:
@@ -410,20 +397,6 @@ class DockerDeployment(ServerDeployment):
         self.logger.info(f"Removing image {self._config.image}")
         if problem := await self._engine().remove_image(self._config.image):
             self.logger.error(f"Failed to remove image {self._config.image}: {problem}")
-
-
-async def find_owned(engine: Engine) -> AsyncIterator[OwnedSandbox]:
-    """Yield the containers that this package started and that run or are not kept."""
-    for one in await engine.labelled(ownership.LABEL, ownership.OWNER_LABELS):
-        keep = ownership.KEEP in one.labels
-        if ownership.has_own_labels(one.labels, one.name) and (one.runs or not keep):
-            end = functools.partial(_end_orphan, engine, one)
-            yield OwnedSandbox(one.id, one.name, f"image {one.image}", one.labels, end, keep)
-
-
-async def _end_orphan(engine: Engine, one: Listed) -> None:
-    if problem := await (engine.kill if ownership.KEEP in one.labels else engine.remove)(one.id):
-        raise DeploymentStartupError(problem)
 
 
 def _reap(process: Any) -> None:

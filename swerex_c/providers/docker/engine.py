@@ -8,30 +8,36 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import functools
 import json
 import os
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from swerex_c.exceptions import DeploymentStartupError, DockerPullError, SwerexException
+from swerex_c.providers import ownership
+from swerex_c.providers.orphans import OwnedSandbox
 from swerex_c.sandbox.clients import CompletedCommand, run_command
 from swerex_c.utils.visible import visible
+from swerex_c.utils.wait import settle
 
 if TYPE_CHECKING:
     from swerex_c.providers.docker.backend import DockerBackend
 
-__all__ = ["Engine", "Listed"]
+__all__ = ["Engine"]
 
 _ASK_SECONDS = 30.0
 """Seconds to wait for an engine's answer to a light request, such as a list, and for ending a container."""
 
 _SETTLE_SECONDS = 4.0
 """Seconds for which a cancelled start waits to learn whether the engine has made the container."""
+
+_LOG_SECONDS = 10.0
+"""Seconds to wait for the output of a container."""
 
 _LOG_LINES = 50
 """Maximum number of lines of a container's output to report; the last ones."""
@@ -43,17 +49,6 @@ _NO_ENGINE = ("cannot connect to the docker daemon", "is the docker daemon runni
 _RUNS = ("running", "paused", "restarting", "up")
 _NO_CONTAINER = ("no such container", "no container with name or id")
 _NOT_RUNNING = (*_NO_CONTAINER, "is not running", "can only kill running")
-
-
-@dataclass(frozen=True)
-class Listed:
-    """A container in an engine's list."""
-
-    id: str
-    name: str
-    image: str
-    runs: bool
-    labels: dict[str, str]
 
 
 class Engine:
@@ -168,14 +163,7 @@ class Engine:
             DockerPullError: if the image is not on this machine, or for another platform.
             DeploymentStartupError: if it failed for another reason.
         """
-        making = asyncio.ensure_future(self.ask(*words, timeout=None, until=greeting))
-        try:
-            said = await asyncio.shield(making)
-        except asyncio.CancelledError:
-            await asyncio.wait([making], timeout=_SETTLE_SECONDS)
-            making.cancel()
-            await asyncio.wait([making])
-            raise
+        said = await settle(self.ask(*words, timeout=None, until=greeting), _SETTLE_SECONDS)
         if greeting:
             line, whole, _ = said.stdout.partition(greeting)[2].partition(b"\n")
             found = line if whole else b""
@@ -225,10 +213,10 @@ class Engine:
         found = said.stdout.decode(errors="replace").split()
         return int(found[0].rpartition(":")[2]) if said.code == 0 and found else None
 
-    async def logs(self, container: str, timeout: float) -> str:
+    async def logs(self, container: str) -> str:
         """Return the end of a container's output, or why there is none."""
         try:
-            said = await self.ask("logs", "--tail", str(_LOG_LINES), container, timeout=timeout)
+            said = await self.ask("logs", "--tail", str(_LOG_LINES), container, timeout=_LOG_SECONDS)
         except (TimeoutError, SwerexException) as error:
             return f"({error})"
         if said.code:
@@ -236,33 +224,21 @@ class Engine:
         parts = (("stdout", said.stdout), ("stderr", said.stderr))
         return visible("\n".join(f"{name}:\n{text.decode(errors='replace')[-4000:]}" for name, text in parts))
 
-    async def remove(self, *containers: str) -> str | None:
-        """End and remove containers with their anonymous volumes.
-
-        Return None, or why it failed. Containers that are already gone are no failure.
-        """
-        return await self._gone(self._removal, containers)
-
-    async def kill(self, *containers: str) -> str | None:
-        """End containers without removing them; return None, or why it failed."""
-        return await self._gone(["kill"], containers)
-
     @property
     def _removal(self) -> list[str]:
         return ["rm", "-f", "-v", *(["-t", "0"] if self.runtime == "podman" else [])]
 
     async def end(self, container: str, *, keep: bool) -> str | None:
-        """End a container, and remove it unless `keep`, or if it never ran; return None, or why that failed."""
-        if keep:
-            with contextlib.suppress(TimeoutError, DeploymentStartupError):
-                said = await self.ask("container", "inspect", "-f", "{{.State.Status}}", container)
-                keep = said.stdout.strip().lower() not in (b"created", b"configured", b"initialized")
-        return await (self.kill if keep else self.remove)(container)
+        """End a container, and remove it with its anonymous volumes unless `keep`, or if it never ran.
 
-    async def _gone(self, words: Sequence[str], containers: Sequence[str]) -> str | None:
+        Return None, or why that failed. A container that is already gone is no failure.
+        """
         try:
             async with asyncio.timeout(_ASK_SECONDS):
-                while (said := await self.ask(*words, *containers)).code:
+                if keep:
+                    said = await self.ask("container", "inspect", "-f", "{{.State.Status}}", container)
+                    keep = said.stdout.strip().lower() not in (b"created", b"configured", b"initialized")
+                while (said := await self.ask(*(["kill"] if keep else self._removal), container)).code:
                     lower = said.words.lower()
                     if any(sign in lower for sign in _NOT_RUNNING):
                         return None
@@ -275,10 +251,8 @@ class Engine:
             return str(error) or f"{self.runtime} did not answer within {_ASK_SECONDS:g} seconds"
         return None
 
-    async def labelled(self, label: str, facts: Sequence[str]) -> list[Listed]:
-        """List all containers that have a label, in any state.
-
-        Each has the values of those of its labels that are in `facts`.
+    async def owned(self) -> AsyncIterator[OwnedSandbox]:
+        """Yield the containers that this package started and that run or are not kept.
 
         A single `ps` lists them, so that a container that hangs does not hide the others.
 
@@ -288,17 +262,26 @@ class Engine:
         """
         # As JSON, because a label may contain the separators of fields and lines.
         of = '{{{{json (.Label "{}")}}}}' if self.runtime == "docker" else '{{{{json (index .Labels "{}")}}}}'
-        fields = ["{{.ID}}", "{{.Names}}", "{{.Image}}", "{{.State}}", *(of.format(fact) for fact in facts)]
+        fields = ["{{.ID}}", "{{.Names}}", "{{.Image}}", "{{.State}}", *map(of.format, ownership.OWNER_LABELS)]
         form = "\t".join(fields)
-        said = await self.ask("ps", "-a", "--no-trunc", "--filter", f"label={label}", "--format", form)
+        said = await self.ask("ps", "-a", "--no-trunc", "--filter", f"label={ownership.LABEL}", "--format", form)
         if said.code:
             raise self._out_of_reach(said) or DeploymentStartupError(f"`{self.runtime} ps` failed: {said.words}")
-        found = []
         for line in said.stdout.decode(errors="replace").splitlines():
             id, name, image, state, *values = line.split("\t")
-            told = {fact: json.loads(value) for fact, value in zip(facts, values, strict=True) if value != '""'}
-            found.append(Listed(id, name, image, state.lower().startswith(_RUNS), told))
-        return found
+            labels = {
+                label: json.loads(value)
+                for label, value in zip(ownership.OWNER_LABELS, values, strict=True)
+                if value != '""'
+            }
+            keep = ownership.KEEP in labels
+            if ownership.has_own_labels(labels, name) and (state.lower().startswith(_RUNS) or not keep):
+                end = functools.partial(self._end_owned, id, keep)
+                yield OwnedSandbox(id, name, f"image {image}", labels, end, keep)
+
+    async def _end_owned(self, container: str, keep: bool) -> None:
+        if problem := await self.end(container, keep=keep):
+            raise DeploymentStartupError(problem)
 
     def backend(self, container: str, shell: Sequence[str] = ()) -> DockerBackend:
         """Return a backend that runs commands in a container; the parameters are those of `DockerBackend`."""

@@ -49,9 +49,6 @@ _POLL_SECONDS = 1.0
 _LOOK_EVERY_SECONDS = 3.0
 """Minimum seconds between checks of a task while its server starts."""
 
-_OUTPUT_SECONDS = 10.0
-"""Seconds to wait for the output of a task."""
-
 _AGREE_SECONDS = 60.0
 """Maximum seconds until ECS knows a new role, and until a running task has an address."""
 
@@ -87,7 +84,6 @@ class FargateDeployment(ServerDeployment):
         self._started_by: str | None = None
         """A word that identifies the task even before its ARN is known."""
         self._next_look = 0.0
-        self._has_ended = False
 
     @property
     def container_name(self) -> str | None:
@@ -143,7 +139,6 @@ class FargateDeployment(ServerDeployment):
     async def _start_server(self) -> RemoteRuntimeConfig:
         from swerex_c.runtime.config import RemoteRuntimeConfig
 
-        self._has_ended = False
         await self._step("Preparing AWS")
         await self._when_roles_are_known(self._init_aws)
         self._container_name = await self._in_thread(self._get_container_name)
@@ -204,7 +199,7 @@ class FargateDeployment(ServerDeployment):
         running = None
         while True:
             task = await in_thread(tasks.describe, str(self._cluster_arn), str(self._task_arn)) or {}
-            if why := await in_thread(self._end_of, task):
+            if why := await self._end_of(task):
                 raise DeploymentStartupError(f"The task is not running. {why}")
             if task.get("lastStatus") == "RUNNING":
                 if address := await in_thread(find_public_ip, task):
@@ -219,37 +214,34 @@ class FargateDeployment(ServerDeployment):
 
     # Running and ending
 
-    def _why_ended(self, timeout: float) -> str | None:
+    async def _why_ended(self) -> str | None:
         now = time.monotonic()
         if self._state is not State.STARTED and now < self._next_look:
             return None
         self._next_look = now + _LOOK_EVERY_SECONDS
         try:
-            task = tasks.describe(str(self._cluster_arn), str(self._task_arn))
+            task = await in_thread(tasks.describe, str(self._cluster_arn), str(self._task_arn))
         except AwsError as error:
             self.logger.debug("%s", error)
             return None
         if task is None:
             return f"The task {self._task_arn} is no longer known to ECS"
-        return self._end_of(task)
+        return await self._end_of(task)
 
-    def _end_of(self, task: dict[str, Any]) -> str | None:
-        """Return why a task has ended, with the end of its container's output; None if it has not. Blocks."""
+    async def _end_of(self, task: dict[str, Any]) -> str | None:
+        """Return why a task has ended, with the end of its container's output; None if it has not."""
         why = tasks.why_ended(task, self._config.container_timeout)
         if why is None:
             return None
-        self._has_ended = True
         text = ""
         with contextlib.suppress(AwsError):
-            text = self._server_output(_OUTPUT_SECONDS)
+            text = await self._server_output()
         return f"{why}." + (f"\nThe end of its output:\n{text}" if text else "")
 
-    def _server_output(self, timeout: float) -> str:
-        group = self._config.log_group
-        return tasks.output(group, str(self._container_name), str(self._task_arn)) if group else ""
-
-    def _close_seconds(self) -> float:
-        return 0.5 if self._has_ended else super()._close_seconds()
+    async def _server_output(self) -> str:
+        if not (group := self._config.log_group):
+            return ""
+        return await in_thread(tasks.output, group, str(self._container_name), str(self._task_arn))
 
     def _has_begun(self) -> bool:
         # A subclass with its own `start` sets `_task_arn`.

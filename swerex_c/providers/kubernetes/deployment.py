@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import logging
 import time
@@ -21,6 +20,7 @@ from swerex_c.providers.sandbox_deployment import SandboxDeployment
 from swerex_c.utils import background
 from swerex_c.utils.load import ConfigSignature
 from swerex_c.utils.threads import in_thread
+from swerex_c.utils.wait import settle
 
 if TYPE_CHECKING:
     from swerex_c.providers.kubernetes.backend import KubernetesBackend
@@ -56,7 +56,7 @@ class KubernetesDeployment(SandboxDeployment):
         """Create a deployment from the fields of a `KubernetesDeploymentConfig`.
 
         Raises:
-            ModuleNotFoundError: if `kubernetes_asyncio` is not installed.
+            NotAvailableError: if `kubernetes_asyncio` is not installed.
         """
         super().__init__(logger=logger)
         self._config = KubernetesDeploymentConfig(**kwargs)
@@ -126,13 +126,8 @@ class KubernetesDeployment(SandboxDeployment):
 
     async def _create(self, cluster: Cluster, namespace: str, pod: dict[str, Any]) -> None:
         self._pod, self._unsure = pod["metadata"]["name"], True
-        creating = asyncio.ensure_future(cluster.create(namespace, pod, busy=self._seconds_left()))
         try:
-            await asyncio.shield(creating)
-        except asyncio.CancelledError:
-            with contextlib.suppress(ClusterError, TimeoutError):
-                await asyncio.wait_for(creating, _SETTLE_SECONDS)
-            raise
+            await settle(cluster.create(namespace, pod, busy=self._seconds_left()), _SETTLE_SECONDS)
         except ClusterError as error:
             self._unsure = error.may_have_run
             self._pod = self._pod if self._unsure else None

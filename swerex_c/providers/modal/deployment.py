@@ -23,7 +23,6 @@ from swerex_c.exceptions import (
     NotSupportedError,
     SandboxLostError,
 )
-from swerex_c.models import IsAliveResponse
 from swerex_c.providers.base import explained
 from swerex_c.providers.modal import tags as _modal_tags
 from swerex_c.providers.modal.backend import ModalBackend, sentence
@@ -33,6 +32,7 @@ from swerex_c.providers.modal.tags import find_owned
 from swerex_c.providers.sandbox_deployment import SandboxDeployment, State
 from swerex_c.utils import background
 from swerex_c.utils.threads import in_thread
+from swerex_c.utils.wait import settle
 
 if TYPE_CHECKING:
     import modal
@@ -106,7 +106,6 @@ class ModalDeployment(SandboxDeployment):
         self._deployment_timeout = deployment_timeout
         self._modal_kwargs = dict(modal_sandbox_kwargs or {})
         self._sandbox: Any = None
-        self._backend: ModalBackend | None = None
         self._unsure: dict[str, str] | None = None
 
     @classmethod
@@ -212,26 +211,19 @@ class ModalDeployment(SandboxDeployment):
         }
         # From the request until the response it is unknown whether the sandbox exists.
         self._unsure = tags
-        await self._asked(self._made(modal.Sandbox.create.aio("/usr/bin/env", "bash", "-c", _WAIT, **arguments)))
+        creating = self._made(modal.Sandbox.create.aio("/usr/bin/env", "bash", "-c", _WAIT, **arguments))
+        await self._asked(settle(creating, _SETTLE_SECONDS))
         self.logger.info(f"Sandbox ({self._sandbox.object_id}) created in {time.monotonic() - began:.2f}s")
         try:
             self.logger.info(f"Check sandbox logs at {await self.get_modal_log_url()}")
         except Exception as error:
             self.logger.debug("Cannot get the URL of the sandbox's logs: %s", error)
         self.logger.info(f"Sandbox created with id {self._sandbox.object_id}")
-        self._backend = ModalBackend(self._sandbox)
-        return self._backend
+        return ModalBackend(self._sandbox)
 
     async def _made(self, work: Awaitable[Any]) -> None:
-        """Store the sandbox that a request creates. If it is cancelled, the response is waited for nevertheless."""
-        creating = asyncio.ensure_future(work)
-        try:
-            self._sandbox = await asyncio.shield(creating)
-        except asyncio.CancelledError:
-            with contextlib.suppress(Exception):
-                self._sandbox = await asyncio.wait_for(creating, _SETTLE_SECONDS)
-                self._unsure = None
-            raise
+        """Store the sandbox that a request creates."""
+        self._sandbox = await work
         self._unsure = None
 
     async def _asked(self, work: Awaitable[object]) -> None:
@@ -244,28 +236,15 @@ class ModalDeployment(SandboxDeployment):
                     self._unsure = None
                 raise
 
-    async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
-        """Check whether the sandbox can run commands, within `timeout` seconds.
-
-        Raises:
-            DeploymentNotStartedError: if the deployment was not started, or was stopped.
-            SandboxLostError: if the sandbox has ended, with the reason and its output.
-        """
-        answer = await self.runtime.is_alive(timeout=timeout)
-        if not answer and self._backend is not None:
-            with contextlib.suppress(ConnectionLostError, TimeoutError):
-                async with asyncio.timeout(_TERMINATE_SECONDS):
-                    if why := await background.run(self._backend.why_lost()):
-                        output = await background.run(_printed(self._sandbox))
-                        raise SandboxLostError(f"Container process terminated. {why}\n{output}")
-        return answer
+    async def _why_ended(self) -> str | None:
+        with contextlib.suppress(ConnectionLostError):
+            if self._backend is not None and (why := await self._backend.why_lost()):
+                return f"{why}\n{await _printed(self._sandbox)}"
+        return None
 
     async def _end_sandbox(self) -> None:
         sandbox, self._sandbox = self._sandbox, None
-        backend, self._backend = self._backend, None
         tags, self._unsure = self._unsure, None
-        if backend is not None:
-            await backend.close()
         try:
             async with asyncio.timeout(_TERMINATE_SECONDS):
                 if sandbox is not None:

@@ -33,6 +33,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -219,20 +220,19 @@ class _Supervisor:
 
     def _end_container(self) -> None:
         """End the container that the server could not end itself. A label of it has the server's pid."""
-        from swerex_c.providers import ownership
+        from swerex_c.providers import orphans
         from swerex_c.providers.docker.engine import Engine
-        from swerex_c.utils.background import run_blocking
+
+        async def own() -> AsyncIterator[orphans.OwnedSandbox]:
+            async for one in Engine(self.spec["environment"]["container_runtime"]).owned():
+                if one.facts.get("swerex_c.pid") == str(self.server):
+                    yield one
 
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the engine reaps its own clients
         with contextlib.suppress(Exception):
-            engine = Engine(self.spec["environment"]["container_runtime"])
-            for one in run_blocking(engine.labelled(ownership.LABEL, ownership.OWNER_LABELS)):
-                own = one.labels.get("swerex_c.pid") == str(self.server)
-                labels = one.labels
-                if own and ownership.has_own_labels(labels, one.name) and ownership.is_owner_alive(labels) is False:
-                    keep = ownership.KEEP in one.labels
-                    if problem := run_blocking((engine.kill if keep else engine.remove)(one.id)):
-                        print(f"The container {one.name} could not be ended: {problem}", file=sys.stderr)
+            for one in orphans.prune(own()):
+                if one.error is not None:
+                    print(f"The container {one.name} could not be ended: {one.error}", file=sys.stderr)
 
 
 def _kill(pid: int, number: int) -> None:

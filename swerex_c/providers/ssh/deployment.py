@@ -41,13 +41,13 @@ class SSHDeployment(SandboxDeployment):
         super().__init__(logger=logger)
         fields: dict[str, Any] = {**kwargs} if host is None else {"host": host, **kwargs}
         self._config = SSHDeploymentConfig(**fields)
-        self._backend()
+        self._new_backend()
 
-    def _backend(self) -> SSHBackend:
+    def _new_backend(self) -> SSHBackend:
         from swerex_c.providers.ssh.backend import SSHBackend
 
         return SSHBackend(**self._config.model_dump(exclude={"type", "startup_timeout"}))
 
     async def _start_sandbox(self) -> SSHBackend:
         await self._step("Connecting")
-        return self._backend()
+        return self._new_backend()

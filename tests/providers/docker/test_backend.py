@@ -82,5 +82,5 @@ def test_a_removal_that_podman_gives_up_is_asked_for_again(tmp_path: Path) -> No
     )
     (tmp_path / "podman").chmod(0o755)
     engine = Client("podman", {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
-    assert run_blocking(engine.remove("b7")) is None
+    assert run_blocking(engine.end("b7", keep=False)) is None
     assert (tmp_path / "asked").read_text() == "x\n" * 3

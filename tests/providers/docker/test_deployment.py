@@ -412,7 +412,10 @@ async def test_podman(podman: hosts.Podman, monkeypatch: pytest.MonkeyPatch) -> 
     podman.lead(monkeypatch)
 
     async def listed() -> list[Any]:
-        return await background.run(Client("podman").labelled(ownership.LABEL, ownership.OWNER_LABELS))
+        async def containers() -> list[Any]:
+            return [one async for one in Client("podman").owned()]
+
+        return await background.run(containers())
 
     fields: dict[str, Any] = {"image": podman.provide("bash-only"), "pull": "missing", "startup_timeout": 60}
     fields["container_runtime"] = "podman"
@@ -421,8 +424,8 @@ async def test_podman(podman: hosts.Podman, monkeypatch: pytest.MonkeyPatch) -> 
     assert isinstance(deployment, DockerDeployment)
     await deployment.start()
     found = await listed()
-    assert [(one.name, one.runs) for one in found] == [(deployment.container_name, True)]
-    assert ownership.is_owner_alive(found[0].labels) is True
+    assert [(one.name, one.keep) for one in found] == [(deployment.container_name, False)]
+    assert ownership.is_owner_alive(found[0].facts) is True
     await deployment.stop()
     assert await listed() == []
     with pytest.raises(DockerPullError, match="'localhost/swx-test/none' is not on this machine"):
