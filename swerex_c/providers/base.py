@@ -44,7 +44,7 @@ class ConfiguredDeployment(AbstractDeployment):
 
     @classmethod
     def from_config(cls, config: Any) -> Self:
-        return cls(**config.model_dump())
+        return cls(**{name: value for name, value in config if name != "type"})
 
     def add_hook(self, hook: DeploymentHook) -> None:
         self._hooks.add_hook(hook)

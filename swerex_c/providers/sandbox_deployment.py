@@ -18,8 +18,7 @@ import math
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from swerex_c.exceptions import (
     DeploymentStartupError,
@@ -31,8 +30,7 @@ from swerex_c.exceptions import (
 from swerex_c.models import IsAliveResponse
 from swerex_c.providers.base import ConfiguredDeployment
 from swerex_c.utils import background
-from swerex_c.utils.cancellation import Cancellation
-from swerex_c.utils.threads import in_cancellable_thread, in_thread
+from swerex_c.utils.threads import in_thread
 from swerex_c.utils.wait import settle
 
 if TYPE_CHECKING:
@@ -57,8 +55,6 @@ _GIVE_UP_SECONDS = 1.0
 
 _OWN_WORDS = (DeploymentStartupError, RuntimeClosedError)
 """Errors that a failed start raises unchanged; other errors of this package become the first of them."""
-
-T = TypeVar("T")
 
 State = enum.Enum("State", ["STOPPED", "STARTING", "STARTED", "STOPPING"])
 
@@ -128,7 +124,7 @@ class ProviderDeployment(ConfiguredDeployment):
         while self._left_running():
             await self._stop()
         self._owner, self._state = os.getpid(), State.STARTING
-        self._cancellation, self._limit = Cancellation(), asyncio.timeout(None)
+        self._limit = asyncio.timeout(None)
         self._deadline, self._lost = math.inf, False
         self._starting = asyncio.create_task(self._start_in_time())
         task = self._task = asyncio.create_task(self._start_or_undo(self._starting))
@@ -229,10 +225,6 @@ class ProviderDeployment(ConfiguredDeployment):
     async def _step(self, message: str) -> None:
         """Tell the hooks of a step."""
         await in_thread(self._hooks.on_custom_step, message)
-
-    async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a blocking function of a start in a thread. Cancellation interrupts it, and waits for the thread."""
-        return await in_cancellable_thread(self._cancellation, function, *args)
 
     def _limit_start(self, seconds: float | None) -> None:
         """Restart the timeout of the start with this many seconds; None means no limit."""

@@ -22,7 +22,6 @@ from collections.abc import AsyncGenerator, Coroutine, Iterable
 from typing import IO, Any, TypeVar
 
 from swerex_c.exceptions import ResourceError
-from swerex_c.utils.cancellation import cancellable, check_cancelled
 from swerex_c.utils.threads import start_thread
 
 __all__ = [
@@ -204,8 +203,7 @@ async def iterate(items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
 def run_blocking(work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
     """Run a coroutine in the loop from another thread. Blocks.
 
-    The coroutine has ended when this returns or raises. In a call of `in_cancellable_thread` a cancellation cancels the
-    coroutine.
+    The coroutine has ended when this returns or raises.
 
     Args:
         timeout: seconds after which the coroutine is cancelled; None means no limit.
@@ -215,10 +213,8 @@ def run_blocking(work: Coroutine[Any, Any, T], timeout: float | None = None) -> 
 
     Raises:
         TimeoutError: if the coroutine was cancelled after `timeout` seconds.
-        concurrent.futures.CancelledError: if the call was cancelled.
     """
     try:
-        check_cancelled()
         call = Call(_running(), work)
     except BaseException:
         work.close()
@@ -226,15 +222,14 @@ def run_blocking(work: Coroutine[Any, Any, T], timeout: float | None = None) -> 
     late = False
     try:
         call.begin()
-        with cancellable(call.cancel):
-            deadline = math.inf if timeout is None else time.monotonic() + timeout
-            ended = False
-            while not ended and (left := deadline - time.monotonic()) > 0:
-                ended = bool(concurrent.futures.wait([call], min(left, _SIGNAL_SECONDS)).done)
-            late = not ended
-            if late:
-                call.cancel()
-            return call.result()
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        ended = False
+        while not ended and (left := deadline - time.monotonic()) > 0:
+            ended = bool(concurrent.futures.wait([call], min(left, _SIGNAL_SECONDS)).done)
+        late = not ended
+        if late:
+            call.cancel()
+        return call.result()
     except BaseException as error:
         call.cancel()
         concurrent.futures.wait([call])

@@ -8,6 +8,7 @@ callers, and the exit as well.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import contextvars
 import errno
@@ -17,12 +18,11 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from swerex_c.exceptions import ResourceError
-from swerex_c.utils.cancellation import Cancellation
 from swerex_c.utils.wait import settle
 
 __all__ = [
     "OrderedCalls",
-    "in_cancellable_thread",
+    "check_cancelled",
     "in_file_thread",
     "in_thread",
     "in_thread_to_its_end",
@@ -46,6 +46,9 @@ _CANCELLED_SECONDS = 60.0
 
 _file_slots: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = weakref.WeakKeyDictionary()
 """Limit on the calls for files of each event loop."""
+
+_file_thread = threading.local()
+"""In a thread of such a call, `cancelled` is the event that its caller has stopped waiting."""
 
 
 def start_thread(work: Callable[[], object], name: str) -> threading.Thread:
@@ -103,21 +106,11 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
 
 
 async def in_thread_to_its_end(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a blocking function as `in_thread` does; a cancellation is raised when the function has ended."""
-    return await settle(in_thread(function, *args, **kwargs))
+    """Call a blocking function as `in_thread` does; a cancellation is raised when the function has ended.
 
-
-async def in_cancellable_thread(cancellation: Cancellation, function: Callable[..., T], *args: Any) -> T:
-    """Call a blocking function in a thread; a cancellation interrupts and awaits it.
-
-    It is interrupted in the programs of `run_command`, the coroutines of `background.run_blocking`, and `cancellable`
-    blocks. Cancelling the task and `cancellation` both do that.
-
-    Raises:
-        ResourceError: as `in_thread`.
+    It is raised after a minute if the function has not ended by then.
     """
-    call = in_thread(cancellation.run, lambda: function(*args))
-    return await settle(call, _CANCELLED_SECONDS, interrupt=cancellation.cancel)
+    return await settle(in_thread(function, *args, **kwargs), _CANCELLED_SECONDS)
 
 
 async def in_file_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -126,10 +119,11 @@ async def in_file_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kw
     The limit is for calls that run at once. A long call no longer counts, so that it delays the others by half a second
     at most. If the caller is cancelled, the function finds out by `check_cancelled`.
     """
-    loop, cancellation = asyncio.get_running_loop(), Cancellation()
+    loop, cancelled = asyncio.get_running_loop(), threading.Event()
 
     def call() -> T:
-        return cancellation.run(lambda: function(*args, **kwargs))
+        _file_thread.cancelled = cancelled
+        return function(*args, **kwargs)
 
     call.__name__ = "swerex-file"
     slots = _file_slots.setdefault(loop, asyncio.Semaphore(_MAX_FILE_CALLS))
@@ -141,7 +135,14 @@ async def in_file_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kw
             return await in_thread(call)
         finally:
             timer.cancel()
-            cancellation.cancel()
+            cancelled.set()
+
+
+def check_cancelled() -> None:
+    """Raise `concurrent.futures.CancelledError` if this thread's call for a file was cancelled."""
+    cancelled: threading.Event | None = getattr(_file_thread, "cancelled", None)
+    if cancelled is not None and cancelled.is_set():
+        raise concurrent.futures.CancelledError
 
 
 class OrderedCalls:

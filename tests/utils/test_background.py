@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import threading
 
 import pytest
 
 from swerex_c.utils import background
-from swerex_c.utils.cancellation import Cancellation
 from tests.support.wait import DEADLINE, settle, until, until_async
 
 
@@ -67,27 +65,24 @@ async def test_a_cancelled_caller_waits_for_the_cleanup(again: bool) -> None:
     assert work.ended.is_set()
 
 
-@pytest.mark.parametrize("how", ["timeout", "cancellation"])
-def test_a_blocking_caller_waits_for_the_cleanup(how: str) -> None:
-    work, cancellation = Work(), Cancellation()
+def test_a_blocking_caller_waits_for_the_cleanup() -> None:
+    work = Work()
     raised: list[tuple[type[BaseException], bool]] = []
 
     def call() -> None:
         try:
-            cancellation.run(lambda: background.run_blocking(work(), 0.5 if how == "timeout" else None))
+            background.run_blocking(work(), 0.5)
         except BaseException as error:
             raised.append((type(error), work.ended.is_set()))
 
     thread = threading.Thread(target=call)
     thread.start()
     assert work.begun.wait(DEADLINE)
-    if how == "cancellation":
-        cancellation.cancel()
     assert work.cleaning.wait(DEADLINE)
     assert not raised
     work.may_end.set()
     thread.join()
-    assert raised == [(TimeoutError if how == "timeout" else concurrent.futures.CancelledError, True)]
+    assert raised == [(TimeoutError, True)]
 
 
 def test_a_loop_that_is_gone_cancels_the_work() -> None:

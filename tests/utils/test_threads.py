@@ -1,9 +1,8 @@
-"""Blocking calls in threads: a cancellation interrupts what they wait for, and waits for their end."""
+"""Blocking calls in threads, and client programs: a cancellation waits for the end of what was called."""
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import os
 import subprocess
 import threading
@@ -15,10 +14,9 @@ import pytest
 
 from swerex_c.sandbox.clients import CompletedCommand, run_command
 from swerex_c.utils import background
-from swerex_c.utils.cancellation import Cancellation, check_cancelled
-from swerex_c.utils.threads import in_cancellable_thread
+from swerex_c.utils.threads import in_thread_to_its_end
 from tests.support.processes import running
-from tests.support.wait import settle, until, until_async
+from tests.support.wait import settle, until_async
 
 
 def program(text: str, **how: Any) -> Callable[[], CompletedCommand]:
@@ -27,17 +25,6 @@ def program(text: str, **how: Any) -> Callable[[], CompletedCommand]:
         return background.run_blocking(work)
 
     return call
-
-
-async def cancelled(work: Callable[[], object], begun: Callable[[], bool]) -> Cancellation:
-    """Cancel a call once it has begun, and wait for its end."""
-    cancellation = Cancellation()
-    task = asyncio.ensure_future(in_cancellable_thread(cancellation, work))
-    await until_async(begun)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    return cancellation
 
 
 def test_lines_are_told_as_they_come() -> None:
@@ -53,10 +40,14 @@ def test_a_line_ends_the_run() -> None:
     assert (completed.code, completed.stdout, lines) == (0, b"one\nready now\n", ["one"])
 
 
-async def test_a_cancelled_call_kills_its_program(tmp_path: Any) -> None:
+async def test_a_cancelled_call_kills_its_program(tmp_path: Path) -> None:
     begun = tmp_path / "begun"
-    cancellation = await cancelled(program(f"echo $$ >{begun}; sleep 100 & sleep 100"), begun.exists)
-    assert cancellation.requested
+    command = ["bash", "-c", f"echo $$ >{begun}; sleep 100 & sleep 100"]
+    call = asyncio.ensure_future(background.run(run_command(command, environment=dict(os.environ), timeout=60)))
+    await until_async(lambda: begun.exists() and begun.read_text())
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
     pid = int(begun.read_text())
     await until_async(lambda: not os.path.exists(f"/proc/{pid}"))
 
@@ -83,27 +74,6 @@ async def test_a_program_whose_start_is_cancelled_ends_with_its_children(
     await until_async(lambda: not running(f"sleep 10{os.getpid()}"))
 
 
-async def test_a_cancelled_call_begins_no_further_step() -> None:
-    begun, ended = threading.Event(), threading.Event()
-
-    def steps() -> None:
-        begun.set()
-        until(check_cancelled)
-
-    def work() -> None:
-        try:
-            steps()
-        except concurrent.futures.CancelledError:
-            with pytest.raises(concurrent.futures.CancelledError):
-                program("echo")()
-            with pytest.raises(concurrent.futures.CancelledError):
-                background.run_blocking(asyncio.sleep(0))
-            ended.set()
-
-    await cancelled(work, begun.is_set)
-    assert ended.is_set()
-
-
 async def test_a_second_cancellation_does_not_leave_the_thread_behind() -> None:
     begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
 
@@ -112,7 +82,7 @@ async def test_a_second_cancellation_does_not_leave_the_thread_behind() -> None:
         may_end.wait(60)
         ended.set()
 
-    task = asyncio.ensure_future(in_cancellable_thread(Cancellation(), work))
+    task = asyncio.ensure_future(in_thread_to_its_end(work))
     await until_async(begun.is_set)
     for _ in range(2):
         task.cancel()

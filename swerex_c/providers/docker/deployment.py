@@ -20,7 +20,7 @@ from swerex_c.sandbox.env_passing import quote_for_any_shell
 from swerex_c.utils import background
 from swerex_c.utils.load import ConfigSignature
 from swerex_c.utils.shell_script import read_script
-from swerex_c.utils.threads import in_thread
+from swerex_c.utils.threads import in_thread, in_thread_to_its_end
 
 if TYPE_CHECKING:
     from swerex_c.providers.docker.backend import DockerBackend
@@ -133,6 +133,9 @@ class DockerDeployment(ServerDeployment):
         Raises:
             DeploymentStartupError: if the build fails.
         """
+        return background.run_blocking(self._build())
+
+    async def _build(self) -> str:
         image, where = self._config.image, self._config.python_standalone_dir
         self.logger.info(
             f"Building image {image} to install a standalone python to {where}. This may take some minutes, but only "
@@ -140,8 +143,8 @@ class DockerDeployment(ServerDeployment):
         )
         on = ["--platform", self._config.platform] if self._config.platform else []
         words = [*on, "--build-arg", f"BASE_IMAGE={image}"]
-        building = self._engine().build(words, self.glibc_dockerfile.encode(), f"Building image {image}")
-        return background.run_blocking(building)
+        dockerfile = await in_thread(getattr, self, "glibc_dockerfile")
+        return await self._engine().build(words, dockerfile.encode(), f"Building image {image}")
 
     async def _prepare(self) -> str:
         """Return the image to start. The startup timeout begins when this returns."""
@@ -149,14 +152,17 @@ class DockerDeployment(ServerDeployment):
         builds = bool(config.python_standalone_dir) and (
             self._serves or self._overrides("_build_image") or self._overrides("glibc_dockerfile")
         )
-        if config.python_standalone_dir and not builds:
-            self.logger.debug(
-                "Ignoring python_standalone_dir: only a server in the container needs a standalone python"
-            )
         self._limit_start(None)
-        if builds or config.pull == "always" or self._overrides("_pull_image"):
-            await self._in_thread(self._pull_image)
-        image = await self._in_thread(self._build_image) if builds else config.image
+        if self._overrides("_pull_image"):
+            await in_thread_to_its_end(self._pull_image)
+        elif builds or config.pull == "always":
+            await self._pull()
+        if not builds:
+            image = config.image
+        elif self._overrides("_build_image"):
+            image = await in_thread_to_its_end(self._build_image)
+        else:
+            image = await self._build()
         self._limit_start(config.startup_timeout)
         return image
 
@@ -216,7 +222,7 @@ class DockerDeployment(ServerDeployment):
 
     async def _start_sandbox(self) -> DockerBackend:
         image, engine = await self._prepare(), self._engine()
-        words = [*await self._in_thread(self._name_container, engine), *self._config.docker_args]
+        words = [*await in_thread_to_its_end(self._name_container, engine), *self._config.docker_args]
         name = str(self._container_name)
         self.logger.info(f"Starting container {name} with image {self._config.image}")
         greets = self._entry is None and engine.is_docker() and not any(map(_OWN_STREAMS.fullmatch, words))
@@ -298,9 +304,9 @@ class DockerDeployment(ServerDeployment):
         finds_port = config.port in (None, self._found_port)  # an earlier start's is another process's by now
         if finds_port and self._on_host_network:
             config.port = self._found_port = await in_thread(find_free_port)
-        token = await self._in_thread(self._get_token)
+        token = await in_thread_to_its_end(self._get_token)
         own = not self._overrides("_get_swerex_start_cmd")
-        words = ["create", *await self._in_thread(self._name_container, engine)]
+        words = ["create", *await in_thread_to_its_end(self._name_container, engine)]
         name = str(self._container_name)
         if not self._on_host_network:
             words += ["-p", "8000" if finds_port else f"{config.port}:8000"]
@@ -309,7 +315,7 @@ class DockerDeployment(ServerDeployment):
             words += ["-e", VARIABLE]
             command = [*config.exec_shell, self._own_server_text()]
         else:
-            command = await self._in_thread(self._get_swerex_start_cmd, token)
+            command = await in_thread_to_its_end(self._get_swerex_start_cmd, token)
         words += [*config.docker_args, image, *command]
         self.logger.info(f"Starting container {name} with image {config.image} and a server")
         self.logger.debug(f"Command: {shlex.join([engine.runtime, *words])!r}")
@@ -317,7 +323,7 @@ class DockerDeployment(ServerDeployment):
         if own and not config.python_standalone_dir:
             await self._copy_server_bundle(engine, name)
         await engine.make(["start", name], config.image)
-        await self._in_thread(self._wait_for, engine, name)
+        await in_thread_to_its_end(self._wait_for, engine, name)
         if finds_port and not self._on_host_network:
             config.port = self._found_port = await engine.port(name, 8000)
         return RemoteRuntimeConfig(

@@ -36,7 +36,7 @@ from swerex_c.utils.aws import (
 )
 from swerex_c.utils.aws_client import AwsError
 from swerex_c.utils.load import ConfigSignature
-from swerex_c.utils.threads import in_thread
+from swerex_c.utils.threads import in_thread, in_thread_to_its_end
 
 if TYPE_CHECKING:
     from swerex_c.runtime.config import RemoteRuntimeConfig
@@ -141,9 +141,9 @@ class FargateDeployment(ServerDeployment):
 
         await self._step("Preparing AWS")
         await self._when_roles_are_known(self._init_aws)
-        self._container_name = await self._in_thread(self._get_container_name)
+        self._container_name = await in_thread_to_its_end(self._get_container_name)
         self.logger.info(f"Starting runtime with container name {self._container_name}")
-        token = await self._in_thread(self._get_token)
+        token = await in_thread_to_its_end(self._get_token)
         await self._step("Starting task")
         self._started_by = f"swerex-c-{uuid.uuid4()}"
         await self._when_roles_are_known(lambda: self._run_task(token))
@@ -164,7 +164,7 @@ class FargateDeployment(ServerDeployment):
         deadline = time.monotonic() + _AGREE_SECONDS
         while True:
             try:
-                return await self._in_thread(work)
+                return await in_thread_to_its_end(work)
             except AwsError as error:
                 if "unable to assume" not in str(error).lower() or time.monotonic() > deadline:
                     raise

@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Awaitable
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from swerex_c.exceptions import (
     ConnectionLostError,
@@ -31,7 +31,7 @@ from swerex_c.providers.modal.image import _ImageBuilder, sdk
 from swerex_c.providers.modal.tags import find_owned
 from swerex_c.providers.sandbox_deployment import SandboxDeployment, State
 from swerex_c.utils import background
-from swerex_c.utils.threads import in_thread
+from swerex_c.utils.threads import in_thread, in_thread_to_its_end
 from swerex_c.utils.wait import settle
 
 if TYPE_CHECKING:
@@ -108,10 +108,6 @@ class ModalDeployment(SandboxDeployment):
         self._sandbox: Any = None
         self._unsure: dict[str, str] | None = None
 
-    @classmethod
-    def from_config(cls, config: ModalDeploymentConfig) -> Self:
-        return cls(**{name: value for name, value in config if name != "type"})
-
     # Attributes that callers of SWE-ReX read, or assign, each created on its first use
 
     @functools.cached_property
@@ -125,9 +121,12 @@ class ModalDeployment(SandboxDeployment):
     @functools.cached_property
     def _app(self) -> Any:
         """The `modal.App`. The first use looks it up, which blocks."""
-        app = sdk().App
+        return background.run_blocking(self._look_up(), _LOOKUP_SECONDS)
+
+    async def _look_up(self) -> Any:
+        modal = await in_thread(sdk)  # the import takes a second, which must not block the event loop
         with explained(sentence):
-            return background.run_blocking(app.lookup.aio(_modal_tags.APP, create_if_missing=True), _LOOKUP_SECONDS)
+            return await modal.App.lookup.aio(_modal_tags.APP, create_if_missing=True)
 
     @functools.cached_property
     def _user(self) -> str:
@@ -194,9 +193,10 @@ class ModalDeployment(SandboxDeployment):
         await self._step("Starting modal sandbox")
         modal = await in_thread(sdk)
         self._limit_start(self._startup_timeout)
-        await self._in_thread(getattr, self, "_app")
+        if "_app" not in vars(self):
+            self._app = await asyncio.wait_for(self._look_up(), _LOOKUP_SECONDS)
         self._limit_start(None)  # building an image has no time limit
-        image = await self._in_thread(getattr, self, "_image")
+        image = await in_thread_to_its_end(getattr, self, "_image")
         if "image" not in self._modal_kwargs:
             await self._asked(image.build.aio(self._app))
         began = time.monotonic()

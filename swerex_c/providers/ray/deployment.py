@@ -25,7 +25,7 @@ from swerex_c.providers.ray import cluster
 from swerex_c.providers.ray.config import RayDeploymentConfig, RayKeywords
 from swerex_c.providers.sandbox_deployment import ProviderDeployment
 from swerex_c.utils.load import ConfigSignature
-from swerex_c.utils.threads import in_thread
+from swerex_c.utils.threads import in_thread, in_thread_to_its_end
 
 if TYPE_CHECKING:
     from swerex_c.providers.ray.channel import ActorChannel
@@ -57,7 +57,7 @@ class RayDeployment(ProviderDeployment):
 
         await self._step("Waiting for a place in the cluster")
         membership = await in_thread(cluster.connect, self._config)
-        handle = await self._in_thread(cluster.new_actor, self._config, self._spec(), membership)
+        handle = await in_thread_to_its_end(cluster.new_actor, self._config, self._spec(), membership)
         self._channel = channel = ActorChannel(handle, membership)
         try:
             async with asyncio.timeout(self._leave_limit()) as limit:
