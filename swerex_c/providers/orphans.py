@@ -41,7 +41,7 @@ class OwnedSandbox:
     @property
     def owner(self) -> str:
         """The owner process for users."""
-        return ownership.describe_owner(self.facts)
+        return f"process {self.facts.get(ownership.PID, '?')}"
 
 
 def prune(

@@ -9,16 +9,7 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = [
-    "OWNER_LABELS",
-    "KEEP",
-    "LABEL",
-    "has_own_labels",
-    "labels",
-    "is_owner_alive",
-    "describe_owner",
-    "start_time",
-]
+__all__ = ["OWNER_LABELS", "KEEP", "LABEL", "PID", "has_own_labels", "labels", "is_owner_alive", "start_time"]
 
 LABEL = "swerex_c"
 """The label of every container that this package starts; its value is the container's name.
@@ -28,9 +19,12 @@ An image committed from a container inherits its labels, and so does every conta
 KEEP = "swerex_c.keep"
 """The label of a container that is kept after it has ended."""
 
-_HOST, _BOOT, _SPACE, _PID, _STARTED = (f"swerex_c.{name}" for name in ("host", "boot", "pidns", "pid", "started"))
+PID = "swerex_c.pid"
+"""The label with the id of the owner process."""
 
-OWNER_LABELS = (LABEL, _HOST, _BOOT, _SPACE, _PID, _STARTED, KEEP)
+_HOST, _BOOT, _SPACE, _STARTED = (f"swerex_c.{name}" for name in ("host", "boot", "pidns", "started"))
+
+OWNER_LABELS = (LABEL, _HOST, _BOOT, _SPACE, PID, _STARTED, KEEP)
 """The labels that identify the owner of a container and say whether the container is kept."""
 
 
@@ -46,7 +40,7 @@ def labels(name: str, *, keep: bool) -> dict[str, str]:
         _HOST: _host(),
         _BOOT: _boot(),
         _SPACE: _pid_namespace(),
-        _PID: str(os.getpid()),
+        PID: str(os.getpid()),
         _STARTED: start_time(os.getpid()) or "",
     }
     return facts | ({KEEP: "1"} if keep else {})
@@ -62,7 +56,7 @@ def is_owner_alive(facts: Mapping[str, str]) -> bool | None:
 
     It is unknown for a process on another machine that shares the engine, or in another pid namespace.
     """
-    boot, space, pid = facts.get(_BOOT), facts.get(_SPACE), facts.get(_PID, "")
+    boot, space, pid = facts.get(_BOOT), facts.get(_SPACE), facts.get(PID, "")
     if not boot or not _boot() or not pid.isdecimal() or facts.get(_HOST) != _host():
         return None
     if boot != _boot():
@@ -79,11 +73,6 @@ def is_owner_alive(facts: Mapping[str, str]) -> bool | None:
     if began is None:
         return None
     return began == facts.get(_STARTED)
-
-
-def describe_owner(facts: Mapping[str, str]) -> str:
-    """Return a description of the owner process for users."""
-    return f"process {facts.get(_PID, '?')}"
 
 
 @functools.cache

@@ -27,13 +27,8 @@ _AGAIN_SECONDS = 0.5
 """Seconds between attempts to delete a sandbox, which are refused while it changes from one state to another."""
 
 
-def sdk() -> Any:
-    """Import and return the module `daytona`.
-
-    Raises:
-        NotAvailableError: if it cannot be imported.
-    """
-    return load_library("daytona", "daytona")
+sdk = functools.partial(load_library, "daytona", "daytona")
+"""Function that imports and returns the module `daytona`, or raises a NotAvailableError."""
 
 
 async def client(api_key: str = "", target: str | None = None) -> Any:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import math
 import os
@@ -74,13 +75,8 @@ _PERMANENT = (aiohttp.ClientConnectorDNSError, aiohttp.ClientConnectorCertificat
 """Failures to connect that do not pass: a wrong name or certificate."""
 
 
-def require() -> Any:
-    """Import and return the library `kubernetes_asyncio`.
-
-    Raises:
-        NotAvailableError: if it cannot be imported.
-    """
-    return load_library("kubernetes_asyncio", "kubernetes")
+require = functools.partial(load_library, "kubernetes_asyncio", "kubernetes")
+"""Function that imports and returns the library, or raises a NotAvailableError."""
 
 
 # Errors

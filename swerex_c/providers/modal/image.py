@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import re
@@ -18,13 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["sdk"]
 
 
-def sdk() -> Any:
-    """Import and return the module `modal`.
-
-    Raises:
-        NotAvailableError: if it cannot be imported.
-    """
-    return load_library("modal", "modal")
+sdk = functools.partial(load_library, "modal", "modal")
+"""Function that imports and returns the module `modal`, or raises a NotAvailableError."""
 
 
 class _ImageBuilder:
