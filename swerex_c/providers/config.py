@@ -1,6 +1,6 @@
 """The base class of all provider configurations."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -27,6 +27,5 @@ class ProviderConfig(BaseModel):
         Raises:
             NotAvailableError: if this version of the package does not have the deployment.
         """
-        made: Any = load_class(self.deployment_class).from_config(self)
-        deployment: AbstractDeployment = made
+        deployment: AbstractDeployment = load_class(self.deployment_class).from_config(self)
         return deployment

@@ -67,16 +67,12 @@ def prune(
         async for one in sandboxes:
             if ownership.is_owner_alive(one.facts) is False:
                 found.append(one)
-                if not dry_run:
-                    await _end(one)
+                try:
+                    if not dry_run:
+                        await one.end()
+                except Exception as error:
+                    one.error = str(error)
         return found
 
     with explained(str):
         return background.run_blocking(sweep(), timeout)
-
-
-async def _end(one: OwnedSandbox) -> None:
-    try:
-        await one.end()
-    except Exception as error:
-        one.error = str(error)

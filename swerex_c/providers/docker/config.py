@@ -73,7 +73,7 @@ class DockerDeploymentConfig(ProviderConfig):
         arguments = data.get("docker_args") if isinstance(data, dict) else None
         if not isinstance(arguments, list | tuple):
             return data
-        found = [i for i, word in enumerate(arguments) if isinstance(word, str) and _is_platform(word)]
+        found = [i for i, word in enumerate(arguments) if str(word).partition("=")[0] == "--platform"]
         if not found:
             return data
         if data.get("platform") is not None:
@@ -104,7 +104,3 @@ class DockerKeywords(TypedDict, total=False):
     server: bool | None
     exec_shell: list[str]
     docker_internal_host: str
-
-
-def _is_platform(word: str) -> bool:
-    return word == "--platform" or word.startswith("--platform=")

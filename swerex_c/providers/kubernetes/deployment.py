@@ -171,19 +171,18 @@ async def find_owned(namespace: str | None = None) -> AsyncIterator[OwnedSandbox
     Raises:
         PodStartupError: if the cluster cannot be reached, or refuses the request.
     """
-    cluster = None
     try:
         cluster = await Cluster.shared(Access())
-        for pod in await cluster.find(namespace or cluster.namespace, pod_spec.selector_of_host()):
-            metadata, facts = pod["metadata"], pod_spec.facts(pod)
-            name = metadata["name"]
-            if ownership.has_own_labels(facts, name):
-                image, phase = pod["spec"]["containers"][0]["image"], pod["status"].get("phase", "Unknown")
-                about = f"image {image}, in namespace {metadata['namespace']}, {phase}"
-                end = functools.partial(cluster.delete, metadata["namespace"], name, 0)
-                yield OwnedSandbox(metadata["uid"], name, about, facts, end)
+        try:
+            for pod in await cluster.find(namespace or cluster.namespace, pod_spec.selector_of_host()):
+                metadata, facts = pod["metadata"], pod_spec.facts(pod)
+                name = metadata["name"]
+                if ownership.has_own_labels(facts, name):
+                    image, phase = pod["spec"]["containers"][0]["image"], pod["status"].get("phase", "Unknown")
+                    about = f"image {image}, in namespace {metadata['namespace']}, {phase}"
+                    end = functools.partial(cluster.delete, metadata["namespace"], name, 0)
+                    yield OwnedSandbox(metadata["uid"], name, about, facts, end)
+        finally:
+            await cluster.release()
     except ClusterError as error:
         raise startup_error(error, "list the pods") from error
-    finally:
-        if cluster is not None:
-            await cluster.release()
