@@ -33,7 +33,7 @@ from swerex_c.files.writing import (
     wait_for,
     write_all,
 )
-from swerex_c.utils.threads import check_cancelled
+from swerex_c.utils.cancellation import check_cancelled
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
 from swerex_c.exceptions import InvalidInputError
-from swerex_c.utils.threads import check_cancelled
+from swerex_c.utils.cancellation import check_cancelled
 
 __all__ = [
     "BLOCK", "check_path", "copy_contents", "end_of_links", "is_replaceable", "named", "overwritten", "silent",
@@ -86,7 +86,7 @@ def wait_for(fd: int, event: int, path: str | None = None) -> None:
     """Wait until a descriptor can be read or written.
 
     Raises:
-        concurrent.futures.CancelledError: if the call is no longer wanted; see `swerex_c.utils.threads`.
+        concurrent.futures.CancelledError: if the call is no longer wanted; see `swerex_c.utils.cancellation`.
         TimeoutError: if the descriptor is not ready within ten seconds.
     """
     poll = select.poll()

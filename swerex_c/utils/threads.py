@@ -8,7 +8,6 @@ callers, and the exit as well.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import contextvars
 import errno
@@ -18,11 +17,11 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from swerex_c.exceptions import ResourceError
+from swerex_c.utils.cancellation import this_call
 from swerex_c.utils.wait import settle
 
 __all__ = [
     "OrderedCalls",
-    "check_cancelled",
     "in_file_thread",
     "in_thread",
     "in_thread_to_its_end",
@@ -46,9 +45,6 @@ _CANCELLED_SECONDS = 60.0
 
 _file_slots: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = weakref.WeakKeyDictionary()
 """Limit on the calls for files of each event loop."""
-
-_file_thread = threading.local()
-"""In a thread of such a call, `cancelled` is the event that its caller has stopped waiting."""
 
 
 def start_thread(work: Callable[[], object], name: str) -> threading.Thread:
@@ -122,7 +118,7 @@ async def in_file_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kw
     loop, cancelled = asyncio.get_running_loop(), threading.Event()
 
     def call() -> T:
-        _file_thread.cancelled = cancelled
+        this_call.cancelled = cancelled
         return function(*args, **kwargs)
 
     call.__name__ = "swerex-file"
@@ -136,13 +132,6 @@ async def in_file_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kw
         finally:
             timer.cancel()
             cancelled.set()
-
-
-def check_cancelled() -> None:
-    """Raise `concurrent.futures.CancelledError` if this thread's call for a file was cancelled."""
-    cancelled: threading.Event | None = getattr(_file_thread, "cancelled", None)
-    if cancelled is not None and cancelled.is_set():
-        raise concurrent.futures.CancelledError
 
 
 class OrderedCalls:
