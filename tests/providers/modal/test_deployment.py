@@ -24,12 +24,11 @@ from swerex_c.exceptions import (
     DeploymentNotStartedError,
     DeploymentStartupError,
     NotSupportedError,
-    RuntimeClosedError,
     SandboxLostError,
     StartupTimeoutError,
     SwerexException,
 )
-from swerex_c.models import BashAction, Command, CreateBashSessionRequest, ReadFileRequest, WriteFileRequest
+from swerex_c.models import Command, ReadFileRequest, WriteFileRequest
 from swerex_c.providers.modal import tags
 from swerex_c.providers.modal.backend import ModalBackend
 from swerex_c.runtime.sandbox import SandboxRuntime
@@ -38,17 +37,13 @@ from swerex_c.utils import background
 from tests.support import direct_programs
 from tests.support.modal_fixtures import ModalWorld, modal_world, world
 from tests.support.processes import written_when_stuck
-from tests.support.wait import DEADLINE, settle, until_async, until_dead
+from tests.support.sandboxes import lost, working
+from tests.support.targets import Session
+from tests.support.wait import settle, until_async, until_dead
 
 __all__ = ["modal_world", "world"]
 
 Make = Callable[..., ModalDeployment]
-
-
-@pytest.fixture(params=["1", "0"], ids=["v2", "v1"])
-def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both kinds of sandboxes that Modal has."""
-    monkeypatch.setenv("MODAL_SANDBOX_V2", request.param)
 
 
 @pytest.fixture
@@ -84,21 +79,6 @@ def backend(started: ModalDeployment) -> Iterator[ModalBackend]:
     background.run_blocking(backend.close())
 
 
-async def session(deployment: ModalDeployment) -> None:
-    await deployment.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-
-
-async def run(deployment: ModalDeployment, command: str, **kwargs: Any) -> str:
-    return (await deployment.runtime.run_in_session(BashAction(command=command, **kwargs))).output
-
-
-async def test_variables_are_in_no_request_as_words(world: ModalWorld, started: ModalDeployment) -> None:
-    """Who reads the logs of Modal does not see them."""
-    await started.runtime.execute(Command(command="true", shell=True, env={"TOKEN": "hush-hush"}))
-    words = [it for request in world.calls("TaskExecStart") for it in request["command_args"]]
-    assert words and not any("hush-hush" in it for it in words)
-
-
 async def test_input_arrives_in_order_when_requests_are_repeated(world: ModalWorld, started: ModalDeployment) -> None:
     """The answer to a request is lost, so the SDK sends it again; nothing is written twice."""
     world.fault("TaskExecStdinWrite", status="UNAVAILABLE", after=True, times=3)
@@ -108,51 +88,45 @@ async def test_input_arrives_in_order_when_requests_are_repeated(world: ModalWor
 
 
 async def test_connections_that_break_are_made_again(world: ModalWorld, started: ModalDeployment, home: Path) -> None:
-    await session(started)
-    running = asyncio.ensure_future(run(started, "for i in 1 2 3 4 5 6; do echo $i | tee $i; sleep 0.3; done"))
+    session = Session(started.runtime)
+    await session.create()
+    running = asyncio.ensure_future(session.run("for i in 1 2 3 4 5 6; do echo $i | tee $i; sleep 0.3; done"))
     await until_async((home / "3").exists)
     world.break_connections()
-    assert await running == "1\n2\n3\n4\n5\n6\n"
-    assert await run(started, "echo after") == "after\n"
+    assert (await running).output == "1\n2\n3\n4\n5\n6\n"
+    await session.gives("echo after", "after\n")
 
 
 # How sandboxes end
 
 
-@pytest.mark.usefixtures("kind")
+@pytest.mark.parametrize("v2", ["1", "0"])
 @pytest.mark.parametrize(
     ("status", "told"),
     [("TIMEOUT", "its time limit was reached"), ("TERMINATED", "was terminated"), ("FAILURE", "exit code 3")],
 )
 async def test_why_a_sandbox_has_ended_is_told(
-    world: ModalWorld, started: ModalDeployment, home: Path, status: str, told: str
+    world: ModalWorld, make: Make, monkeypatch: pytest.MonkeyPatch, v2: str, status: str, told: str
 ) -> None:
-    await session(started)
-    running = asyncio.ensure_future(run(started, "echo begun >begun; sleep 1000", timeout=DEADLINE))
-    await until_async((home / "begun").exists)
-    world.end(started.sandbox.object_id, status, code=3)
-    with pytest.raises(SwerexException):
-        await running
-    with pytest.raises(SandboxLostError, match=told):
-        await started.runtime.execute(Command(command=["true"]))
+    """Of both kinds of sandboxes that Modal has."""
+    monkeypatch.setenv("MODAL_SANDBOX_V2", v2)
+    deployment = make()
+    await deployment.start()
+    world.end(deployment.sandbox.object_id, status, code=3)
     with pytest.raises(SandboxLostError, match="Container process terminated.*" + told):
-        await started.is_alive()
+        await until_dead(deployment)
+    with pytest.raises(SandboxLostError, match=told):
+        await deployment.runtime.execute(Command(command=["true"]))
 
 
 async def test_a_sandbox_whose_machine_is_gone_holds_nobody_up(
-    world: ModalWorld, started: ModalDeployment, home: Path
+    world: ModalWorld, backend: ModalBackend, home: Path
 ) -> None:
     """Its worker answers nothing any more; what is asked of it would never end."""
-    await session(started)
-    running = asyncio.ensure_future(run(started, "echo >running; sleep 1000", timeout=1000))
-    execute = started.runtime.execute(Command(command="echo >executing; sleep 1000", shell=True))
-    executing = asyncio.ensure_future(execute)
-    for name in ("running", "executing"):
-        await until_async((home / name).exists)
-    world.vanish(started.sandbox.object_id)
-    for each in (running, executing):
-        with pytest.raises(SwerexException):
-            await asyncio.wait_for(each, DEADLINE)
+    runtime, waiting = await working(backend, home / "begun")
+    world.vanish(backend.sandbox.object_id)
+    await lost(waiting, kind=SwerexException)
+    await runtime.close()
 
 
 @pytest.mark.parametrize(
@@ -314,22 +288,17 @@ async def test_a_start_that_takes_too_long(world: ModalWorld, make: Make) -> Non
 STAGES = ["AppGetOrCreate", "ImageGetOrCreate", "build", "SandboxCreateV2", "TaskExecStart"]
 
 
-@pytest.mark.parametrize("how", ["cancel", "stop"])
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("stage", STAGES)
-async def test_a_start_is_given_up(world: ModalWorld, make: Make, stage: str, after: bool, how: str) -> None:
+async def test_a_start_is_given_up(world: ModalWorld, make: Make, stage: str, after: bool) -> None:
     """While a request is under way, before it is carried out and before its answer; nothing is left."""
     world.fault(stage, delay=3, after=after)
-    deployment = make(image=f"debian:{stage}-{after}-{how}".lower())
+    deployment = make(image=f"debian:{stage}-{after}".lower())
     starting = asyncio.ensure_future(deployment.start())
     name = "ImageGetOrCreate" if stage == "build" else stage
     await until_async(lambda: world.calls(name) or starting.done())
-    assert not starting.done()
-    if how == "cancel":
-        starting.cancel()
-    else:
-        await deployment.stop()
-    with pytest.raises(asyncio.CancelledError if how == "cancel" else RuntimeClosedError):
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
         await starting
     world.faults.clear()
     assert not world.running()
