@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
 import os
-import pickle
 import platform
 import socket
 from pathlib import Path
@@ -94,13 +92,6 @@ async def test_no_limit_to_the_start(make: Make) -> None:
     deployment = make(startup_timeout=float("inf"))
     await deployment.start()
     assert await said(deployment, "echo hi") == "hi\n"
-
-
-def test_a_deployment_that_is_not_started_can_be_copied_and_sent(make: Make) -> None:
-    for other in (copy.deepcopy(make()), pickle.loads(pickle.dumps(make()))):
-        asyncio.run(other.start())
-        assert asyncio.run(said(other, "echo hi")) == "hi\n"
-        asyncio.run(other.stop())
 
 
 async def test_a_container_that_is_kept_but_could_not_be_started_goes(make: Make, reach: Engine) -> None:

@@ -152,7 +152,7 @@ async def test_a_sandbox_that_ends_is_told(
     """And it is no error that it need not be deleted."""
     world.lose(str(started._sandbox_id), state, "disk full" if state == "error" else None)
     with pytest.raises(SandboxLostError, match=words):
-        await until_dead(started)
+        await until_dead(started, DEADLINE)
     with pytest.raises(SandboxLostError, match=words):
         await started.runtime.execute(Command(command="true"))
     await started.stop()

@@ -19,8 +19,6 @@ from typing import Any
 import pytest
 
 from swerex_c.deployment import docker as docker_module
-from swerex_c.deployment import get_deployment
-from swerex_c.deployment.config import DockerDeploymentConfig
 from swerex_c.deployment.docker import DockerDeployment
 from swerex_c.deployment.hooks.status import SetStatusDeploymentHook
 from swerex_c.exceptions import (
@@ -31,16 +29,15 @@ from swerex_c.exceptions import (
     StartupTimeoutError,
     SwerexException,
 )
-from swerex_c.providers import ownership
 from swerex_c.providers.docker.engine import Engine as Client
 from swerex_c.runtime.abstract import (
     Command,
 )
-from swerex_c.utils import background
 from tests.support import hosts, images, needs
 from tests.support.docker_deployments import NO_NETWORK, Make, make, names, reach, said
 from tests.support.docker_engine import Engine
 from tests.support.original import our_environment
+from tests.support.pages import check, shown
 from tests.support.wait import DEADLINE, until, until_async
 
 __all__ = ["make", "reach"]
@@ -408,29 +405,28 @@ def test_progress_is_shown_on_a_terminal_only(reach: Engine) -> None:
 # podman
 
 
-async def test_podman(podman: hosts.Podman, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_podman_has_words_of_its_own(podman: hosts.Podman, monkeypatch: pytest.MonkeyPatch) -> None:
     podman.lead(monkeypatch)
-
-    async def listed() -> list[Any]:
-        async def containers() -> list[Any]:
-            return [one async for one in Client("podman").owned()]
-
-        return await background.run(containers())
-
-    fields: dict[str, Any] = {"image": podman.provide("bash-only"), "pull": "missing", "startup_timeout": 60}
-    fields["container_runtime"] = "podman"
-    fields["docker_args"] = [*NO_NETWORK, "--ulimit", "host"]
-    deployment = get_deployment(DockerDeploymentConfig(**fields))
-    assert isinstance(deployment, DockerDeployment)
-    await deployment.start()
-    found = await listed()
-    assert [(one.name, one.keep) for one in found] == [(deployment.container_name, False)]
-    assert ownership.is_owner_alive(found[0].facts) is True
-    await deployment.stop()
-    assert await listed() == []
-    with pytest.raises(DockerPullError, match="'localhost/swx-test/none' is not on this machine"):
-        await DockerDeployment(**{**fields, "image": "localhost/swx-test/none", "pull": "never"}).start()
-    ash = podman.provide("ash-min")
-    with pytest.raises(DeploymentStartupError, match="has no bash"):
-        await DockerDeployment(**{**fields, "image": ash}).start()
+    for image, kind, words in (
+        ("localhost/swx-test/none", DockerPullError, "'localhost/swx-test/none' is not on this machine"),
+        (podman.provide("ash-min"), DeploymentStartupError, "has no bash"),
+    ):
+        with pytest.raises(kind, match=words):
+            await DockerDeployment(
+                image=image,
+                pull="never",
+                container_runtime="podman",
+                docker_args=[*NO_NETWORK, "--ulimit", "host"],
+                startup_timeout=60,
+            ).start()
     assert podman.run("ps", "-aq") == ""
+
+
+# Pages
+
+
+@pytest.mark.timeout(600)  # a Debian is made first
+@pytest.mark.parametrize(("block", "output"), shown("docker"))
+def test_a_block_of_a_page_prints_what_the_page_shows(block: str, output: str, docker: Engine, debian_py: str) -> None:
+    docker.docker("tag", debian_py, "python:3.11")  # the page's image, without a registry
+    check(block, output, **docker.environment)

@@ -22,13 +22,13 @@ AT_ONCE = 6
 @pytest.fixture(scope="module")
 def networked() -> Iterator[Engine]:
     """An engine whose containers have a network."""
-    try:
+
+    def make() -> Engine:
         needs.program("ip", "iproute2")
         needs.capability(needs.CAP_NET_ADMIN, "CAP_NET_ADMIN", "a network of containers")
-        engine = Engine(network=True).start()
-    except needs.Lacking as lack:
-        pytest.skip(f"this machine lacks {lack}")
-    with engine:
+        return Engine(network=True).start()
+
+    with needs.started(make) as engine:
         yield engine
 
 

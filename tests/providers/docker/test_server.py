@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import signal
 import subprocess
 import sys
@@ -72,37 +71,19 @@ def test_the_servers_command_is_run_by_the_callers_shell() -> None:
 # A server in the container
 
 
-def fits(engine: Engine, image: str) -> bool:
-    """Whether the image's Python is this one."""
-    code = "import sys, platform; print(sys.implementation.cache_tag, platform.machine())"
-    command = ["run", "--rm", "--pull", "never", "--network", "none", image, "python3", "-c", code]
-    return engine.docker(*command) == f"{sys.implementation.cache_tag} {platform.machine()}"
-
-
 async def test_the_server_is_carried_into_the_container(make: Make, reach: Engine, debian_py: str) -> None:
     deployment = make(
         image=debian_py, server=True, docker_args=["--network", "host"], startup_timeout=90, exec_shell=SHELL
     )
-    if not fits(reach, debian_py):
-        # It is not tried with a network: the server's own is turned off.
-        deployment = make(image=debian_py, server=True, startup_timeout=90)
-        with pytest.raises(DeploymentStartupError, match="(?s)Container process terminated.*no suitable Python"):
-            await deployment.start()
-        return
     await deployment.start()
     assert isinstance(deployment.runtime, RemoteRuntime) and deployment._config.port
-    assert await deployment.is_alive(timeout=60)
     assert await said(deployment, "echo $((6 * 7)); echo ${SWEREX_AUTH_TOKEN-none} $SEEN") == "42\nnone by the shell\n"
-    await deployment.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-    assert (await deployment.runtime.run_in_session(BashAction(command="echo hi", timeout=60))).output == "hi\n"
     key = deployment.runtime._config.auth_token
     assert key not in reach.docker("inspect", "-f", "{{.Config.Cmd}}", str(deployment.container_name))
     reach.docker("kill", str(deployment.container_name))
     until(lambda: deployment._container_process.poll() is not None)
     with pytest.raises(SandboxLostError, match="(?s)Container process terminated.*Listening on"):
         await deployment.is_alive(timeout=60)
-    await deployment.stop()
-    assert names(reach) == []
 
 
 async def test_a_server_that_cannot_be(make: Make, reach: Engine, bash_min: str) -> None:

@@ -202,10 +202,3 @@ def test_without_a_user_nothing_is_confirmed(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr("builtins.input", nobody)
     assert not aws_teardown.get_confirmation("?")
-
-
-def test_tags() -> None:
-    assert aws_teardown.has_target_tag(TAGS)
-    assert aws_teardown.has_target_tag([{"key": "x", "value": "y"}, {"key": "origin", "value": TAGS[0]["Value"]}])
-    assert not aws_teardown.has_target_tag([{"key": "origin", "value": "other"}])
-    assert not aws_teardown.has_target_tag([])

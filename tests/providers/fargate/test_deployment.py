@@ -58,12 +58,9 @@ async def test_its_task(aws: World, caplog: pytest.LogCaptureFixture) -> None:
     assert key not in await says(place, "env; ps -ef; cat /proc/$PPID/environ /proc/$PPID/cmdline | tr '\\0' '\\n'")
 
     await place.stop()
-    assert aws.wants() == [] and aws.processes() == []
     (told,) = aws.client("ecs").describe_tasks(cluster="swe-rex-cluster", tasks=[arn])["tasks"]
     assert (told["lastStatus"], told["stoppedReason"]) == ("STOPPED", "Stopped by its deployment")
     assert place.container_name is None and place._task_arn is None
-    await place.stop()
-    assert aws.calls.count("ecs.StopTask") == 1
 
 
 async def test_the_loop_is_free_while_aws_is_waited_for(aws: World) -> None:
@@ -92,31 +89,26 @@ async def test_the_loop_is_free_while_aws_is_waited_for(aws: World) -> None:
 
 
 async def test_arguments_of_the_task(aws: World) -> None:
-    place = deployment(
-        fargate_args={
-            "vcpus": 2,
-            "memory": "4096",
-            "ephemeral_storage": "30",
-            "taskRoleArn": "arn:aws:iam::123456789012:role/x",
-        },
-        allowed_cidr="127.0.0.1/8",
-        log_group=None,
-    )
-    await place.start()
+    arguments = {
+        "vcpus": 2,
+        "memory": "4096",
+        "ephemeral_storage": "30",
+        "taskRoleArn": "arn:aws:iam::123456789012:role/x",
+    }
     ecs, ec2 = aws.client("ecs"), aws.client("ec2")
-    (task,) = ecs.describe_tasks(cluster="swe-rex-cluster", tasks=[str(place._task_arn)])["tasks"]
+    async with deployment(fargate_args=arguments, allowed_cidr="127.0.0.1/8", log_group=None) as place:
+        (task,) = ecs.describe_tasks(cluster="swe-rex-cluster", tasks=[str(place._task_arn)])["tasks"]
+        assert await says(place, "echo hi") == "hi\n"
+        (group,) = ec2.describe_security_groups(GroupIds=[str(place._security_group_id)])["SecurityGroups"]
     overrides = task["overrides"]
     assert (overrides["cpu"], overrides["memory"]) == ("2vCPU", "4096")
     assert overrides["ephemeralStorage"] == {"sizeInGiB": 30}
     assert overrides["taskRoleArn"].endswith("role/x")
     (mine,) = overrides["containerOverrides"]
     assert [each["name"] for each in mine["environment"]] == ["SWEREX_AUTH_TOKEN"]
-    assert await says(place, "echo hi") == "hi\n"
-    (group,) = ec2.describe_security_groups(GroupIds=[str(place._security_group_id)])["SecurityGroups"]
     assert [each["CidrIp"] for each in group["IpPermissions"][0]["IpRanges"]] == ["127.0.0.0/8"]
     definition = ecs.describe_task_definition(taskDefinition=task["taskDefinitionArn"])["taskDefinition"]
     assert "logConfiguration" not in definition["containerDefinitions"][0]
-    await place.stop()
 
 
 class Own(FargateDeployment):
@@ -154,10 +146,8 @@ async def test_an_image_without_the_server_gets_it_from_the_network(aws: World) 
     pipx.write_text(f'#!/bin/sh\n[ "$1 $2" = "run swe-rex" ] || exit 9\nshift 2\nexec {elsewhere} "$@"\n')
     pipx.chmod(0o755)
     aws.path = f"{commands}:/usr/bin:/bin"
-    place = deployment()
-    await place.start()
-    assert await says(place, "echo hi") == "hi\n"
-    await place.stop()
+    async with deployment() as place:
+        assert await says(place, "echo hi") == "hi\n"
 
 
 def stopped_by_somebody(aws: World, arn: str) -> None:
@@ -179,25 +169,21 @@ def forgotten(aws: World, arn: str) -> None:
     ],
 )
 async def test_why_a_task_has_ended(aws: World, end: Callable[[World, str], object], says: str) -> None:
-    place = deployment(container_timeout=15 if "timeout" in says else 900)
-    await place.start()
-    await asyncio.to_thread(end, aws, str(place._task_arn))
-    with pytest.raises(SandboxLostError, match=says):
-        await until_dead(place)
-    assert aws.processes() == []
-    await place.stop()
+    async with deployment(container_timeout=15 if "timeout" in says else 900) as place:
+        await asyncio.to_thread(end, aws, str(place._task_arn))
+        with pytest.raises(SandboxLostError, match=says):
+            await until_dead(place, DEADLINE)
+        assert aws.processes() == []
 
 
 async def test_an_aws_that_does_not_answer_says_nothing_about_a_server_that_does(aws: World) -> None:
-    place = deployment()
-    await place.start()
-    aws.instead["ecs.DescribeTasks"] = lambda _: (500, "text/plain", b"")
-    assert await place.is_alive(timeout=5)
-    (task,) = aws.processes()
-    await asyncio.to_thread(aws.end, task.arn)
-    await until_dead(place, 1)
-    assert not await place.is_alive(timeout=1)
-    await place.stop()
+    async with deployment() as place:
+        aws.instead["ecs.DescribeTasks"] = lambda _: (500, "text/plain", b"")
+        assert await place.is_alive(timeout=5)
+        (task,) = aws.processes()
+        await asyncio.to_thread(aws.end, task.arn)
+        await until_dead(place, 1)
+        assert not await place.is_alive(timeout=1)
 
 
 @pytest.mark.parametrize("wrong", ["anywhere", "::/0", "1.2.3.4/33"])

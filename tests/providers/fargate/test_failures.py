@@ -13,7 +13,7 @@ import pytest
 from swerex_c.deployment.fargate import FargateDeployment
 from swerex_c.exceptions import DeploymentStartupError, StartupTimeoutError
 from tests.support.aws_fixtures import Answer, World, aws, deployment, failed_task, json_error, xml_error
-from tests.support.wait import DEADLINE, settle, until, until_async
+from tests.support.wait import DEADLINE, settle, until_async
 
 __all__ = ["aws"]
 
@@ -198,10 +198,8 @@ MISSING = (200, _JSON, b'{"tasks": [], "failures": [{"reason": "MISSING"}]}')
 async def test_what_ecs_does_not_know_yet_is_waited_for(aws: World, operation: str, times: int, answer: Answer) -> None:
     answers = [answer] * times
     aws.instead[operation] = lambda _: answers.pop() if answers else None
-    place = deployment()
-    await place.start()
-    assert not answers and aws.calls.count(operation) > times
-    await place.stop()
+    async with deployment():
+        assert not answers and aws.calls.count(operation) > times
 
 
 @pytest.mark.parametrize(
@@ -276,12 +274,14 @@ STAGES = [
     "ecs.RunTask",
     "ecs.DescribeTasks",
     "ec2.DescribeNetworkInterfaces",
+    "server",
 ]
+"""Requests, and the wait for a server, which never answers here."""
 
 
 @pytest.mark.parametrize("stage", STAGES)
 async def test_a_start_that_is_given_up_undoes_itself(aws: World, stage: str) -> None:
-    """While AWS answers one request: it has done what was asked, and has not said so."""
+    """While AWS answers one request, when it has done what was asked and has not said so; and then."""
     there, go_on = threading.Event(), threading.Event()
 
     def hold(answer: Answer) -> Answer:
@@ -290,9 +290,9 @@ async def test_a_start_that_is_given_up_undoes_itself(aws: World, stage: str) ->
         return answer
 
     aws.after[stage] = hold
-    place = deployment()
+    place = deployment(Other if stage == "server" else FargateDeployment)
     starting = asyncio.ensure_future(place.start())
-    await asyncio.to_thread(until, there.is_set)
+    await until_async(lambda: there.is_set() or place._runtime)
     starting.cancel()
     await settle()  # it is under way
     go_on.set()
@@ -305,14 +305,3 @@ async def test_a_start_that_is_given_up_undoes_itself(aws: World, stage: str) ->
         del aws.after[stage]
         await place.start()
         await place.stop()
-
-
-async def test_cancelled_while_the_server_starts(aws: World) -> None:
-    place = deployment(Other)
-    starting = asyncio.ensure_future(place.start())
-    await until_async(lambda: place._runtime)
-    assert aws.processes()
-    starting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(starting, DEADLINE)
-    nothing_is_left(aws, place)

@@ -18,7 +18,6 @@ from swerex_c.exceptions import InvalidInputError, SandboxLostError
 from swerex_c.providers.local.bubblewrap import BwrapBackend
 from swerex_c.utils.background import run_blocking
 from tests.support import needs
-from tests.support.harness import no_signals
 from tests.support.processes import Family
 from tests.support.sandboxes import lost, working
 from tests.support.wait import settle, until, until_async
@@ -76,10 +75,7 @@ QUESTIONS = {
     "bound": "echo changed >{here}/bound/file; cat {here}/bound/file",
     "beside": "echo changed >{here}/beside; cat {here}/beside",
     "device": "echo x >/dev/null && head -c 3 /dev/zero | od -An -tx1; : >/dev/shm/x && echo shm",
-    "signals": "trap; grep -E 'Sig(Ign|Blk)' /proc/self/status; yes | head -n 1; echo ${PIPESTATUS[0]}",
     "network": "cat /proc/net/dev | grep -c :",
-    "exit": "exit 42",
-    "killed": "kill -9 $$",
 }
 
 
@@ -138,11 +134,8 @@ def test_a_view(bwrap: str, user: str, root: str) -> None:
         assert answers["beside"][0] == ("changed" if layered else "as it was"), answers["beside"]
         assert (where / "beside").read_text() == "as it was\n"
         assert answers["device"][0] == "00 00 00\nshm"
-        masks, _, pipe = answers["signals"][0].rpartition("\ny\n")
-        assert no_signals(masks) and pipe.strip() == "141", answers["signals"]
         assert answers["network"][0] == "1", "only the loopback device"
         until(lambda: not needs.mentioning(str(where)), "it ends with all that is in it")
-        assert answers["exit"][1] == 42 and answers["killed"][1] == 137
     finally:
         shutil.rmtree(where, ignore_errors=True)
     assert not os.path.exists("/usr/bin/swx-test-file")

@@ -29,6 +29,7 @@ from swerex_c.exceptions import (
     SwerexException,
 )
 from swerex_c.models import Command, ReadFileRequest, WriteFileRequest
+from swerex_c.providers import orphans
 from swerex_c.providers.modal import tags
 from swerex_c.providers.modal.backend import ModalBackend
 from swerex_c.runtime.sandbox import SandboxRuntime
@@ -39,7 +40,7 @@ from tests.support.modal_fixtures import ModalWorld, modal_world, world
 from tests.support.processes import written_when_stuck
 from tests.support.sandboxes import lost, working
 from tests.support.targets import Session
-from tests.support.wait import settle, until_async, until_dead
+from tests.support.wait import DEADLINE, settle, until_async, until_dead
 
 __all__ = ["modal_world", "world"]
 
@@ -114,7 +115,7 @@ async def test_why_a_sandbox_has_ended_is_told(
     await deployment.start()
     world.end(deployment.sandbox.object_id, status, code=3)
     with pytest.raises(SandboxLostError, match="Container process terminated.*" + told):
-        await until_dead(deployment)
+        await until_dead(deployment, DEADLINE)
     with pytest.raises(SandboxLostError, match=told):
         await deployment.runtime.execute(Command(command=["true"]))
 
@@ -165,7 +166,7 @@ async def test_what_the_sandbox_printed_is_told(make: Make, monkeypatch: pytest.
     deployment = make()
     with pytest.raises(SwerexException, match=r"(?s)exit code 3.*stdout:\nsome words\n.*stderr:\nothers\n"):
         await deployment.start()
-        await until_dead(deployment)
+        await until_dead(deployment, DEADLINE)
 
 
 # Starting and stopping
@@ -224,7 +225,6 @@ async def test_what_is_asked_for(world: ModalWorld, make: Make) -> None:
 @pytest.mark.parametrize(
     ("method", "fault", "told"),
     [
-        ("AppGetOrCreate", {"status": "UNAUTHENTICATED", "message": "Token validation failed"}, "modal setup"),
         ("AppGetOrCreate", {"status": "PERMISSION_DENIED", "message": "not yours"}, "does not permit it: not yours"),
         ("build", {"message": "apt failed"}, "could not build the image: .*apt failed"),
         ("SandboxCreateV2", {"status": "RESOURCE_EXHAUSTED", "message": "quota of 5"}, "quota.*quota of 5"),
@@ -259,7 +259,7 @@ class WithCommand(ModalDeployment):
 @pytest.mark.parametrize(
     ("variables", "fields", "told"),
     [
-        ({"TOKEN_SECRET": "as-wrong"}, {}, "Modal refuses the credentials.*Token validation failed"),
+        ({"TOKEN_SECRET": "as-wrong"}, {}, "Modal refuses the credentials.*Token validation failed.*modal setup"),
         ({"TOKEN_SECRET": "", "TOKEN_ID": ""}, {}, "Modal refuses the credentials.*Token missing"),
         ({"SERVER_URL": "http://127.0.0.1:1"}, {"startup_timeout": 2}, "did not start within 2 seconds"),
         ({}, {"modal_sandbox_kwargs": {"no_such_thing": 1}}, "no_such_thing"),

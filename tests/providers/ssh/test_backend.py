@@ -8,14 +8,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from swerex_c.deployment.config import SSHDeploymentConfig, get_deployment
 from swerex_c.deployment.ssh import SSHDeployment
 from swerex_c.exceptions import (
     ConnectionLostError,
@@ -29,6 +27,7 @@ from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequ
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.utils.background import run_blocking
 from tests.support import hosts, needs
+from tests.support.original import run_python
 from tests.support.processes import descendants
 from tests.support.sandboxes import lost, ssh_backend, working
 from tests.support.wait import until
@@ -39,11 +38,7 @@ ODD = "a'b\"c\\d&e\\&f!g!h@40%n$x`ls` ;|*?[a]{b,c}~#<>ü\n\t\n"
 @pytest.fixture
 def own() -> Iterator[hosts.Sshd]:
     """A server for one test, which may do to it what it likes."""
-    try:
-        place = hosts.Sshd()
-    except needs.Lacking as lack:
-        pytest.skip(f"this machine lacks {lack}")
-    with place:
+    with needs.started(hosts.Sshd) as place:
         yield place
 
 
@@ -107,18 +102,9 @@ def test_variables_are_found_by_every_sh(sh: str, tmp_path: Path) -> None:
 
 
 async def test_a_stop_ends_the_connections(sshd: hosts.Sshd) -> None:
-    config = SSHDeploymentConfig(host=sshd.name, config_file=str(sshd.config), startup_timeout=120)
-    deployment = get_deployment(config)
-    assert type(deployment) is SSHDeployment
-    await deployment.start()
-    runtime = deployment.runtime
-    assert isinstance(runtime, SandboxRuntime) and isinstance(runtime.sandbox.backend, SSHBackend)
-    directory = runtime.sandbox.backend._directory
-    assert directory is not None and needs.mentioning(directory)
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-    said = await runtime.run_in_session(BashAction(command="echo $SSH_CONNECTION; tty", timeout=60))
-    assert said.output.split()[3] == str(sshd.port) and "/dev/pts/" in said.output
-    await deployment.stop()
+    async with SSHDeployment(host=sshd.name, config_file=str(sshd.config), startup_timeout=120) as deployment:
+        directory = deployment.runtime.sandbox.backend._directory  # type: ignore[attr-defined]
+        assert needs.mentioning(directory)
     assert not os.path.exists(directory)
     until(lambda: not needs.mentioning(directory))
 
@@ -235,25 +221,20 @@ def test_why_a_host_is_out_of_reach(own: hosts.Sshd) -> None:
         own.daemon.send_signal(signal.SIGCONT)
 
 
+ENDING = """
+import os, sys
+from swerex_c.providers.ssh.backend import SSHBackend
+from swerex_c.utils.background import run_blocking
+from tests.support import needs
+backend = SSHBackend(sys.argv[1], config_file=sys.argv[2])
+run_blocking(backend.open())
+print(backend._directory, len(needs.mentioning(backend._directory)), flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
 def test_connections_end_with_this_process(sshd: hosts.Sshd) -> None:
-    program = (
-        "import sys; from swerex_c.providers.ssh.backend import SSHBackend;"
-        "from swerex_c.utils.background import run_blocking; b = SSHBackend(sys.argv[1], config_file=sys.argv[2]);"
-        "run_blocking(b.open()); print(b._directory, flush=True);"
-        "sys.stdin.read()"
-    )
-    owner = subprocess.Popen(
-        [sys.executable, "-c", program, sshd.name, str(sshd.config)],
-        cwd=needs.ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert owner.stdout is not None
-    directory = owner.stdout.readline().decode().strip()
-    try:
-        assert needs.mentioning(directory)
-    finally:
-        owner.kill()
-        owner.communicate()
+    directory, connections = run_python(ENDING, sshd.name, str(sshd.config)).stdout.split()
+    assert int(connections)
     until(lambda: not needs.mentioning(directory))
     until(lambda: not os.path.exists(directory))
