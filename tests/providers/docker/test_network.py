@@ -63,20 +63,6 @@ def published(reach: Engine, registry: Registry) -> Callable[[str], str]:
     return one
 
 
-def has(engine: Engine, image: str) -> bool:
-    return bool(engine.docker("image", "ls", "-q", image))
-
-
-async def test_an_image_is_pulled_and_goes_again(reach: Engine, published: Callable[[str], str]) -> None:
-    image = published("pulled")
-    deployment = DockerDeployment(image=image, remove_images=True)
-    await deployment.start()
-    assert has(reach, image)
-    assert await said(deployment, "echo here") == "here\n"
-    await deployment.stop()
-    assert not has(reach, image)
-
-
 async def test_always_takes_what_is_new(reach: Engine, registry: Registry, published: Callable[[str], str]) -> None:
     image = published("renewed")
     steps: list[Any] = []
@@ -94,18 +80,6 @@ async def test_always_takes_what_is_new(reach: Engine, registry: Registry, publi
         steps.append(await said(deployment, "echo ${NEWER:-1}"))
         await deployment.stop()
     assert steps == ["1\n", "1\n", "2\n"]
-
-
-async def test_a_server_behind_a_published_port(reach: Engine) -> None:
-    image = images.provide(reach, "debian-py")
-    deployment = DockerDeployment(image=image, server=True, pull="never", startup_timeout=90)
-    await deployment.start()
-    try:
-        published = reach.docker("port", deployment.container_name or "", "8000")
-        assert str(deployment._config.port) in published
-        assert await said(deployment, "cat /proc/1/comm") in ("sh\n", "python3\n", "swerex-remote\n")
-    finally:
-        await deployment.stop()
 
 
 async def test_servers_that_start_at_once_get_ports_of_their_own(reach: Engine) -> None:

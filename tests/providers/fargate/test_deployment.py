@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from swerex_c.deployment.fargate import FargateDeployment
 from swerex_c.deployment.hooks.status import SetStatusDeploymentHook
 from swerex_c.exceptions import SandboxLostError
-from tests.support.aws_fixtures import REGION, World, aws, boto3, deployment
+from tests.support.aws_fixtures import REGION, Answer, World, aws, boto3, deployment
 from tests.support.targets import Session
 from tests.support.wait import DEADLINE, until_dead
 
@@ -61,31 +59,6 @@ async def test_its_task(aws: World, caplog: pytest.LogCaptureFixture) -> None:
     (told,) = aws.client("ecs").describe_tasks(cluster="swe-rex-cluster", tasks=[arn])["tasks"]
     assert (told["lastStatus"], told["stoppedReason"]) == ("STOPPED", "Stopped by its deployment")
     assert place.container_name is None and place._task_arn is None
-
-
-async def test_the_loop_is_free_while_aws_is_waited_for(aws: World) -> None:
-    """It goes on before a request is answered."""
-    loop, blocked = asyncio.get_running_loop(), []
-
-    class AfterTheLoop(dict[str, Any]):
-        def get(self, operation: str, default: Any = None) -> Any:  # in a thread of the proxy's
-            turned = threading.Event()
-            loop.call_soon_threadsafe(turned.set)
-            if not turned.wait(DEADLINE):
-                blocked.append(operation)
-            return super().get(operation, default)
-
-    aws.instead = AfterTheLoop()
-    aws.steps = ["PENDING", "RUNNING"]
-    place = deployment()
-    await place.start()
-    with contextlib.suppress(SandboxLostError):
-        (task,) = aws.processes()
-        await asyncio.to_thread(aws.end, task.arn)
-        await until_dead(place)
-    await place.stop()
-    aws.instead = {}
-    assert len(aws.calls) > 15 and not blocked
 
 
 async def test_arguments_of_the_task(aws: World) -> None:
@@ -177,13 +150,23 @@ async def test_why_a_task_has_ended(aws: World, end: Callable[[World, str], obje
 
 
 async def test_an_aws_that_does_not_answer_says_nothing_about_a_server_that_does(aws: World) -> None:
+    """And the caller's loop goes on before it answers."""
+    loop, turns = asyncio.get_running_loop(), list[bool]()
+
+    def answer_late(_: object) -> Answer:
+        turned = threading.Event()
+        loop.call_soon_threadsafe(turned.set)
+        turns.append(turned.wait(DEADLINE))
+        return 500, "text/plain", b""
+
     async with deployment() as place:
-        aws.instead["ecs.DescribeTasks"] = lambda _: (500, "text/plain", b"")
+        aws.instead["ecs.DescribeTasks"] = answer_late
         assert await place.is_alive(timeout=5)
         (task,) = aws.processes()
         await asyncio.to_thread(aws.end, task.arn)
         await until_dead(place, 1)
         assert not await place.is_alive(timeout=1)
+    assert turns and all(turns)
 
 
 @pytest.mark.parametrize("wrong", ["anywhere", "::/0", "1.2.3.4/33"])

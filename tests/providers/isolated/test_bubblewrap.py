@@ -18,6 +18,7 @@ from swerex_c.exceptions import InvalidInputError, SandboxLostError
 from swerex_c.providers.local.bubblewrap import BwrapBackend
 from swerex_c.utils.background import run_blocking
 from tests.support import needs
+from tests.support.original import run_python
 from tests.support.processes import Family
 from tests.support.sandboxes import lost, working
 from tests.support.wait import settle, until, until_async
@@ -273,22 +274,21 @@ async def test_a_view_that_ends(bwrap: str, here: Path) -> None:
     await runtime.close()
 
 
+ENDING = """
+import os, subprocess, sys
+from swerex_c.providers.local.bubblewrap import BwrapBackend
+from swerex_c.utils.background import run_blocking
+backend = BwrapBackend(root="overlay", directory=sys.argv[1])
+run_blocking(backend.open())
+inside = backend.command(["bash", "-c", "echo up; exec setsid sleep 300"], [], False)
+print(subprocess.Popen(inside, stdout=subprocess.PIPE).stdout.readline(), flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
 def test_a_view_ends_with_this_process(bwrap: str, here: Path) -> None:
-    program = (
-        "import subprocess, sys; from swerex_c.providers.local.bubblewrap import BwrapBackend;"
-        "from swerex_c.utils.background import run_blocking;"
-        "b = BwrapBackend(root='overlay', directory=sys.argv[1]); run_blocking(b.open());"
-        "subprocess.Popen(b.command(['bash', '-c', 'echo up; exec setsid sleep 300'], [], False))\n;sys.stdin.read()"
-    ).replace("\n;", "\n")
-    owner = subprocess.Popen(
-        [sys.executable, "-c", program, str(here)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert owner.stdout is not None and owner.stdout.readline() == b"up\n"
-    until(lambda: bool(needs.mentioning(str(here))))
-    owner.kill()
-    owner.wait()
+    assert run_python(ENDING, str(here)).stdout == "b'up\\n'\n"
     until(lambda: not needs.mentioning(str(here)))
-    owner.communicate()
 
 
 def test_what_cannot_be_made_is_told(bwrap: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequ
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.utils.background import run_blocking
 from tests.support import hosts, needs
-from tests.support.original import run_python
+from tests.support.original import our_environment, run_python
 from tests.support.processes import descendants
 from tests.support.sandboxes import lost, ssh_backend, working
 from tests.support.wait import until
@@ -238,3 +240,26 @@ def test_connections_end_with_this_process(sshd: hosts.Sshd) -> None:
     assert int(connections)
     until(lambda: not needs.mentioning(directory))
     until(lambda: not os.path.exists(directory))
+
+
+@pytest.mark.slice
+def test_exec(sshd: hosts.Sshd, tmp_path: Path) -> None:
+    """`swerex-c exec`, as a user runs it whose ssh has the tests' server in its configuration."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f'#!/bin/sh\nexec {sshd.argv[0]} -F {sshd.config} "$@"\n')
+    ssh.chmod(0o755)
+
+    def exec_on(*arguments: str, input: str = "", path: str = f"{tmp_path}:{os.environ['PATH']}") -> Any:
+        command = [sys.executable, "-m", "swerex_c", "exec", *arguments]
+        environment = {**our_environment(), "PATH": path}
+        done = subprocess.run(command, input=input, capture_output=True, text=True, timeout=100, env=environment)
+        return done.stdout, done.stderr, done.returncode
+
+    host = f"{getpass.getuser()}@{sshd.name}"
+    said = exec_on("--host", host, 'set -- $SSH_CONNECTION; read x; echo "$4 [$x]"; exit 4', input="a")
+    assert said == (f"{sshd.port} []\n", "", 4)
+    out, err, code = exec_on("--host", sshd.name, "--stdin", "sort; ls /tmp/swerex-c-input-*", input="b\na\n")
+    assert (out.splitlines()[:2], err, code) == (["a", "b"], "", 0)
+    assert not os.path.exists(out.splitlines()[2])
+    data = json.dumps({"type": "ssh", "host": sshd.name, "config_file": str(sshd.config)})
+    assert exec_on("--deployment", data, "echo hi", path=os.environ["PATH"]) == ("hi\n", "", 0)
