@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -49,22 +49,12 @@ def reach(networked: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine
     assert not left
 
 
-@pytest.fixture
-def published(reach: Engine, registry: Registry) -> Callable[[str], str]:
-    """`published(name)`: the small image under this name in the registry, and not in the engine."""
-
-    def one(name: str) -> str:
-        image = registry.name(name)
-        reach.docker("tag", images.provide(reach, "bash-only"), image)
-        reach.docker("push", "-q", image)
-        reach.docker("rmi", image)
-        return image
-
-    return one
-
-
-async def test_always_takes_what_is_new(reach: Engine, registry: Registry, published: Callable[[str], str]) -> None:
-    image = published("renewed")
+async def test_always_takes_what_is_new(reach: Engine, registry: Registry) -> None:
+    """And what is missing is pulled: the image is in the registry only."""
+    image = registry.name("renewed")
+    reach.docker("tag", images.provide(reach, "bash-only"), image)
+    reach.docker("push", "-q", image)
+    reach.docker("rmi", image)
     steps: list[Any] = []
     for pull, number in (("missing", 1), ("missing", 1), ("always", 2)):
         if number == 2:

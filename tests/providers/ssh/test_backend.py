@@ -25,13 +25,14 @@ from swerex_c.exceptions import (
     SessionDiedError,
 )
 from swerex_c.providers.ssh.backend import SSHBackend
-from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
+from swerex_c.runtime.abstract import Command
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.utils.background import run_blocking
 from tests.support import hosts, needs
 from tests.support.original import our_environment, run_python
 from tests.support.processes import descendants
 from tests.support.sandboxes import lost, ssh_backend, working
+from tests.support.targets import Session
 from tests.support.wait import until
 
 ODD = "a'b\"c\\d&e\\&f!g!h@40%n$x`ls` ;|*?[a]{b,c}~#<>ü\n\t\n"
@@ -119,12 +120,10 @@ async def test_many_sessions_share_few_connections(own: hosts.Sshd, monkeypatch:
     backend = ssh_backend(own)
     runtime = SandboxRuntime(backend)
     await runtime.open(120)
-    names = [f"s{i}" for i in range(30)]
-    requests = [CreateBashSessionRequest(session=name, startup_timeout=60) for name in names]
-    await asyncio.gather(*(runtime.create_session(request) for request in requests))
-    actions = [BashAction(session=name, command=f"echo {name} $PPID", timeout=60) for name in names]
-    said = await asyncio.gather(*(runtime.run_in_session(action) for action in actions))
-    assert [it.output.split()[0] for it in said] == names
+    sessions = [Session(runtime) for _ in range(30)]
+    await asyncio.gather(*(it.create() for it in sessions))
+    said = await asyncio.gather(*(it.run(f"echo {it.name} $PPID") for it in sessions))
+    assert [it.output.split()[0] for it in said] == [it.name for it in sessions]
     assert 4 <= len(backend._connections) <= 8
     # Each process of the server that is a parent of shells is one connection: none of them had to be made singly.
     assert len({it.output.split()[1] for it in said}) <= len(backend._connections)
@@ -158,9 +157,9 @@ async def test_a_connection_that_is_killed(sshd: hosts.Sshd, shared: bool) -> No
         await waiting[1]
     assert await runtime.is_alive(timeout=60)
     assert (await runtime.execute(Command(command=["echo", "on"], timeout=60))).stdout == "on\n"
-    await runtime.create_session(CreateBashSessionRequest(session="another", startup_timeout=60))
-    said = await runtime.run_in_session(BashAction(session="another", command="echo on", timeout=60))
-    assert said.output == "on\n"
+    another = Session(runtime)
+    await another.create()
+    await another.gives("echo on", "on\n")
     await runtime.close()
 
 
@@ -168,9 +167,9 @@ async def test_the_exit_code_that_ssh_itself_has(sshd: hosts.Sshd) -> None:
     """Where the connection is still there it is the shell's own."""
     runtime = SandboxRuntime(ssh_backend(sshd))
     await runtime.open(60)
-    assert (await runtime.execute(Command(command="exit 255", shell=True, timeout=60))).exit_code == 255
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-    said = await runtime.run_in_session(BashAction(command="echo bye; exit 255", timeout=60, check="silent"))
+    session = Session(runtime)
+    await session.create()
+    said = await session.run("echo bye; exit 255")
     assert said.output.startswith("bye\n") and said.exit_code == 255 and "status 255" in said.failure_reason
     with pytest.raises(ResourceError, match="has ended while the command ran"):  # its shell, by its own doing
         await runtime.execute(Command(command="kill -9 $PPID", shell=True, timeout=60))
