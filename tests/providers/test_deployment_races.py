@@ -88,19 +88,6 @@ async def test_a_client_that_hangs_does_not_keep_a_stop(
     assert names(reach) == [] and not needs.mentioning(f"sleep\0{number}\0")
 
 
-async def test_no_limit_to_the_start(make: Make) -> None:
-    deployment = make(startup_timeout=float("inf"))
-    await deployment.start()
-    assert await said(deployment, "echo hi") == "hi\n"
-
-
-async def test_a_container_that_is_kept_but_could_not_be_started_goes(make: Make, reach: Engine) -> None:
-    deployment = make(server=True, remove_container=False, docker_args=["--network", "host"])
-    with pytest.raises(DeploymentStartupError, match="(?s)Cannot start the container.*/bin/sh"):
-        await deployment.start()  # the image has no sh
-    assert names(reach) == []
-
-
 # Images
 
 

@@ -48,7 +48,7 @@ __all__ = ["make", "reach"]
 async def test_a_day(make: Make, reach: Engine, caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("rex-deploy-of-this-test")
     caplog.set_level(logging.DEBUG, logger.name)
-    deployment = make(logger=logger)
+    deployment = make(logger=logger, startup_timeout=float("inf"))
     steps: list[tuple[str, str]] = []
     deployment.add_hook(SetStatusDeploymentHook("a", lambda *step: steps.append(step)))
     await deployment.start()
@@ -261,6 +261,12 @@ async def test_what_is_kept(make: Make, reach: Engine) -> None:
         ({"docker_args": [*NO_NETWORK, "--entrypoint=/bin/bash", "--no-such-option"]}, DeploymentStartupError, "unkn"),
         ({"startup_timeout": 0.05}, StartupTimeoutError, "did not start within 0.05 seconds"),
         ({"remove_container": False, "image": "swx-test/ash-min"}, DeploymentStartupError, "has no bash"),
+        ({"exec_shell": ["/no/such/shell", "-c"]}, DeploymentStartupError, "/no/such/shell"),
+        (
+            {"server": True, "remove_container": False, "docker_args": ["--network", "host"]},  # the image has no sh
+            DeploymentStartupError,
+            "(?s)Cannot start the container.*/bin/sh",
+        ),
     ],
 )
 async def test_a_start_that_fails_says_why_and_leaves_nothing(
@@ -365,7 +371,6 @@ async def test_an_image_is_built_upon(make: Make, caplog: pytest.LogCaptureFixtu
     await deployment.start()
     assert await said(deployment, "echo $BUILT") == "yes\n"
     assert "Building image swx-test/bash-only to install a standalone python to /opt" in caplog.text
-    await deployment.stop()
 
     class Wrong(DockerDeployment):
         glibc_dockerfile = "NO SUCH THING\n"  # type: ignore[assignment]
@@ -373,9 +378,7 @@ async def test_an_image_is_built_upon(make: Make, caplog: pytest.LogCaptureFixtu
     with pytest.raises(DeploymentStartupError, match="(?s)Building image swx-test/bash-only failed.*NO"):
         await make(Wrong, python_standalone_dir="/opt").start()
     # Without a server nothing needs a Python of its own.
-    deployment = make(python_standalone_dir="/root")
-    await deployment.start()
-    await deployment.stop()
+    await make(python_standalone_dir="/root").start()
     text = make(python_standalone_dir="/opt", platform="linux/amd64").glibc_dockerfile
     assert "FROM --platform=linux/amd64 $BASE_IMAGE" in text and "COPY --from=builder /opt/python3.11 /opt/py" in text
 

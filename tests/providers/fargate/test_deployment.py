@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -43,12 +42,9 @@ async def test_its_task(aws: World, caplog: pytest.LogCaptureFixture) -> None:
     assert place._task_arn == arn and place._cluster_arn in aws.client("ecs").list_clusters()["clusterArns"]
     assert place.runtime._speaks_frames, "the frames passed"
     assert place.runtime._config.timeout == 60
-    url = re.search(r"Monitor logs at: (\S+)", caplog.text)
-    assert url and url[1] == (
-        f"https://{REGION}.console.aws.amazon.com/cloudwatch/home?region={REGION}#logsV2:log-groups/log-group/"
-        f"%2Fecs%2Fswe-rex-deployment/log-events/ecs%2Fregistryexampleorgimage1%2F{arn.split('/')[-1]}"
-    )
-
+    url = f"https://{REGION}.console.aws.amazon.com/cloudwatch/home?region={REGION}#logsV2:log-groups/log-group/"
+    stream = f"%2Fecs%2Fswe-rex-deployment/log-events/ecs%2Fregistryexampleorgimage1%2F{arn.split('/')[-1]}"
+    assert f"Monitor logs at: {url}{stream}" in caplog.text
     key = place.runtime._config.auth_token
     (task,) = aws.tasks.values()
     assert task.environment == {"SWEREX_AUTH_TOKEN": key}

@@ -77,6 +77,16 @@ def without_address(aws: World, _: pytest.MonkeyPatch) -> None:
     aws.address_after = 1_000_000
 
 
+def failing(step: dict[str, Any]) -> Callable[[World, pytest.MonkeyPatch], None]:
+    def prepare(aws: World, _: pytest.MonkeyPatch) -> None:
+        aws.steps = ["PROVISIONING", "PENDING", step]
+
+    return prepare
+
+
+PULL = "CannotPullContainerError: pull image manifest has been retried 1 time(s): image: not found"
+LOST = "ResourceInitializationError: unable to pull secrets or registry auth"
+KILLED = "OutOfMemoryError: Container killed due to memory usage"
 FORBIDDEN = "User: arn:aws:iam::1:user/x is not authorized to perform: ecs:RunTask"
 
 REFUSALS: dict[str, tuple[Callable[[World, pytest.MonkeyPatch], None], str]] = {
@@ -111,6 +121,21 @@ REFUSALS: dict[str, tuple[Callable[[World, pytest.MonkeyPatch], None], str]] = {
     "cpu": (unplaced("RESOURCE:CPU"), "the task was not placed: RESOURCE:CPU"),
     "capacity": (unplaced("Capacity is unavailable at this time"), "not placed: Capacity is unavailable at this time"),
     "address": (without_address, "got no public address within 8 seconds: check that the subnet subnet-"),
+    "pull": (
+        failing(failed_task(PULL)),
+        "The task is not running. The task [0-9a-f-]+ is STOPPED: CannotPullContainerError: pull",
+    ),
+    "container": (failing(failed_task("Task failed to start", PULL)), "to start; CannotPullContainerError: pull"),
+    "lost": (failing(failed_task(LOST)), LOST),
+    "memory": (
+        failing(failed_task("Essential container in task exited", KILLED, 137, "EssentialContainerExited")),
+        "exited; OutOfMemoryError: .*; the container's exit code is 137",
+    ),
+    "code": (failing(failed_task("")), "is STOPPED: TaskFailedToStart"),
+    "soon": (
+        failing({"lastStatus": "DEPROVISIONING", "desiredStatus": "STOPPED", "stoppedReason": PULL}),
+        "is DEPROVISIONING: CannotPullContainerError",
+    ),
 }
 
 
@@ -128,32 +153,6 @@ async def test_an_argument_that_cannot_be_is_named(aws: World) -> None:
 
 
 # Tasks that do not run
-
-PULL = "CannotPullContainerError: pull image manifest has been retried 1 time(s): image: not found"
-LOST = "ResourceInitializationError: unable to pull secrets or registry auth"
-KILLED = "OutOfMemoryError: Container killed due to memory usage"
-
-
-@pytest.mark.parametrize(
-    ("step", "says"),
-    [
-        (failed_task(PULL), "The task is not running. The task [0-9a-f-]+ is STOPPED: CannotPullContainerError: pull"),
-        (failed_task("Task failed to start", PULL), "Task failed to start; CannotPullContainerError: pull"),
-        (failed_task(LOST), LOST),
-        (
-            failed_task("Essential container in task exited", KILLED, 137, "EssentialContainerExited"),
-            "exited; OutOfMemoryError: .*; the container's exit code is 137",
-        ),
-        (failed_task(""), "is STOPPED: TaskFailedToStart"),
-        (
-            {"lastStatus": "DEPROVISIONING", "desiredStatus": "STOPPED", "stoppedReason": PULL},
-            "is DEPROVISIONING: CannotPullContainerError",
-        ),
-    ],
-)
-async def test_why_the_task_does_not_run(aws: World, step: dict[str, Any], says: str) -> None:
-    aws.steps = ["PROVISIONING", "PENDING", step]
-    await fails(aws, deployment(), says)
 
 
 class Other(FargateDeployment):
