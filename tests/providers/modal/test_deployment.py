@@ -80,6 +80,14 @@ def backend(started: ModalDeployment) -> Iterator[ModalBackend]:
     background.run_blocking(backend.close())
 
 
+async def test_variables_are_in_no_request_as_words(world: ModalWorld, started: ModalDeployment) -> None:
+    """Who reads the logs of Modal does not see them."""
+    await Session(started.runtime).create(env={"TOKEN": "hush-hush"})
+    await started.runtime.execute(Command(command="true", shell=True, env={"TOKEN": "hush-hush"}))
+    words = [it for request in world.calls("TaskExecStart") for it in request["command_args"]]
+    assert words and not any("hush-hush" in it for it in words)
+
+
 async def test_input_arrives_in_order_when_requests_are_repeated(world: ModalWorld, started: ModalDeployment) -> None:
     """The answer to a request is lost, so the SDK sends it again; nothing is written twice."""
     world.fault("TaskExecStdinWrite", status="UNAVAILABLE", after=True, times=3)
