@@ -182,23 +182,19 @@ static bool assigns_prompt(const uint8_t *text, size_t size)
 }
 
 /* Whether a command that mentions exec holds a redirection of standard error, but for one to where standard output goes
- * anyway. */
+ * anyway.  >& is one of both without a number and with 1 or 2; with another number a redirection is of neither. */
 static bool redirects_stderr(const uint8_t *text, size_t size)
 {
     const uint8_t *end = text + size, *at = text;
     bool stdout_too = false;
-    while ((at = memchr(at, '>', (size_t)(end - at)))) {
-        if (at - text > 1 && at[-1] >= '3' && at[-1] <= '9' && strchr(" \t\n", at[-2])) { /* 3>&1 */
-            at++;
-            continue;
-        }
-        bool both = at > text && at[-1] == '&', second = at > text && at[-1] == '2';
-        bool copies = end - at > 2 && at[1] == '&' && at[2] == '1';
-        if (both || (second && (!copies || stdout_too)) || (!second && end - at > 1 && at[1] == '&')) {
+    for (; (at = memchr(at, '>', (size_t)(end - at))); at++) {
+        uint8_t before = at > text ? at[-1] : 0;
+        bool second = before == '2', first = !second && (before == '1' || !(swx_class[before] & DIGIT));
+        bool joins = end - at > 1 && at[1] == '&', copies = joins && end - at > 2 && at[2] == '1';
+        if (before == '&' || (first && joins) || (second && (!copies || stdout_too))) {
             return true;
         }
-        stdout_too = stdout_too || !second;
-        at++;
+        stdout_too = stdout_too || first;
     }
     return false;
 }

@@ -185,8 +185,10 @@ static bool sends_stderr_elsewhere(const char *text)
 
 static void test_redirections_of_stderr(void)
 {
-    const char *sent[] = { "exec 2>f", "exec &>f", "exec >&f", "exec >f 2>&1", "exec 3>&1 >f 2>&1", "exec 3>&2 2>&3" };
-    const char *kept[] = { "exec >f", "exec 2>&1", "exec 3>&1", "exec 3>&1 4>&2", "exec 3>f 2>&1", "echo 2>f" };
+    const char *sent[] = { "exec 2>f",     "exec &>f",          "exec >&f",      "exec 1>&2",
+                           "exec >f 2>&1", "exec 3>&1 >f 2>&1", "exec 3>&2 2>&3" };
+    const char *kept[] = { "exec >f",        "exec 2>&1",     "exec 3>&1", "exec 10>&1",
+                           "exec 3>&1 4>&2", "exec 3>f 2>&1", "echo 2>f" };
     for (unsigned i = 0; i < SWX_COUNT(sent); i++) {
         CHECK(sends_stderr_elsewhere(sent[i]) && !sends_stderr_elsewhere(kept[i]));
     }
