@@ -23,13 +23,12 @@ const char *swx_py_command_bytes(PyObject *command, Py_ssize_t *size, PyObject *
     return data;
 }
 
-PyObject *swx_py_scan(PyObject *module, PyObject *command)
+PyObject *swx_py_scan(PyObject *Py_UNUSED(module), PyObject *command)
 {
     Py_ssize_t size;
     swx_scan scan;
     PyObject *keep;
     const char *text = swx_py_command_bytes(command, &size, &keep);
-    (void)module;
     if (!text) {
         return NULL;
     }
@@ -38,13 +37,12 @@ PyObject *swx_py_scan(PyObject *module, PyObject *command)
     return Py_BuildValue("sI", VERDICTS[scan.verdict], scan.flags);
 }
 
-PyObject *swx_py_quote(PyObject *module, PyObject *command)
+PyObject *swx_py_quote(PyObject *Py_UNUSED(module), PyObject *command)
 {
     Py_ssize_t size;
     PyObject *keep, *result = NULL;
     const char *text = swx_py_command_bytes(command, &size, &keep);
     swx_buf out;
-    (void)module;
     if (!text) {
         return NULL;
     }

@@ -280,9 +280,8 @@ int swx_request_wait(swx_request *request, int64_t deadline)
 
 /* ---- the module ---- */
 
-static PyObject *core_shutdown(PyObject *module, PyObject *unused)
+static PyObject *core_shutdown(PyObject *module, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     swx_py_state *state = PyModule_GetState(module);
     swx_py_home *home = state->home;
     state->home = NULL;
@@ -299,9 +298,8 @@ static PyObject *core_shutdown(PyObject *module, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static PyObject *core_node_count(PyObject *module, PyObject *unused)
+static PyObject *core_node_count(PyObject *module, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     const swx_py_state *state = PyModule_GetState(module);
     size_t count = state->home && !swx_py_home_is_gone(state->home) ? swx_reactor_count(state->home->reactor) : 0;
     return PyLong_FromSize_t(count);

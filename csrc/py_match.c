@@ -87,10 +87,9 @@ static PyObject *matcher_feed(PyObject *object, PyObject *data)
     return Py_BuildValue("nKK", (Py_ssize_t)hit.index, (unsigned long long)hit.start, (unsigned long long)hit.end);
 }
 
-static PyObject *matcher_reset(PyObject *object, PyObject *ignored)
+static PyObject *matcher_reset(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     Matcher *self = (Matcher *)object;
-    (void)ignored;
     if (lock(self) < 0) {
         return NULL;
     }

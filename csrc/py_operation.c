@@ -83,16 +83,14 @@ static PyObject *operation_wait(PyObject *object, PyObject *seconds)
     return done < 0 ? NULL : PyBool_FromLong(done);
 }
 
-static PyObject *operation_cancel(PyObject *object, PyObject *unused)
+static PyObject *operation_cancel(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     operation_cancel_now((operation_object *)object);
     Py_RETURN_NONE;
 }
 
-static PyObject *operation_take(PyObject *object, PyObject *unused)
+static PyObject *operation_take(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     request *f = ((operation_object *)object)->request;
     static const size_t room = 256 << 10; /* what a loop may take at a time without being held up */
     uint8_t *bytes = swx_malloc(room);
@@ -111,9 +109,8 @@ static PyObject *operation_take(PyObject *object, PyObject *unused)
     return taken;
 }
 
-static PyObject *operation_unsearched(PyObject *object, PyObject *unused)
+static PyObject *operation_unsearched(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     request *f = ((operation_object *)object)->request;
     swx_buf bytes;
     uint64_t at;
@@ -149,9 +146,8 @@ static PyObject *operation_found(PyObject *object, PyObject *found)
 
 /* ---- attributes ---- */
 
-static PyObject *operation_done(PyObject *object, void *unused)
+static PyObject *operation_done(PyObject *object, void *Py_UNUSED(unused))
 {
-    (void)unused;
     return PyBool_FromLong(atomic_load(&((operation_object *)object)->request->base.done));
 }
 
@@ -244,23 +240,20 @@ static PyObject *operation_release(PyObject *object, PyObject *checked_arg)
     Py_RETURN_NONE;
 }
 
-static PyObject *operation_held(PyObject *object, void *unused)
+static PyObject *operation_held(PyObject *object, void *Py_UNUSED(unused))
 {
-    (void)unused;
     return PyBool_FromLong(((operation_object *)object)->command != NULL);
 }
 
-static PyObject *operation_future(PyObject *object, void *unused)
+static PyObject *operation_future(PyObject *object, void *Py_UNUSED(unused))
 {
-    (void)unused;
     PyObject *future = ((operation_object *)object)->future;
     return Py_NewRef(future ? future : Py_None);
 }
 
 /* The request's pointer is borrowed from us, and the queue reads it with the GIL held. */
-static int operation_set_future(PyObject *object, PyObject *future, void *unused)
+static int operation_set_future(PyObject *object, PyObject *future, void *Py_UNUSED(unused))
 {
-    (void)unused;
     operation_object *self = (operation_object *)object;
     PyObject *before = self->future;
     if (!future) {

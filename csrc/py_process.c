@@ -93,9 +93,8 @@ static void exec_done(swx_exec *exec)
 
 /* ---- the object ---- */
 
-static PyObject *process_cancel(PyObject *object, PyObject *unused)
+static PyObject *process_cancel(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     request *f = ((process_object *)object)->request;
     PyThreadState *thread = atomic_load(&f->base.done) ? NULL : swx_py_lock(f->home, f->node);
     if (thread) {
@@ -286,9 +285,8 @@ static PyObject *bytes_of(const swx_buf *buf)
     return bytes;
 }
 
-static PyObject *process_done(PyObject *object, void *unused)
+static PyObject *process_done(PyObject *object, void *Py_UNUSED(unused))
 {
-    (void)unused;
     return PyBool_FromLong(atomic_load(&((process_object *)object)->request->base.done));
 }
 
@@ -328,9 +326,8 @@ static PyObject *process_fact(PyObject *object, void *which)
     Py_UNREACHABLE();
 }
 
-static PyObject *process_mark(PyObject *object, void *unused)
+static PyObject *process_mark(PyObject *object, void *Py_UNUSED(unused))
 {
-    (void)unused;
     const request *f = ((process_object *)object)->request;
     return PyLong_FromUnsignedLongLong(f->mark);
 }
@@ -392,9 +389,8 @@ static uint64_t *marks_of(PyObject *list, size_t *count)
     return marks;
 }
 
-PyObject *swx_py_kill_marked(PyObject *module, PyObject *list)
+PyObject *swx_py_kill_marked(PyObject *Py_UNUSED(module), PyObject *list)
 {
-    (void)module;
     size_t count;
     uint64_t *marks = marks_of(list, &count);
     long found;
@@ -408,9 +404,8 @@ PyObject *swx_py_kill_marked(PyObject *module, PyObject *list)
     return PyLong_FromLong(found);
 }
 
-PyObject *swx_py_living_marks(PyObject *module, PyObject *list)
+PyObject *swx_py_living_marks(PyObject *Py_UNUSED(module), PyObject *list)
 {
-    (void)module;
     size_t count;
     uint64_t *marks = marks_of(list, &count);
     bool *living = marks ? swx_calloc(count, sizeof(*living)) : NULL;

@@ -41,15 +41,13 @@ static void queue_dealloc(PyObject *object)
     swx_py_deallocate(object);
 }
 
-static PyObject *queue_fileno(queue_object *self, PyObject *unused)
+static PyObject *queue_fileno(queue_object *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     return PyLong_FromLong(swx_queue_fd(self->queue));
 }
 
-static PyObject *queue_take(queue_object *self, PyObject *unused)
+static PyObject *queue_take(queue_object *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     PyObject *list = PyList_New(0);
     swx_wake *item = list ? swx_queue_take(self->queue) : NULL;
     while (item) {

@@ -263,9 +263,8 @@ static PyObject *session_resize(PyObject *object, PyObject *args)
     return err.status == SWX_OK ? Py_NewRef(Py_None) : swx_py_raise(&err);
 }
 
-static PyObject *session_facts(PyObject *object, PyObject *unused)
+static PyObject *session_facts(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     session_object *self = (session_object *)object;
     PyThreadState *thread = enter(self);
     if (!thread) {

@@ -51,9 +51,8 @@ static PyObject *strip_feed(PyObject *object, PyObject *bytes)
     return filtered((strip_object *)object, data, size, 0);
 }
 
-static PyObject *strip_finish(PyObject *object, PyObject *unused)
+static PyObject *strip_finish(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     return filtered((strip_object *)object, NULL, 0, 1);
 }
 
