@@ -9,37 +9,24 @@
 #include "swx_alloc.h"
 #include "swx_frame.h"
 
-enum { REFERRED = 2 * 1024 }; /* bytes from which on a str or bin is not copied before the frame is put together */
-
 typedef struct {
     PyObject_HEAD
     swx_py_frame_limits limits;
 } FrameEncoder;
 
-/* Bytes of others, which come after the first `offset` bytes of the output. */
-typedef struct {
-    size_t offset;
-    const char *bytes;
-    size_t size;
-    PyObject *owner; /* str or bytes, whose bytes they are; NULL: view is held */
-    Py_buffer view;
-} piece;
-
 /* A frame that is being written. */
 typedef struct {
     PyTypeObject *type;
     swx_py_frame_limits limits;
-    uint8_t *data; /* first, or its own memory: all but the pieces */
+    uint8_t *data; /* first, or its own memory */
     size_t size, capacity;
-    uint32_t left; /* bytes of the payload that may still come */
-    swx_buf pieces;
     uint32_t depth;
     uint64_t promised; /* values announced so far, the outermost included */
     uint8_t first[512];
 } writer;
 
 /* Bytes of the payload so far. */
-static size_t payload_size(const writer *w) { return w->limits.max_frame - w->left; }
+static size_t payload_size(const writer *w) { return w->size - SWX_FRAME_HEADER; }
 
 static int refuse(writer *w, const char *text)
 {
@@ -59,16 +46,6 @@ static int refuse_type(writer *w, const char *format, PyObject *value)
     Py_XDECREF(text);
     Py_XDECREF(name);
     return -1;
-}
-
-/* So many more bytes come: 0, or -1 with an exception. */
-static inline int claim(writer *w, size_t size)
-{
-    if (size > w->left) {
-        return refuse(w, "the frame is longer than max_frame");
-    }
-    w->left -= (uint32_t)size;
-    return 0;
 }
 
 /* Makes room for so many more bytes: 0, or -1 with an exception. */
@@ -92,7 +69,10 @@ static int grow(writer *w, size_t size)
 static inline int append(void *to, const char *bytes, size_t size)
 {
     writer *w = to;
-    if (claim(w, size) < 0 || (size > w->capacity - w->size && grow(w, size) < 0)) {
+    if (size > w->limits.max_frame - payload_size(w)) {
+        return refuse(w, "the frame is longer than max_frame");
+    }
+    if (size > w->capacity - w->size && grow(w, size) < 0) {
         return -1;
     }
     memcpy(w->data + w->size, bytes, size);
@@ -103,36 +83,9 @@ static inline int append(void *to, const char *bytes, size_t size)
 /* A packer whose target the compiler sees, so that it writes here without a call for each piece. */
 #define TO(w) (&(msgpack_packer){ .data = (w), .callback = append })
 
-/* Keeps bytes that are not copied yet, with what owns them: 0, or -1 with an exception. */
-static int add_piece(writer *w, piece added)
+static int pack_text(writer *w, const char *text, Py_ssize_t size)
 {
-    added.offset = w->size;
-    if (claim(w, added.size) < 0) {
-        return -1;
-    }
-    if (swx_buf_append(&w->pieces, &added, sizeof(added)) != SWX_OK) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    return 0;
-}
-
-static const piece *pieces_of(const writer *w) { return (const piece *)(const void *)w->pieces.data; }
-static size_t piece_count(const writer *w) { return w->pieces.size / sizeof(piece); }
-
-static int pack_text(writer *w, PyObject *owner, const char *text, Py_ssize_t size)
-{
-    if (msgpack_pack_str(TO(w), (size_t)size)) {
-        return -1;
-    }
-    if (size < REFERRED) {
-        return append(w, text, (size_t)size);
-    }
-    if (add_piece(w, (piece){ .bytes = text, .size = (size_t)size, .owner = owner }) < 0) {
-        return -1;
-    }
-    Py_INCREF(owner);
-    return 0;
+    return msgpack_pack_str(TO(w), (size_t)size) ? -1 : append(w, text, (size_t)size);
 }
 
 static int pack_str(writer *w, PyObject *value)
@@ -140,31 +93,16 @@ static int pack_str(writer *w, PyObject *value)
     Py_ssize_t size;
     const char *text = PyUnicode_AsUTF8AndSize(value, &size);
     if (text) {
-        return pack_text(w, value, text, size);
+        return pack_text(w, text, size);
     }
     if (!PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) {
         return -1;
     }
     PyErr_Clear();
     PyObject *bytes = PyUnicode_AsEncodedString(value, "utf-8", "surrogatepass");
-    int result = bytes ? pack_text(w, bytes, PyBytes_AsString(bytes), PyBytes_Size(bytes)) : -1;
+    int result = bytes ? pack_text(w, PyBytes_AsString(bytes), PyBytes_Size(bytes)) : -1;
     Py_XDECREF(bytes);
     return result;
-}
-
-static int pack_view(writer *w, Py_buffer *view)
-{
-    if (msgpack_pack_bin(TO(w), (size_t)view->len)) {
-        return -1;
-    }
-    if (view->len < REFERRED) {
-        return append(w, view->buf, (size_t)view->len);
-    }
-    if (add_piece(w, (piece){ .bytes = view->buf, .size = (size_t)view->len, .view = *view }) < 0) {
-        return -1;
-    }
-    view->obj = NULL; /* the piece holds it */
-    return 0;
 }
 
 static int pack_buffer(writer *w, PyObject *value)
@@ -177,10 +115,8 @@ static int pack_buffer(writer *w, PyObject *value)
         }
         return -1;
     }
-    int result = pack_view(w, &view);
-    if (view.obj) {
-        PyBuffer_Release(&view);
-    }
+    int result = msgpack_pack_bin(TO(w), (size_t)view.len) ? -1 : append(w, view.buf, (size_t)view.len);
+    PyBuffer_Release(&view);
     return result;
 }
 
@@ -310,57 +246,24 @@ static int pack(writer *w, PyObject *value)
     return refuse_type(w, "a value of type %U cannot go into a frame", value);
 }
 
-static PyObject *put_together(const writer *w)
-{
-    size_t length = payload_size(w), at = 0;
-    PyObject *result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(SWX_FRAME_HEADER + length));
-    if (!result) {
-        return NULL;
-    }
-    char *out = PyBytes_AsString(result), *begin = out;
-    for (size_t i = 0; i < piece_count(w); i++) {
-        const piece *p = &pieces_of(w)[i];
-        memcpy(out, w->data + at, p->offset - at);
-        out += p->offset - at;
-        memcpy(out, p->bytes, p->size);
-        out += p->size;
-        at = p->offset;
-    }
-    memcpy(out, w->data + at, w->size - at);
-    for (size_t i = 0; i < SWX_FRAME_HEADER; i++) {
-        begin[i] = (char)(length >> (8 * (SWX_FRAME_HEADER - 1 - i)));
-    }
-    return result;
-}
-
-static void free_writer(writer *w)
-{
-    for (size_t i = 0; i < piece_count(w); i++) {
-        piece p = pieces_of(w)[i];
-        if (p.owner) {
-            Py_DECREF(p.owner);
-        } else {
-            PyBuffer_Release(&p.view);
-        }
-    }
-    swx_buf_free(&w->pieces);
-    swx_free(w->data == w->first ? NULL : w->data);
-}
-
 static PyObject *encoder_encode(PyObject *object, PyObject *value)
 {
     writer w; /* without its first bytes, which would be set for nothing */
     memset(&w, 0, offsetof(writer, first));
     w.type = Py_TYPE(object);
     w.limits = ((FrameEncoder *)object)->limits;
-    w.left = w.limits.max_frame;
     w.data = w.first;
     w.capacity = sizeof(w.first);
     w.size = SWX_FRAME_HEADER;
-    swx_buf_init(&w.pieces, SIZE_MAX);
     w.promised = 1;
-    PyObject *result = pack(&w, value) == 0 ? put_together(&w) : NULL;
-    free_writer(&w);
+    PyObject *result = NULL;
+    if (pack(&w, value) == 0) {
+        for (size_t i = 0; i < SWX_FRAME_HEADER; i++) {
+            w.data[i] = (uint8_t)(payload_size(&w) >> (8 * (SWX_FRAME_HEADER - 1 - i)));
+        }
+        result = PyBytes_FromStringAndSize((const char *)w.data, (Py_ssize_t)w.size);
+    }
+    swx_free(w.data == w.first ? NULL : w.data);
     return result;
 }
 
