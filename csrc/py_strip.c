@@ -11,14 +11,10 @@ typedef struct {
 
 static PyObject *strip_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = { "crlf", NULL };
-    int crlf = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|p:Strip", names, &crlf)) {
-        return NULL;
-    }
-    PyObject *object = swx_py_allocate(type);
+    static char *names[] = { NULL };
+    PyObject *object = PyArg_ParseTupleAndKeywords(args, kwargs, ":Strip", names) ? swx_py_allocate(type) : NULL;
     if (object) {
-        swx_strip_init(&((strip_object *)object)->state, crlf);
+        swx_strip_init(&((strip_object *)object)->state);
     }
     return object;
 }
@@ -27,7 +23,7 @@ static PyObject *strip_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 static PyObject *filtered(strip_object *self, const char *data, Py_ssize_t size, int finish)
 {
     size_t out_size;
-    uint8_t *out = swx_malloc((size_t)size + SWX_STRIP_EXTRA);
+    uint8_t *out = swx_malloc((size_t)size + SWX_STRIP_HELD);
     if (!out) {
         return PyErr_NoMemory();
     }
@@ -63,7 +59,7 @@ static PyMethodDef strip_methods[] = {
 };
 
 static PyType_Slot strip_slots[] = {
-    { Py_tp_doc, "Strip(crlf=False)\n--\n\n" },
+    { Py_tp_doc, "Strip()\n--\n\n" },
     { Py_tp_new, strip_new },
     { Py_tp_dealloc, swx_py_deallocate },
     { Py_tp_methods, strip_methods },

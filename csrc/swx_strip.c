@@ -57,33 +57,12 @@ typedef struct {
     uint8_t *at;
 } sink;
 
-static void put(sink *to, const uint8_t *bytes, size_t size)
+static inline void put(sink *to, const uint8_t *bytes, size_t size)
 {
-    memmove(to->at, bytes, size);
-    to->at += size;
-}
-
-/* Writes bytes without C1, with crlf also without the CR before an LF. */
-static inline void put_lines(sink *to, const uint8_t *bytes, size_t size)
-{
-    const uint8_t *end = bytes + size, *cr;
-    if (!size) {
-        return;
+    if (size) {
+        memmove(to->at, bytes, size);
+        to->at += size;
     }
-    if (to->strip->carriage) {
-        to->strip->carriage = false;
-        if (*bytes != '\n') {
-            /* in place, the CR's own byte was read but not written yet: there is room before `bytes` */
-            *to->at++ = '\r';
-        }
-    }
-    while (to->strip->crlf && bytes < end && (cr = memchr(bytes, '\r', (size_t)(end - bytes)))) {
-        to->strip->carriage = cr + 1 == end;
-        bool keep = cr + 1 < end && cr[1] != '\n';
-        put(to, bytes, (size_t)(cr - bytes) + keep);
-        bytes = cr + 1;
-    }
-    put(to, bytes, (size_t)(end - bytes));
 }
 
 /* The second byte of a C1 control, but for NEL (U+0085), which ends a line of text and begins no sequence. */
@@ -99,7 +78,7 @@ static bool behind_lead(sink *to, uint8_t c)
         return !strip->stray;
     }
     if (held) {
-        put_lines(to, &(const uint8_t){ C1_LEAD }, 1);
+        put(to, &(const uint8_t){ C1_LEAD }, 1);
     }
     strip->stray = c == C1_LEAD && (held || strip->stray);
     return true;
@@ -116,7 +95,7 @@ static void emit(sink *to, const uint8_t *bytes, size_t size)
             continue;
         }
         const uint8_t *lead = memchr(bytes, C1_LEAD, (size_t)(end - bytes));
-        put_lines(to, bytes, (size_t)((lead ? lead : end) - bytes));
+        put(to, bytes, (size_t)((lead ? lead : end) - bytes));
         strip->lead = lead != NULL;
         bytes = lead ? lead + 1 : end;
     }
@@ -178,12 +157,11 @@ bool swx_strip_needed(const uint8_t *bytes, size_t size)
     return false;
 }
 
-void swx_strip_init(swx_strip *strip, bool crlf)
+void swx_strip_init(swx_strip *strip)
 {
     strip->size = 0;
     strip->phase = TEXT;
-    strip->crlf = crlf;
-    strip->carriage = strip->lead = strip->stray = false;
+    strip->lead = strip->stray = false;
 }
 
 void swx_strip_feed(swx_strip *strip, const uint8_t *in, size_t size, uint8_t *out, size_t *out_size)
@@ -201,7 +179,7 @@ void swx_strip_feed(swx_strip *strip, const uint8_t *in, size_t size, uint8_t *o
         if (c1 || strip->lead || strip->stray) {
             emit(&to, at, text);
         } else {
-            put_lines(&to, at, text);
+            put(&to, at, text);
         }
         at = end;
         if (escape) {
@@ -219,13 +197,24 @@ void swx_strip_finish(swx_strip *strip, uint8_t *out, size_t *out_size)
         give_up(&to);
     }
     if (strip->lead) {
-        put_lines(&to, &(const uint8_t){ C1_LEAD }, 1);
-    }
-    if (strip->carriage) {
-        *to.at++ = '\r';
+        put(&to, &(const uint8_t){ C1_LEAD }, 1);
     }
     *out_size = (size_t)(to.at - out);
-    swx_strip_init(strip, strip->crlf);
+    swx_strip_init(strip);
+}
+
+/* Each CR LF becomes LF. */
+static size_t join_lines(uint8_t *data, size_t size)
+{
+    sink to = { .at = data };
+    const uint8_t *at = data, *end = data + size, *cr;
+    while (at < end && (cr = memchr(at, '\r', (size_t)(end - at)))) {
+        bool keep = cr + 1 == end || cr[1] != '\n';
+        put(&to, at, (size_t)(cr - at) + keep);
+        at = cr + 1;
+    }
+    put(&to, at, (size_t)(end - at));
+    return (size_t)(to.at - data);
 }
 
 size_t swx_strip_whole(uint8_t *data, size_t size, bool crlf)
@@ -235,8 +224,8 @@ size_t swx_strip_whole(uint8_t *data, size_t size, bool crlf)
     if (!size) {
         return 0;
     }
-    swx_strip_init(&strip, crlf);
+    swx_strip_init(&strip);
     swx_strip_feed(&strip, data, size, data, &written);
     swx_strip_finish(&strip, data + written, &rest);
-    return written + rest;
+    return crlf ? join_lines(data, written + rest) : written + rest;
 }

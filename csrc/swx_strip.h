@@ -19,8 +19,7 @@
  *   - A C1 control in UTF-8 (C2 and 80-9f, not 85) loses the C2.  What is left is invalid UTF-8, as a bare byte 80-9f
  * of the input is, which a decoder shows as \x9b.  Where that would make another C1 with a C2 before it, it goes whole.
  *
- * Everything else passes through: BEL, BS, a lone CR, NUL, invalid UTF-8.  With crlf, each CR LF of the result becomes
- * LF; other CRs stay.
+ * Everything else passes through: BEL, BS, CR, NUL, invalid UTF-8.
  *
  * No allocation.  A state belongs to one caller at a time; different states are independent.
  */
@@ -29,35 +28,32 @@
 
 #include "swx.h"
 
-/* The longest sequence that is recognised, in bytes, its introducer and end included. */
+/* The longest sequence that is recognised, in bytes, its introducer and end included; and the most that a call may
+ * write beyond the size of its input, which is what was held back before it. */
 #define SWX_STRIP_HELD 4096
-
-/* What a call may write beyond the size of its input: what was held back before it. */
-#define SWX_STRIP_EXTRA (SWX_STRIP_HELD + 1)
 
 typedef struct {
     uint8_t held[SWX_STRIP_HELD]; /* an unfinished sequence, so that it can be given back */
     size_t size;                  /* bytes of it */
     uint8_t phase;                /* private */
-    bool crlf;                    /* CR LF -> LF */
-    bool carriage;                /* a CR is held back, in front of `held`, until the byte after it is known */
-    bool lead;                    /* a C2 is held back behind that, for the same reason */
+    bool lead;                    /* a C2 is held back, in front of `held`, until the byte after it is known */
     bool stray;                   /* the last byte written is a C2 that begins no character */
 } swx_strip;
 
-/* Whether filtering without crlf could change these bytes. */
+/* Whether filtering could change these bytes. */
 bool swx_strip_needed(const uint8_t *bytes, size_t size);
 
-void swx_strip_init(swx_strip *strip, bool crlf);
+void swx_strip_init(swx_strip *strip);
 
-/* Filters size bytes into out, which has room for size + SWX_STRIP_EXTRA bytes and does not overlap in.
+/* Filters size bytes into out, which has room for size + SWX_STRIP_HELD bytes and does not overlap in.
  * *out_size becomes the number of bytes written.  in may be NULL when size is 0. */
 void swx_strip_feed(swx_strip *strip, const uint8_t *in, size_t size, uint8_t *out, size_t *out_size);
 
-/* The end of the stream: writes what is held back (at most SWX_STRIP_EXTRA bytes).  The state is then as new. */
+/* The end of the stream: writes what is held back (at most SWX_STRIP_HELD bytes).  The state is then as new. */
 void swx_strip_finish(swx_strip *strip, uint8_t *out, size_t *out_size);
 
-/* Filters a whole stream in place; returns its new size, which is never larger. */
+/* Filters a whole stream in place; returns its new size, which is never larger.  With crlf, each CR LF of the result
+ * becomes LF; other CRs stay. */
 size_t swx_strip_whole(uint8_t *data, size_t size, bool crlf);
 
 #endif

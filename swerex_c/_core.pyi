@@ -212,7 +212,7 @@ class Matcher:
 
 @final
 class Strip:  # removes control sequences; not for two threads at once
-    def __new__(cls, crlf: bool = False) -> Strip: ...  # crlf: CR LF becomes LF too
+    def __new__(cls) -> Strip: ...
     def feed(self, data: bytes, /) -> bytes: ...  # less what may still become a sequence
     def finish(self) -> bytes: ...  # the end of the stream: what was held back
 
