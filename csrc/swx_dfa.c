@@ -10,7 +10,7 @@
 typedef struct {
     uint32_t first, count; /* keys[first .. first+count) */
     uint32_t hash;
-    uint16_t groups;
+    uint32_t next; /* in its bucket: number + 1, or 0 */
     uint8_t context;
 } state;
 
@@ -133,9 +133,7 @@ static void close_over(swx_dfa *dfa, uint32_t start, unsigned context, following
 static void new_mark(swx_dfa *dfa)
 {
     if (++dfa->mark == 0) {
-        memset(dfa->seen, 0, dfa->counts.states * sizeof(*dfa->seen));
-        memset(dfa->seen_next, 0, dfa->counts.states * sizeof(*dfa->seen_next));
-        memset(dfa->seen_end, 0, dfa->counts.states * sizeof(*dfa->seen_end));
+        memset(dfa->seen, 0, 3 * dfa->counts.states * sizeof(*dfa->seen)); /* all three */
         dfa->mark = 1;
     }
 }
@@ -153,7 +151,7 @@ static uint32_t pattern_ending(swx_dfa *dfa, const uint32_t *items, size_t count
     dfa->now.count = 0;
     for (size_t i = 0; i < count; i++) {
         const swx_nfa_state *s = &dfa->nfa[items[i]];
-        if (s->kind == SWX_MATCH || (dfa->late && s->kind == SWX_ASSERT)) {
+        if (s->kind == SWX_MATCH || s->kind == SWX_ASSERT) {
             close_over(dfa, items[i], context, FOLLOWS_END, 0, dfa->seen_end, &dfa->now);
         }
     }
@@ -219,8 +217,7 @@ static void make_next(swx_dfa *dfa, uint32_t row, uint32_t letter)
         hit = step(dfa, keys + at, end - at, source->context, letter, (uint16_t)group);
     }
     if (!hit) {
-        swx_dfa_list fresh = dfa->fresh[source->context];
-        step(dfa, fresh.items, fresh.count, source->context, letter, SWX_DFA_FRESH);
+        step(dfa, dfa->starts, dfa->counts.patterns, source->context, letter, SWX_DFA_FRESH);
     }
 }
 
@@ -236,29 +233,8 @@ static uint32_t hash_key(const uint32_t *items, size_t count, unsigned context)
     return (uint32_t)(hash ^ hash >> 32);
 }
 
-static bool grow_table(swx_dfa *dfa)
-{
-    size_t size = dfa->table_size ? dfa->table_size * 2 : 64;
-    uint32_t *table = swx_calloc(size, sizeof(*table));
-    if (!table) {
-        return false;
-    }
-    for (size_t number = 0; number < dfa->states.count; number++) {
-        size_t slot = state_at(dfa, number)->hash & (size - 1);
-        while (table[slot]) {
-            slot = (slot + 1) & (size - 1);
-        }
-        table[slot] = (uint32_t)number + 1;
-    }
-    swx_free(dfa->table);
-    dfa->table = table;
-    dfa->table_size = size;
-    return true;
-}
-
-/* Adds a state with an empty row behind table slot `slot`. */
-static bool add_state(swx_dfa *dfa, size_t slot, const uint32_t *items, size_t count, size_t groups, unsigned context,
-                      uint32_t hash)
+/* Adds a state with an empty row. */
+static bool add_state(swx_dfa *dfa, const uint32_t *items, size_t count, unsigned context, uint32_t hash)
 {
     if (!pool_reserve(&dfa->rows, dfa->counts.letters) || !pool_reserve(&dfa->states, 1) ||
         !pool_reserve(&dfa->keys, count + 1)) {
@@ -268,48 +244,43 @@ static bool add_state(swx_dfa *dfa, size_t slot, const uint32_t *items, size_t c
     if (count) {
         memcpy(keys, items, count * sizeof(*items));
     }
+    uint32_t *bucket = &dfa->buckets[hash % SWX_DFA_BUCKETS];
     *state_at(dfa, dfa->states.count) =
-        (state){ (uint32_t)dfa->keys.count, (uint32_t)count, hash, (uint16_t)groups, (uint8_t)context };
+        (state){ (uint32_t)dfa->keys.count, (uint32_t)count, hash, *bucket, (uint8_t)context };
     memset((uint32_t *)dfa->rows.items + dfa->rows.count, 0xFF, dfa->counts.letters * sizeof(uint32_t));
     dfa->rows.count += dfa->counts.letters;
     dfa->keys.count += count;
-    dfa->table[slot] = (uint32_t)++dfa->states.count;
+    *bucket = (uint32_t)++dfa->states.count;
     return true;
 }
 
 /* Finds or adds a state; *row is its row. */
-static bool intern(swx_dfa *dfa, const uint32_t *items, size_t count, size_t groups, unsigned context, uint32_t *row)
+static bool intern(swx_dfa *dfa, const uint32_t *items, size_t count, unsigned context, uint32_t *row)
 {
-    if ((dfa->states.count + 1) * 2 > dfa->table_size && !grow_table(dfa)) {
-        return false;
-    }
     uint32_t hash = hash_key(items, count, context);
-    size_t slot = hash & (dfa->table_size - 1);
-    for (; dfa->table[slot]; slot = (slot + 1) & (dfa->table_size - 1)) {
-        const state *s = state_at(dfa, dfa->table[slot] - 1);
+    for (uint32_t number = dfa->buckets[hash % SWX_DFA_BUCKETS]; number; number = state_at(dfa, number - 1)->next) {
+        const state *s = state_at(dfa, number - 1);
         if (s->hash == hash && s->count == count && s->context == context &&
             (count == 0 || memcmp(keys_of(dfa, s), items, count * sizeof(*items)) == 0)) {
-            *row = (uint32_t)((dfa->table[slot] - 1) * dfa->counts.letters);
+            *row = (number - 1) * dfa->counts.letters;
             return true;
         }
     }
     *row = (uint32_t)(dfa->states.count * dfa->counts.letters);
-    return add_state(dfa, slot, items, count, groups, context, hash);
+    return add_state(dfa, items, count, context, hash);
 }
 
 bool swx_dfa_start_cache(swx_dfa *dfa)
 {
     uint32_t row;
     dfa->rows.count = dfa->states.count = dfa->keys.count = dfa->moves.count = dfa->maps.count = 0;
-    if (dfa->table) {
-        memset(dfa->table, 0, dfa->table_size * sizeof(*dfa->table));
-    }
-    bool good = intern(dfa, NULL, 0, 0, 0, &row);
+    memset(dfa->buckets, 0, SWX_DFA_BUCKETS * sizeof(*dfa->buckets));
+    bool good = intern(dfa, NULL, 0, 0, &row);
     for (uint32_t letter = 0; letter < dfa->counts.letters && good && dfa->watched; letter++) {
-        good = intern(dfa, NULL, 0, 0, context_after(dfa, letter), &row);
+        good = intern(dfa, NULL, 0, context_after(dfa, letter), &row);
     }
     dfa->idle_rows = (uint32_t)dfa->rows.count;
-    return good && intern(dfa, NULL, 0, 0, SWX_AT_START & dfa->watched, &row);
+    return good && intern(dfa, NULL, 0, SWX_AT_START & dfa->watched, &row);
 }
 
 static bool cache_is_full(const swx_dfa *dfa)
@@ -355,7 +326,7 @@ bool swx_dfa_make_entry(swx_dfa *dfa, uint32_t row, uint32_t letter, uint32_t *e
         return false;
     }
     if (!dfa->made.pattern &&
-        !intern(dfa, dfa->next.items, dfa->next.count, dfa->next_groups, context_after(dfa, letter), &dfa->made.row)) {
+        !intern(dfa, dfa->next.items, dfa->next.count, context_after(dfa, letter), &dfa->made.row)) {
         return false;
     }
     if (is_plain(dfa)) {
@@ -387,32 +358,7 @@ static void watch(swx_dfa *dfa)
         case SWX_AT_ASCII_NO_BOUNDARY: dfa->watched |= SWX_AFTER_ASCII_WORD; break;
         default: break;
         }
-        dfa->late |= s->value >= SWX_AT_END;
     }
-}
-
-/* The starts of all patterns in every context that can occur. */
-static bool make_fresh(swx_dfa *dfa)
-{
-    for (unsigned context = 0; context < SWX_CONTEXTS; context++) {
-        if (context & ~(unsigned)dfa->watched) {
-            continue;
-        }
-        new_mark(dfa);
-        dfa->now.count = 0;
-        for (size_t i = 0; i < dfa->counts.patterns; i++) {
-            close_over(dfa, dfa->starts[i], context, FOLLOWS_UNKNOWN, 0, dfa->seen, &dfa->now);
-        }
-        uint32_t *items = swx_malloc(dfa->now.count * sizeof(*items));
-        if (!items) {
-            return false;
-        }
-        if (dfa->now.count) {
-            memcpy(items, dfa->now.items, dfa->now.count * sizeof(*items));
-        }
-        dfa->fresh[context] = (swx_dfa_list){ items, dfa->now.count };
-    }
-    return true;
 }
 
 static bool make_scratch(swx_dfa *dfa)
@@ -420,7 +366,8 @@ static bool make_scratch(swx_dfa *dfa)
     size_t count = dfa->counts.states;
     dfa->seen = swx_calloc(8 * count, sizeof(uint32_t));
     dfa->next_map = swx_malloc((count + 1) * sizeof(*dfa->next_map));
-    if (!dfa->seen || !dfa->next_map) {
+    dfa->buckets = swx_malloc(SWX_DFA_BUCKETS * sizeof(*dfa->buckets));
+    if (!dfa->seen || !dfa->next_map || !dfa->buckets) {
         return false;
     }
     dfa->seen_next = dfa->seen + count;
@@ -439,20 +386,17 @@ bool swx_dfa_init(swx_dfa *dfa)
     dfa->moves.width = sizeof(swx_dfa_move);
     dfa->maps.width = sizeof(uint16_t);
     watch(dfa);
-    return make_scratch(dfa) && make_fresh(dfa) && swx_dfa_start_cache(dfa);
+    return make_scratch(dfa) && swx_dfa_start_cache(dfa);
 }
 
 void swx_dfa_free(swx_dfa *dfa)
 {
-    for (unsigned context = 0; context < SWX_CONTEXTS; context++) {
-        swx_free(dfa->fresh[context].items);
-    }
     swx_free(dfa->rows.items);
     swx_free(dfa->states.items);
     swx_free(dfa->keys.items);
     swx_free(dfa->moves.items);
     swx_free(dfa->maps.items);
-    swx_free(dfa->table);
+    swx_free(dfa->buckets);
     swx_free(dfa->seen);
     swx_free(dfa->next_map);
 }

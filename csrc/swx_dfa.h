@@ -9,7 +9,9 @@
 #define SWX_DFA_FRESH 0xFFFFu       /* in a map: the group that begins with the character at hand */
 
 /* What is known of the place before the next character.  A state of the DFA is bound to one such context. */
-enum { SWX_AFTER_NEWLINE = 1, SWX_AFTER_WORD = 2, SWX_AFTER_ASCII_WORD = 4, SWX_AT_START = 8, SWX_CONTEXTS = 16 };
+enum { SWX_AFTER_NEWLINE = 1, SWX_AFTER_WORD = 2, SWX_AFTER_ASCII_WORD = 4, SWX_AT_START = 8 };
+
+enum { SWX_DFA_BUCKETS = 4096 };
 
 typedef struct {
     uint32_t kind, value, out;
@@ -42,14 +44,11 @@ typedef struct {
     const uint32_t *starts, *sets;
     uint32_t newline; /* letter */
 
-    uint8_t watched;                  /* the contexts that some assertion asks for */
-    bool late;                        /* some assertion asks for what follows */
-    swx_dfa_list fresh[SWX_CONTEXTS]; /* the starts, per context */
+    uint8_t watched; /* the contexts that some assertion asks for */
 
     size_t budget;                                /* bytes of the cache */
     swx_dfa_pool rows, states, keys, moves, maps; /* the cache */
-    uint32_t *table;                              /* hash table of state numbers + 1 */
-    size_t table_size;
+    uint32_t *buckets;                            /* hash table of state numbers + 1 */
     uint32_t idle_rows; /* rows below this number have no group: nothing is alive but the starts */
 
     /* scratch, each with room for every NFA state */
