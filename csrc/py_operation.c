@@ -97,13 +97,13 @@ static PyObject *operation_take(PyObject *object, PyObject *Py_UNUSED(unused))
     if (!bytes) {
         return PyErr_NoMemory();
     }
-    PyThreadState *thread = swx_py_lock(f->at->home, f->at->node);
+    PyThreadState *thread = swx_py_place_enter(f->at);
     if (!thread) {
         swx_free(bytes);
-        return swx_py_raise_gone(f->at->home, "session");
+        return NULL;
     }
     size_t size = swx_session_take(f->at->session, &f->op, bytes, room, swx_now());
-    swx_py_unlock(f->at->home, f->at->node, thread);
+    swx_py_place_leave(f->at, thread);
     PyObject *taken = PyBytes_FromStringAndSize((const char *)bytes, (Py_ssize_t)size);
     swx_free(bytes);
     return taken;
@@ -114,12 +114,12 @@ static PyObject *operation_unsearched(PyObject *object, PyObject *Py_UNUSED(unus
     request *f = ((operation_object *)object)->request;
     swx_buf bytes;
     uint64_t at;
-    PyThreadState *thread = swx_py_lock(f->at->home, f->at->node);
+    PyThreadState *thread = swx_py_place_enter(f->at);
     if (!thread) {
-        return swx_py_raise_gone(f->at->home, "session");
+        return NULL;
     }
     swx_session_take_unsearched(f->at->session, &f->op, &bytes, &at, swx_now());
-    swx_py_unlock(f->at->home, f->at->node, thread);
+    swx_py_place_leave(f->at, thread);
     PyObject *taken =
         Py_BuildValue("(Ky#)", (unsigned long long)at, bytes.size ? (char *)bytes.data : "", (Py_ssize_t)bytes.size);
     swx_buf_free(&bytes);
@@ -135,21 +135,16 @@ static PyObject *operation_found(PyObject *object, PyObject *found)
         return NULL;
     }
     swx_hit hit = { .index = (size_t)index, .start = start, .end = end };
-    PyThreadState *thread = swx_py_lock(f->at->home, f->at->node);
+    PyThreadState *thread = swx_py_place_enter(f->at);
     if (!thread) {
-        return swx_py_raise_gone(f->at->home, "session");
+        return NULL;
     }
     swx_session_found(f->at->session, &f->op, found == Py_None ? NULL : &hit, swx_now());
-    swx_py_unlock(f->at->home, f->at->node, thread);
+    swx_py_place_leave(f->at, thread);
     Py_RETURN_NONE;
 }
 
 /* ---- attributes ---- */
-
-static PyObject *operation_done(PyObject *object, void *Py_UNUSED(unused))
-{
-    return PyBool_FromLong(atomic_load(&((operation_object *)object)->request->base.done));
-}
 
 static PyObject *output_of(const swx_op *op)
 {
@@ -173,18 +168,23 @@ static PyObject *error_of(const swx_error *error)
     return PyUnicode_FromString(error->text ? error->text : "");
 }
 
-/* What is known when it has ended. */
-typedef enum { END, CODE, SIGNAL, OUTPUT, DROPPED, HIT, ENDED, TYPED, BEGUN, ERROR, ERRNO } fact;
+/* What is known: of the first two at all times, of the others when it has ended. */
+typedef enum { DONE, HELD, END, CODE, SIGNAL, OUTPUT, DROPPED, HIT, ENDED, TYPED, BEGUN, ERROR, ERRNO } fact;
 
 static PyObject *operation_fact(PyObject *object, void *which)
 {
-    const request *f = ((operation_object *)object)->request;
+    const operation_object *self = (const operation_object *)object;
+    const request *f = self->request;
     const swx_op *op = &f->op;
-    if (!atomic_load(&f->base.done)) {
+    const fact wanted = (fact)(intptr_t)which;
+    bool done = atomic_load(&f->base.done);
+    if (!done && wanted > HELD) {
         PyErr_SetString(PyExc_RuntimeError, "the operation has not ended yet");
         return NULL;
     }
-    switch ((fact)(intptr_t)which) {
+    switch (wanted) {
+    case DONE: return PyBool_FromLong(done);
+    case HELD: return PyBool_FromLong(self->command != NULL);
     case END: return PyUnicode_FromString(end_names[op->end]);
     case CODE: return PyLong_FromLong(f->empty && op->end == SWX_END_DONE ? 0 : op->code);
     case SIGNAL: return PyLong_FromLong(op->signal);
@@ -226,9 +226,9 @@ static PyObject *operation_release(PyObject *object, PyObject *checked_arg)
         return NULL;
     }
     Py_CLEAR(self->command);
-    PyThreadState *thread = swx_py_lock(f->at->home, f->at->node);
+    PyThreadState *thread = swx_py_place_enter(f->at);
     if (!thread) {
-        return swx_py_raise_gone(f->at->home, "session");
+        return NULL;
     }
     f->op.typed = f->typed.data;
     f->op.typed_size = f->typed.size;
@@ -236,38 +236,24 @@ static PyObject *operation_release(PyObject *object, PyObject *checked_arg)
     f->op.runs = wanted.runs;
     f->op.hints = wanted.hints;
     swx_session_release(f->at->session, &f->op, swx_now());
-    swx_py_unlock(f->at->home, f->at->node, thread);
+    swx_py_place_leave(f->at, thread);
     Py_RETURN_NONE;
 }
 
-static PyObject *operation_held(PyObject *object, void *Py_UNUSED(unused))
-{
-    return PyBool_FromLong(((operation_object *)object)->command != NULL);
-}
-
-static PyObject *operation_future(PyObject *object, void *Py_UNUSED(unused))
-{
-    PyObject *future = ((operation_object *)object)->future;
-    return Py_NewRef(future ? future : Py_None);
-}
-
 /* The request's pointer is borrowed from us, and the queue reads it with the GIL held. */
-static int operation_set_future(PyObject *object, PyObject *future, void *Py_UNUSED(unused))
+static PyObject *operation_set_future(PyObject *object, PyObject *future)
 {
     operation_object *self = (operation_object *)object;
     PyObject *before = self->future;
-    if (!future) {
-        PyErr_SetString(PyExc_AttributeError, "the future of an operation cannot be deleted");
-        return -1;
-    }
     self->future = Py_NewRef(future);
     self->request->base.future = future == Py_None ? NULL : future;
     Py_XDECREF(before);
-    return 0;
+    Py_RETURN_NONE;
 }
 
 static PyMethodDef operation_methods[] = {
     { "release", operation_release, METH_O, "release($self, checked, /)\n--\n\n" },
+    { "set_future", operation_set_future, METH_O, "set_future($self, future, /)\n--\n\n" },
     { "wait", operation_wait, METH_O, "wait($self, seconds, /)\n--\n\n" },
     { "cancel", operation_cancel, METH_NOARGS, "cancel($self, /)\n--\n\n" },
     { "take", operation_take, METH_NOARGS, "take($self, /)\n--\n\n" },
@@ -282,21 +268,13 @@ static PyMethodDef operation_methods[] = {
     }
 
 static PyGetSetDef operation_attributes[] = {
-    { "future", operation_future, operation_set_future, NULL, NULL },
-    { "done", operation_done, NULL, NULL, NULL },
-    { "held", operation_held, NULL, NULL, NULL },
-    FACT("end", END),
-    FACT("code", CODE),
-    FACT("signal", SIGNAL),
-    FACT("output", OUTPUT),
-    FACT("dropped", DROPPED),
-    FACT("hit", HIT),
-    FACT("ended", ENDED),
-    FACT("typed", TYPED),
-    FACT("begun", BEGUN),
-    FACT("error", ERROR),
-    FACT("errno", ERRNO),
-    { NULL, NULL, NULL, NULL, NULL },
+    FACT("done", DONE),       FACT("held", HELD),
+    FACT("end", END),         FACT("code", CODE),
+    FACT("signal", SIGNAL),   FACT("output", OUTPUT),
+    FACT("dropped", DROPPED), FACT("hit", HIT),
+    FACT("ended", ENDED),     FACT("typed", TYPED),
+    FACT("begun", BEGUN),     FACT("error", ERROR),
+    FACT("errno", ERRNO),     { NULL, NULL, NULL, NULL, NULL },
 };
 
 static PyType_Slot operation_slots[] = {

@@ -285,11 +285,6 @@ static PyObject *bytes_of(const swx_buf *buf)
     return bytes;
 }
 
-static PyObject *process_done(PyObject *object, void *Py_UNUSED(unused))
-{
-    return PyBool_FromLong(atomic_load(&((process_object *)object)->request->base.done));
-}
-
 static PyObject *returncode_of(int wait_status)
 {
     if (wait_status == SWX_STATUS_LOST) {
@@ -307,29 +302,27 @@ static const char *end_of(const swx_exec_result *result)
                                                     : "done";
 }
 
-/* What is known when it has ended. */
-typedef enum { END, STDOUT, STDERR, RETURNCODE } fact;
+/* What is known: of the first two at all times, of the others when it has ended. */
+typedef enum { DONE, MARK, END, STDOUT, STDERR, RETURNCODE } fact;
 
 static PyObject *process_fact(PyObject *object, void *which)
 {
     const request *f = ((process_object *)object)->request;
-    if (!atomic_load(&f->base.done)) {
+    const fact wanted = (fact)(intptr_t)which;
+    bool done = atomic_load(&f->base.done);
+    if (!done && wanted > MARK) {
         PyErr_SetString(PyExc_RuntimeError, "the process has not ended yet");
         return NULL;
     }
-    switch ((fact)(intptr_t)which) {
+    switch (wanted) {
+    case DONE: return PyBool_FromLong(done);
+    case MARK: return PyLong_FromUnsignedLongLong(f->mark);
     case END: return PyUnicode_FromString(end_of(&f->result));
     case STDOUT: return bytes_of(&f->result.output);
     case STDERR: return bytes_of(&f->result.error);
     case RETURNCODE: return returncode_of(f->result.wait_status);
     }
     Py_UNREACHABLE();
-}
-
-static PyObject *process_mark(PyObject *object, void *Py_UNUSED(unused))
-{
-    const request *f = ((process_object *)object)->request;
-    return PyLong_FromUnsignedLongLong(f->mark);
 }
 
 static PyMethodDef process_methods[] = {
@@ -343,8 +336,8 @@ static PyMethodDef process_methods[] = {
     }
 
 static PyGetSetDef process_attributes[] = {
-    { "done", process_done, NULL, NULL, NULL },
-    { "mark", process_mark, NULL, NULL, NULL },
+    FACT("done", DONE),
+    FACT("mark", MARK),
     FACT("end", END),
     FACT("stdout", STDOUT),
     FACT("stderr", STDERR),

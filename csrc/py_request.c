@@ -66,6 +66,17 @@ void swx_py_place_unref(place *at)
     }
 }
 
+PyThreadState *swx_py_place_enter(const place *at)
+{
+    PyThreadState *thread = swx_py_lock(at->home, at->node);
+    if (!thread) {
+        swx_py_raise_gone(at->home, "session");
+    }
+    return thread;
+}
+
+void swx_py_place_leave(const place *at, PyThreadState *thread) { swx_py_unlock(at->home, at->node, thread); }
+
 /* ---- requests ---- */
 
 static void request_destroy(swx_request *base)
@@ -161,7 +172,7 @@ bool swx_py_request_submit(request *f, int64_t direct)
 {
     f->op.typed = f->typed.data;
     f->op.typed_size = f->typed.size;
-    PyThreadState *thread = swx_py_lock(f->at->home, f->at->node);
+    PyThreadState *thread = swx_py_place_enter(f->at);
     if (!thread) {
         return false;
     }
@@ -176,7 +187,7 @@ bool swx_py_request_submit(request *f, int64_t direct)
         f->base.direct = false;
         swx_node_pause(f->at->node, false);
     }
-    swx_py_unlock(f->at->home, f->at->node, thread);
+    swx_py_place_leave(f->at, thread);
     return true;
 }
 

@@ -48,21 +48,10 @@ static PyObject *launch(session_object *self, request *f, PyObject *matcher, PyO
         f->op.news = swx_py_request_tell_news;
     }
     if (!swx_py_request_submit(f, direct)) {
-        swx_py_raise_gone(f->at->home, "session");
         atomic_store(&f->base.done, true); /* nothing to cancel */
         Py_CLEAR(op);
     }
     return (PyObject *)op;
-}
-
-/* As swx_py_lock.  NULL with an exception set: the session is gone. */
-static PyThreadState *enter(const session_object *self)
-{
-    PyThreadState *thread = swx_py_lock(self->at->home, self->at->node);
-    if (!thread) {
-        swx_py_raise_gone(self->at->home, "session");
-    }
-    return thread;
 }
 
 static int set_limits(request *f, PyObject *timeout, PyObject *quiet)
@@ -215,11 +204,11 @@ static PyObject *session_type(PyObject *object, PyObject *bytes_object)
     char *bytes;
     Py_ssize_t size;
     PyThreadState *thread;
-    if (PyBytes_AsStringAndSize(bytes_object, &bytes, &size) < 0 || !(thread = enter(self))) {
+    if (PyBytes_AsStringAndSize(bytes_object, &bytes, &size) < 0 || !(thread = swx_py_place_enter(self->at))) {
         return NULL;
     }
     swx_status status = swx_session_type(self->at->session, (const uint8_t *)bytes, (size_t)size, swx_now());
-    swx_py_unlock(self->at->home, self->at->node, thread);
+    swx_py_place_leave(self->at, thread);
     return status == SWX_ENOMEM ? PyErr_NoMemory() : PyBool_FromLong(status == SWX_OK);
 }
 
@@ -228,11 +217,11 @@ static PyObject *session_resync(PyObject *object, PyObject *commands_object)
     session_object *self = (session_object *)object;
     unsigned long long commands = PyLong_AsUnsignedLongLong(commands_object);
     PyThreadState *thread;
-    if (PyErr_Occurred() || !(thread = enter(self))) {
+    if (PyErr_Occurred() || !(thread = swx_py_place_enter(self->at))) {
         return NULL;
     }
     bool asked = swx_session_resync(self->at->session, commands, swx_now());
-    swx_py_unlock(self->at->home, self->at->node, thread);
+    swx_py_place_leave(self->at, thread);
     return PyBool_FromLong(asked);
 }
 
@@ -241,11 +230,11 @@ static PyObject *session_attach(PyObject *object, PyObject *attached)
     session_object *self = (session_object *)object;
     int on = PyObject_IsTrue(attached);
     PyThreadState *thread;
-    if (on < 0 || !(thread = enter(self))) {
+    if (on < 0 || !(thread = swx_py_place_enter(self->at))) {
         return NULL;
     }
     swx_session_attach(self->at->session, on);
-    swx_py_unlock(self->at->home, self->at->node, thread);
+    swx_py_place_leave(self->at, thread);
     Py_RETURN_NONE;
 }
 
@@ -255,24 +244,24 @@ static PyObject *session_resize(PyObject *object, PyObject *args)
     unsigned rows, columns;
     swx_error err = { .status = SWX_OK };
     PyThreadState *thread;
-    if (!PyArg_ParseTuple(args, "II:resize", &rows, &columns) || !(thread = enter(self))) {
+    if (!PyArg_ParseTuple(args, "II:resize", &rows, &columns) || !(thread = swx_py_place_enter(self->at))) {
         return NULL;
     }
     err.status = swx_session_resize(self->at->session, rows, columns, &err);
-    swx_py_unlock(self->at->home, self->at->node, thread);
+    swx_py_place_leave(self->at, thread);
     return err.status == SWX_OK ? Py_NewRef(Py_None) : swx_py_raise(&err);
 }
 
 static PyObject *session_facts(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     session_object *self = (session_object *)object;
-    PyThreadState *thread = enter(self);
+    PyThreadState *thread = swx_py_place_enter(self->at);
     if (!thread) {
         return NULL;
     }
     swx_session_state facts = swx_session_look(self->at->session);
     int pid = (int)swx_session_pid(self->at->session);
-    swx_py_unlock(self->at->home, self->at->node, thread);
+    swx_py_place_leave(self->at, thread);
     return Py_BuildValue("{sOsOsOsOsOsLsKsKsi}", "kernel_proof", facts.kernel_proof ? Py_True : Py_False, "idle",
                          facts.idle ? Py_True : Py_False, "dead", facts.dead ? Py_True : Py_False, "doubtful",
                          facts.doubtful ? Py_True : Py_False, "hides", facts.hides ? Py_True : Py_False, "commenced",

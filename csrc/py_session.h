@@ -44,6 +44,10 @@ extern const swx_node_type swx_py_session_node;
 
 void swx_py_place_unref(place *at);
 
+/* As swx_py_lock and swx_py_unlock.  NULL with an exception set: the session is gone. */
+PyThreadState *swx_py_place_enter(const place *at);
+void swx_py_place_leave(const place *at, PyThreadState *thread);
+
 void swx_py_place_unwatch(void *owner, int fd);
 
 void swx_py_request_tell_news(swx_op *op);
@@ -51,8 +55,8 @@ void swx_py_request_tell_news(swx_op *op);
 /* queue: a Completions, or None.  NULL with an exception set. */
 request *swx_py_request_new(session_object *session, swx_op_kind kind, PyObject *queue);
 
-/* For up to `direct` nanoseconds the calling thread waits itself.  False: the session is gone, and the core has
- * never had the request. */
+/* For up to `direct` nanoseconds the calling thread waits itself.  False with an exception set: the session is gone,
+ * and the core has never had the request. */
 bool swx_py_request_submit(request *f, int64_t direct);
 
 /* 1: what to type is in `typed`, and how, in `op`; 0: bash must be asked about the command first; -1: exception. */

@@ -56,12 +56,12 @@ class Operation:
     def wait(self, seconds: float | None, /) -> bool: ...  # blocks; False: it has not ended in that time
     def release(self, checked: int, /) -> None: ...  # lets a held command begin; checked as in run()
     def cancel(self) -> None: ...  # ends it as "cancelled"; a command that it started goes on
+    def set_future(self, future: object, /) -> None: ...  # until it has ended, by the thread that takes from the queue
     def take(self) -> bytes: ...  # raw output not taken yet, at most 256 KiB; b"" when there is none now
     # For a caller that searches the output itself: what it has not taken yet, behind its offset in all of that, which
     # is 0 again when the search begins anew.
     def unsearched(self) -> tuple[int, bytes]: ...
     def found(self, hit: tuple[int, int, int] | None, /) -> None: ...  # (index, start, end); None: it takes too long
-    future: object  # what Completions.take returns when it has ended; may be set until then, by the thread that takes
     @property
     def done(self) -> bool: ...
     @property

@@ -528,7 +528,8 @@ class BashSession(Session):
                 stream.source.set_result(operation)
             return operation
         # Created only now, as a short command needs no future. No wake-up is lost: this thread reads the queue, later.
-        operation.future = future = asyncio.get_running_loop().create_future()
+        future = asyncio.get_running_loop().create_future()
+        operation.set_future(future)
         if operation.held:
             await self._release(operation, command, timeout)
         if stream is not None:
