@@ -272,8 +272,7 @@ static bool are_letters(const swx_match *match)
 {
     const swx_match_counts *counts = &match->dfa.counts;
     for (size_t i = 0; i < counts->bounds; i++) {
-        bool ascends = i ? match->bounds[i] > match->bounds[i - 1] : match->bounds[i] == 0;
-        if (!ascends || match->letters[i] >= counts->letters) {
+        if (match->letters[i] >= counts->letters) {
             return false;
         }
     }
