@@ -134,6 +134,8 @@ def test_empty(text: str) -> None:
         "a <<<", "if ; then a; fi", "()", "( )", "{ }", "{ ; }", "for", "for 1 in", "case", "function", "! !",
         "a && && b", "echo $'a", "x=$(cat <<E\na\nE)", "echo a)", "a=(b;c)", "then", "[[ -f ]]", "echo >&", "a () b",
         "cat <<A <<B\nB\nA", "echo $(cat <<E)\nE", "for x in a b; { c; }", "echo \0a",
+        "cat <<E\nE\\\n", "a=(1)b", "a=b=(1)", "a=(b=(c))", "a >2>b", "for((;));do a;done", "a $(( 1 ) )", "a ${b<(c}",
+        "case a in esac)", "a(b)", "a(){b;}", "a=1 b(){ c;}", "((a)", "for a in $(b;;do c;done",
     ],
 )  # fmt: skip
 def test_wrong_and_incomplete_is_never_accepted(text: str) -> None:

@@ -135,20 +135,25 @@ print(program.stdout == b" ".join(Words()[i] for i in (1, 2)) + b"\\n")
     )
 
 
-def test_only_a_matcher_is_a_matcher() -> None:
-    """Whatever the module's name for it is bound to."""
+def test_a_matcher_is_that_of_one_stream() -> None:
+    """Until an operation has gone; and nothing else is one, whatever the module's name for it is bound to."""
     check(
         """
-class Fake:
-    pass
-shell = session()
-_core.Matcher = Fake
-try:
-    shell.run("echo", 1, None, None, Fake(), None, None, None, 0)
-except TypeError as error:
-    print(error)
+shell, matcher = session(), make_matcher(["a"])
+reads = shell.run("read", 1, None, None, matcher, None, None, None, 0)
+_core.Matcher = object
+for use in (
+    matcher.reset, lambda: matcher.feed(b"a"),
+    *(lambda one=one: shell.run("echo", 1, None, None, one, None, None, None, 0) for one in (matcher, object())),
+):
+    try:
+        use()
+    except (RuntimeError, TypeError) as error:
+        print(error)
+del reads
+print(matcher.feed(b"a"))
 """,
-        "a Matcher is needed\n",
+        "the matcher is in use\n" * 3 + "a Matcher is needed\n(0, 0, 1)\n",
     )
 
 

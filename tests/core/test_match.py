@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 import re
 import sys
-import threading
 import unicodedata
 
 import pytest
@@ -279,33 +278,3 @@ def test_what_takes_too_long_is_given_up() -> None:
             matcher.feed(data)
     matcher.reset()
     assert matcher.feed(b"aad") == (1, 2, 3)
-
-
-def test_two_users_at_once_are_refused() -> None:
-    """A large feed lets other threads run; they must not touch the matcher."""
-    matcher = make_matcher([r"[ab]{40}\dx", r"\w+\W{9}y"])
-    data = b"ab1ba- " * 2_000_000
-    refused: list[str] = []
-    done = threading.Event()
-
-    def disturb() -> None:
-        while not done.is_set():
-            try:
-                matcher.reset()
-            except RuntimeError as error:
-                refused.append(str(error))
-
-    thread = threading.Thread(target=disturb)
-    thread.start()
-    try:
-        for _ in range(20):
-            try:
-                matcher.feed(data)
-            except RuntimeError:
-                continue
-            if refused:
-                break
-    finally:
-        done.set()
-        thread.join()
-    assert set(refused) == {"the matcher is in use"}
