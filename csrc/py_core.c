@@ -109,6 +109,26 @@ PyObject *swx_py_raise_gone(const swx_py_home *home, const char *what)
     return NULL;
 }
 
+int swx_py_begin(swx_py_home *home, const char *what, swx_status (*start)(void *, const void *, swx_error *),
+                 void *started, const void *config)
+{
+    swx_error err = { .status = SWX_OK };
+    swx_status status = SWX_OK;
+    bool entered;
+    Py_BEGIN_ALLOW_THREADS
+    entered = swx_py_home_enter(home);
+    if (entered) {
+        status = start(started, config, &err);
+        swx_py_home_leave(home);
+    }
+    Py_END_ALLOW_THREADS
+    if (entered && status == SWX_OK) {
+        return 0;
+    }
+    entered ? swx_py_raise(&err) : swx_py_raise_gone(home, what);
+    return -1;
+}
+
 /* The executable lies beside the file that this is loaded from. */
 static swx_status start_supervisor(uint64_t *mark, swx_error *err)
 {

@@ -37,6 +37,10 @@ void swx_py_home_unref(swx_py_home *home);
 bool swx_py_home_enter(swx_py_home *home);
 void swx_py_home_leave(swx_py_home *home);
 
+/* Calls `start` in between, without the GIL.  what: names it in errors.  0, or -1 with an exception set. */
+int swx_py_begin(swx_py_home *home, const char *what, swx_status (*start)(void *, const void *, swx_error *),
+                 void *started, const void *config);
+
 /* The same with a node's lock, without the GIL in between.  NULL: the reactor is gone.  (In a forked child the lock may
  * be held by a thread that is not there.) */
 PyThreadState *swx_py_lock(swx_py_home *home, swx_node *node);

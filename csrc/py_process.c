@@ -154,8 +154,9 @@ static void process_dealloc(PyObject *object)
     swx_py_deallocate(object);
 }
 
-static swx_status start(request *f, const swx_exec_config *config, swx_error *err)
+static swx_status start(void *started, const void *config, swx_error *err)
 {
+    request *f = started;
     swx_status status = swx_exec_new(&f->exec, config, err);
     if (status == SWX_OK) {
         f->mark = swx_exec_mark(f->exec);
@@ -180,29 +181,6 @@ static request *request_new(swx_py_home *home, swx_queue *queue, PyObject *futur
     swx_py_home_ref(home);
     f->base.future = future == Py_None ? NULL : future;
     return f;
-}
-
-/* 0, or -1 with an exception. */
-static int begin(request *f, const swx_exec_config *config)
-{
-    swx_error err = { .status = SWX_ENOMEM };
-    swx_status status = SWX_OK;
-    bool entered;
-    Py_BEGIN_ALLOW_THREADS
-    entered = swx_py_home_enter(f->home);
-    if (entered) {
-        status = start(f, config, &err);
-        swx_py_home_leave(f->home);
-    }
-    Py_END_ALLOW_THREADS
-    if (entered && status == SWX_OK) {
-        return 0;
-    }
-    swx_py_home *home = f->home;
-    swx_request_unref(&f->base); /* the core never had it, */
-    swx_request_unref(&f->base); /* and no node */
-    entered ? swx_py_raise(&err) : swx_py_raise_gone(home, "process");
-    return -1;
 }
 
 static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -261,19 +239,19 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
                                .done = exec_done,
                                .unwatch = unwatch,
                                .owner = f };
-    if (begin(f, &config) < 0) {
+    if (swx_py_begin(home, "process", start, f, &config) < 0) {
+        swx_request_unref(&f->base); /* the core never had it, */
+        swx_request_unref(&f->base); /* and no node */
         goto failed;
     }
+    goto done;
+failed:
+    Py_CLEAR(self);
+done:
     swx_free(argv);
     swx_free(strings);
     swx_py_home_unref(home);
     return (PyObject *)self;
-failed:
-    swx_free(argv);
-    swx_free(strings);
-    swx_py_home_unref(home);
-    Py_XDECREF((PyObject *)self);
-    return NULL;
 }
 
 static PyObject *bytes_of(const swx_buf *buf)

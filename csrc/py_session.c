@@ -269,8 +269,9 @@ static PyObject *session_facts(PyObject *object, PyObject *Py_UNUSED(unused))
                          (unsigned long long)facts.late, "pid", pid);
 }
 
-static swx_status start(place *at, const swx_session_config *config, swx_error *err)
+static swx_status start(void *started, const void *config, swx_error *err)
 {
+    place *at = started;
     swx_status status = swx_session_new(&at->session, config, swx_now(), err);
     if (status == SWX_OK) {
         status = swx_reactor_add(at->home->reactor, &at->node, &swx_py_session_node, at->session, err);
@@ -292,7 +293,6 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     const char *program, *directory;
     unsigned rows, columns;
     Py_ssize_t limit;
-    swx_error err = { .status = SWX_ENOMEM };
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "yOOIIn|O:Session", names, &program, &environment, &directory_arg,
                                      &rows, &columns, &limit, &argv_arg) ||
         swx_py_path(directory_arg, &directory) < 0) {
@@ -328,24 +328,18 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
                                   .output_limit = (size_t)limit,
                                   .argv = argv,
                                   .program_mark = home->program_mark };
-    swx_status status = SWX_ENOMEM;
-    bool entered = true;
+    int begun = -1;
     if (self && at) {
         atomic_init(&at->references, 1);
         at->home = home;
         at->carrier = argv != NULL;
-        Py_BEGIN_ALLOW_THREADS
-        entered = swx_py_home_enter(home);
-        if (entered) {
-            status = start(at, &config, &err);
-            swx_py_home_leave(home);
-        }
-        Py_END_ALLOW_THREADS
+        begun = swx_py_begin(home, "session", start, at, &config);
+    } else {
+        PyErr_NoMemory();
     }
     swx_free(argv);
     swx_free(strings);
-    if (status != SWX_OK) {
-        entered ? swx_py_raise(&err) : swx_py_raise_gone(home, "session");
+    if (begun < 0) {
         swx_py_home_unref(home);
         swx_free(at);
         Py_XDECREF((PyObject *)self);

@@ -71,7 +71,7 @@ typedef enum { FOLLOWS_UNKNOWN, FOLLOWS_LETTER, FOLLOWS_END } following;
 static bool holds(const swx_dfa *dfa, uint32_t assertion, unsigned context, following what, uint32_t letter,
                   bool *later)
 {
-    bool before, after;
+    bool ascii = assertion >= SWX_AT_ASCII_BOUNDARY, before, after;
     *later = false;
     switch (assertion) {
     case SWX_AT_BEGIN: return context & SWX_AT_START;
@@ -83,15 +83,10 @@ static bool holds(const swx_dfa *dfa, uint32_t assertion, unsigned context, foll
     case SWX_AT_END:
     case SWX_AT_LAST_LINE: return what == FOLLOWS_END;
     case SWX_AT_LINE_END: return what == FOLLOWS_END || letter == dfa->newline;
-    case SWX_AT_BOUNDARY:
-    case SWX_AT_NO_BOUNDARY:
-        before = context & SWX_AFTER_WORD;
-        after = what == FOLLOWS_LETTER && is_in_word(dfa, dfa->counts.word, letter);
-        return (before != after) == (assertion == SWX_AT_BOUNDARY);
     default:
-        before = context & SWX_AFTER_ASCII_WORD;
-        after = what == FOLLOWS_LETTER && is_in_word(dfa, dfa->counts.ascii_word, letter);
-        return (before != after) == (assertion == SWX_AT_ASCII_BOUNDARY);
+        before = context & (ascii ? SWX_AFTER_ASCII_WORD : SWX_AFTER_WORD);
+        after = what == FOLLOWS_LETTER && is_in_word(dfa, ascii ? dfa->counts.ascii_word : dfa->counts.word, letter);
+        return (before != after) == (assertion == SWX_AT_BOUNDARY || assertion == SWX_AT_ASCII_BOUNDARY);
     }
 }
 
@@ -344,20 +339,14 @@ bool swx_dfa_make_entry(swx_dfa *dfa, uint32_t row, uint32_t letter, uint32_t *e
 
 static void watch(swx_dfa *dfa)
 {
+    static const uint8_t asked[] = { [SWX_AT_BEGIN] = SWX_AT_START,
+                                     [SWX_AT_LINE_BEGIN] = SWX_AT_START | SWX_AFTER_NEWLINE,
+                                     [SWX_AT_BOUNDARY] = SWX_AFTER_WORD,
+                                     [SWX_AT_NO_BOUNDARY] = SWX_AFTER_WORD,
+                                     [SWX_AT_ASCII_BOUNDARY] = SWX_AFTER_ASCII_WORD,
+                                     [SWX_AT_ASCII_NO_BOUNDARY] = SWX_AFTER_ASCII_WORD };
     for (size_t i = 0; i < dfa->counts.states; i++) {
-        const swx_nfa_state *s = &dfa->nfa[i];
-        if (s->kind != SWX_ASSERT) {
-            continue;
-        }
-        switch (s->value) {
-        case SWX_AT_BEGIN: dfa->watched |= SWX_AT_START; break;
-        case SWX_AT_LINE_BEGIN: dfa->watched |= SWX_AT_START | SWX_AFTER_NEWLINE; break;
-        case SWX_AT_BOUNDARY:
-        case SWX_AT_NO_BOUNDARY: dfa->watched |= SWX_AFTER_WORD; break;
-        case SWX_AT_ASCII_BOUNDARY:
-        case SWX_AT_ASCII_NO_BOUNDARY: dfa->watched |= SWX_AFTER_ASCII_WORD; break;
-        default: break;
-        }
+        dfa->watched |= dfa->nfa[i].kind == SWX_ASSERT ? asked[dfa->nfa[i].value] : 0;
     }
 }
 
