@@ -2,8 +2,18 @@
 #include "harness.h"
 #include "swx_alloc.h"
 
+/* Bytes that differ from their neighbours. */
+static uint8_t all[200];
+
+static void fill(void)
+{
+    for (size_t i = 0; i < sizeof(all); i++) {
+        all[i] = (uint8_t)(i * 7 + 1);
+    }
+}
+
 /* The naive buffer: everything, cut at the end. */
-static void expect_held(const swx_buf *buf, const uint8_t *all, size_t size)
+static void expect_held(const swx_buf *buf, const uint8_t *held, size_t size)
 {
     size_t head = buf->limit - buf->limit / 2, tail = buf->limit / 2;
     uint8_t *out = malloc(buf->limit + 1);
@@ -11,21 +21,18 @@ static void expect_held(const swx_buf *buf, const uint8_t *all, size_t size)
     CHECK(buf->total == size);
     if (size <= buf->limit) {
         CHECK(buf->size == size && swx_buf_dropped(buf) == 0);
-        CHECK(size == 0 || memcmp(out, all, size) == 0);
+        CHECK(size == 0 || memcmp(out, held, size) == 0);
     } else {
         CHECK(buf->size == buf->limit && swx_buf_dropped(buf) == size - buf->limit);
-        CHECK(memcmp(out, all, head) == 0);
-        CHECK(memcmp(out + head, all + size - tail, tail) == 0);
+        CHECK(memcmp(out, held, head) == 0);
+        CHECK(memcmp(out + head, held + size - tail, tail) == 0);
     }
     free(out);
 }
 
 static void test_every_limit_and_chunk(void)
 {
-    uint8_t all[200];
-    for (size_t i = 0; i < sizeof(all); i++) {
-        all[i] = (uint8_t)(i * 7 + 1);
-    }
+    fill();
     for (size_t limit = 2; limit < 70; limit++) {
         for (size_t chunk = 1; chunk < 90; chunk++) {
             swx_buf buf;
@@ -36,6 +43,10 @@ static void test_every_limit_and_chunk(void)
                 CHECK(swx_buf_append(&buf, all + at, n) == SWX_OK);
                 expect_held(&buf, all, at + n);
             }
+            swx_buf_clear(&buf);
+            expect_held(&buf, all, 0);
+            CHECK(swx_buf_append(&buf, "abc", 3) == SWX_OK);
+            expect_held(&buf, (const uint8_t *)"abc", 3);
             swx_buf_free(&buf);
         }
     }
@@ -43,12 +54,10 @@ static void test_every_limit_and_chunk(void)
 
 static void test_chop_takes_the_end_off(void)
 {
-    uint8_t all[100], out[100];
-    for (size_t i = 0; i < sizeof(all); i++) {
-        all[i] = (uint8_t)(i + 1);
-    }
+    uint8_t out[100];
+    fill();
     for (size_t limit = 2; limit < 60; limit++) {
-        for (size_t size = 0; size <= sizeof(all); size++) {
+        for (size_t size = 0; size <= 100; size++) {
             for (size_t off = 0; off <= limit / 2 && off <= size; off++) {
                 swx_buf buf;
                 swx_buf_init(&buf, limit);
@@ -67,18 +76,6 @@ static void test_chop_takes_the_end_off(void)
             }
         }
     }
-}
-
-static void test_clear_starts_again(void)
-{
-    swx_buf buf;
-    swx_buf_init(&buf, 8);
-    CHECK(swx_buf_append(&buf, "0123456789", 10) == SWX_OK);
-    swx_buf_clear(&buf);
-    CHECK(buf.size == 0 && buf.total == 0 && swx_buf_dropped(&buf) == 0);
-    CHECK(swx_buf_append(&buf, "abc", 3) == SWX_OK);
-    expect_held(&buf, (const uint8_t *)"abc", 3);
-    swx_buf_free(&buf);
 }
 
 static void test_clear_gives_large_memory_back(void)
@@ -117,10 +114,7 @@ static void test_failing_allocation_changes_nothing(void) {}
 
 static void test_narrow(void)
 {
-    uint8_t all[200];
-    for (size_t i = 0; i < sizeof(all); i++) {
-        all[i] = (uint8_t)(i * 7 + 1);
-    }
+    fill();
     for (size_t wide = 3; wide < 60; wide++) {
         for (size_t limit = 2; limit < wide; limit++) {
             for (size_t size = limit + 1; size < sizeof(all); size += 1 + size / 20) {
@@ -143,5 +137,5 @@ static void test_narrow(void)
     }
 }
 
-TEST_MAIN(test_every_limit_and_chunk, test_narrow, test_chop_takes_the_end_off, test_clear_starts_again,
-          test_clear_gives_large_memory_back, test_failing_allocation_changes_nothing)
+TEST_MAIN(test_every_limit_and_chunk, test_narrow, test_chop_takes_the_end_off, test_clear_gives_large_memory_back,
+          test_failing_allocation_changes_nothing)
