@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swerex_c import _core
@@ -51,10 +51,8 @@ def expect_right(texts: list[bytes]) -> None:
     assert not wrong
 
 
-def test_most_realistic_commands_are_proved_and_bash_agrees(capsys: pytest.CaptureFixture[str]) -> None:
+def test_most_realistic_commands_are_proved_and_bash_agrees() -> None:
     accepted = [text for text in REALISTIC if verdict(text) != "unsure"]
-    with capsys.disabled():
-        print(f"\nscanner: {len(accepted)} of {len(REALISTIC)} realistic commands proved without bash")
     assert len(REALISTIC) > 200 and len(accepted) >= 0.85 * len(REALISTIC)
     expect_right(accepted)
 
@@ -103,17 +101,6 @@ def test_thousands_of_mutations_against_bash() -> None:
         if verdict(text) != "unsure":
             texts.add(text)
     expect_right(sorted(texts))
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    st.lists(st.sampled_from(TOKENS) | st.text("ab \n;$", max_size=3), max_size=10),
-    st.sampled_from(REALISTIC),
-    st.data(),
-)
-def test_insertions_found_by_hypothesis(tokens: list[str], text: bytes, data: st.DataObject) -> None:
-    at = data.draw(st.integers(0, len(text)))
-    assert wrong_verdict(text[:at] + "".join(tokens).encode("latin-1") + text[at:]) is None
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\n", "# a", "#", "\t# a\n \n#b 'c\n", "# ends in \\", "#$(("])
