@@ -220,7 +220,6 @@ def test_a_buffer_is_let_go_of_and_what_came_in_it_stays() -> None:
         (frame(b"\0") + b"x", "more after the frame", 5),
         (frame(b"\xc4\x40" + bytes(64)), "max_frame", 0),
         (frame(b"\x91\xa2\xc3\xff"), "UTF-8", 6),
-        (frame(b"\x82\xa1a\x01\xa1a\x02"), "the same key twice", 4),
     ],
 )
 def test_decode_refuses_what_is_not_one_frame(data: bytes, text: str, position: int) -> None:
