@@ -1,6 +1,6 @@
 """Runs SWE-ReX's own tests against swerex_c, through the swap, under TERM=dumb and TERM=xterm.
 
-    python tests/compatibility/run_original_tests.py [--keep DIR] [pytest arguments]
+    python tests/compatibility/run_original_tests.py [--term TERM] [pytest arguments]
 
 The source distribution on PyPI carries the tests without their conftest.py. It is fetched with pip into a temporary
 directory for each run; the fixtures that the tests ask for are supplied here. What is not run is printed with its
@@ -20,8 +20,8 @@ from pathlib import Path
 
 ORIGINAL = "swe-rex==1.4.0"
 TERMS = ("dumb", "xterm")
-LEAST = 9
-"""Minimum number of files to run: eight need nothing but this machine; one tests the swap."""
+LEAST = 8
+"""Minimum number of files to run: so many need nothing but this machine."""
 
 ELSEWHERE = {
     "test_docker_deployment.py": "needs Docker",
@@ -36,6 +36,7 @@ WRONG = {
 
 CONFTEST = """
 import socket
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -47,10 +48,12 @@ import swerex_c
 
 swerex_c.install()
 
+import swerex.runtime.local
 import swerex.server
 from swerex.runtime.abstract import BashAction, CloseBashSessionRequest, Command, CreateBashSessionRequest
 from swerex.runtime.remote import RemoteRuntime
 
+assert swerex.runtime.local.__file__ == sys.modules["swerex_c.runtime.local"].__file__
 TEST_API_KEY = "a key for tests"
 
 
@@ -99,15 +102,6 @@ async def runtime_with_default_session(remote_runtime):
 
 """
 
-SWAP_TEST = """import sys
-
-
-def test_the_swap_is_in_force():
-    import swerex.runtime.local
-
-    assert swerex.runtime.local.__file__ == sys.modules["swerex_c.runtime.local"].__file__
-"""
-
 SETTINGS = """[pytest]
 asyncio_mode = auto
 asyncio_default_fixture_loop_scope = function
@@ -126,14 +120,12 @@ def fetch(folder: Path) -> Path:
     tests.mkdir()
     with tarfile.open(archive) as tar:
         for member in tar.getmembers():
-            match = re.fullmatch(r"[^/]+/tests/(test_\w+\.py)", member.name)
-            if match and member.isfile():
+            if match := re.fullmatch(r"[^/]+/tests/(test_\w+\.py)", member.name):
                 source = tar.extractfile(member)
                 assert source is not None
                 (tests / match[1]).write_bytes(source.read())
     (tests / "__init__.py").touch()
     (tests / "conftest.py").write_text(CONFTEST)
-    (tests / "test_swap.py").write_text(SWAP_TEST)
     (folder / "pytest.ini").write_text(SETTINGS)
     return tests
 
@@ -161,15 +153,12 @@ def run(folder: Path, term: str, arguments: list[str]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--keep", type=Path, help="an empty or new directory to leave the tests in")
     parser.add_argument("--term", action="append", choices=TERMS, help="this TERM only")
     options, pytest_arguments = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = options.keep or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = Path(temporary)
         chosen = choose(fetch(folder))
-        results = [run(folder, term, [*chosen, *pytest_arguments]) for term in options.term or TERMS]
-    return max(results)
+        return max(run(folder, term, [*chosen, *pytest_arguments]) for term in options.term or TERMS)
 
 
 if __name__ == "__main__":
