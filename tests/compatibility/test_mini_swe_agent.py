@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.docker_engine import Engine
+from tests.support.images import locked
 from tests.support.original import ROOT
 
 REQUIREMENTS = [
@@ -68,11 +68,9 @@ OBSERVED = [
 @pytest.fixture(scope="session")
 def mini_swe_agent() -> Path:
     """A directory to import it from, with what it needs and this environment may not have. Made once."""
-    PLACE.parent.mkdir(exist_ok=True)
     ready = PLACE / "ready"
     wanted = " ".join([sys.version, *REQUIREMENTS])
-    with open(PLACE.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(PLACE.with_suffix(".lock")):
         if not ready.exists() or ready.read_text() != wanted:
             command = [sys.executable, "-m", "pip", "install", "-q", "--upgrade", "--no-deps", "--target", str(PLACE)]
             done = subprocess.run([*command, *REQUIREMENTS], capture_output=True, text=True, timeout=100)

@@ -22,12 +22,7 @@ if PLACE.get("swap"):
 
 from pydantic import TypeAdapter  # noqa: E402
 from swerex.deployment.config import DeploymentConfig, get_deployment  # noqa: E402
-from swerex.exceptions import (  # noqa: E402
-    BashIncorrectSyntaxError,
-    CommandTimeoutError,
-    NonZeroExitCodeError,
-    SwerexException,
-)
+from swerex.exceptions import BashIncorrectSyntaxError  # noqa: E402
 from swerex.runtime.abstract import (  # noqa: E402
     BashAction,
     BashInterruptAction,
@@ -55,16 +50,12 @@ def plain(text):
     return text.replace(ROOT, "ROOT").replace(HOME, "HOME")
 
 
-def error(raised):
-    return [type(raised).__name__, plain(str(raised))]
-
-
-def name_of_error(call):
-    """Return the name of what is raised, or what is returned."""
+def attempt(call):
+    """Return what is returned, or the name and the text of what is raised."""
     try:
         return call()
-    except (FileNotFoundError, SwerexException) as raised:
-        return type(raised).__name__
+    except Exception as raised:
+        return [type(raised).__name__, plain(str(raised))]
 
 
 class Day:
@@ -84,10 +75,6 @@ class Day:
     def write(self, path, content):
         asyncio.run(self.runtime.write_file(WriteFileRequest(path=path, content=content)))
 
-    def execute(self, command, **more):
-        answer = asyncio.run(self.runtime.execute(Command(command=command, **more)))
-        return [answer.exit_code, plain(answer.stdout), plain(answer.stderr)]
-
     def begin(self):
         self.write(f"{HOME}/.bashrc", "export FROM_STARTUP=read\nPS1='me> '\n")
         request = CreateBashSessionRequest(startup_source=[f"{HOME}/.bashrc"], startup_timeout=10)
@@ -101,7 +88,9 @@ class Day:
 
     def bring_repository(self):
         asyncio.run(self.runtime.upload(UploadRequest(source_path=PLACE["repository"], target_path=f"{ROOT}/work")))
-        ANSWERS["owner"] = self.execute(f'chown -R "$(id -u):$(id -g)" {ROOT}/work', shell=True)
+        owner = Command(command=f'chown -R "$(id -u):$(id -g)" {ROOT}/work', shell=True)
+        owned = asyncio.run(self.runtime.execute(owner))
+        ANSWERS["owner"] = [owned.exit_code, owned.stdout, owned.stderr]
         reset = "git status && git restore . && git reset --hard && git checkout -q HEAD && git clean -fdq"
         ANSWERS["reset"] = self.communicate(f"cd {ROOT}/work && export ROOT=$(pwd -P) && {reset}", timeout=120)
 
@@ -122,17 +111,14 @@ class Day:
         ANSWERS["back"] = self.communicate(f"cd {ROOT}/work")
         path = asyncio.run(self.runtime.run_in_session(BashAction(command="echo $PATH", check="silent"))).output.strip()
 
-        async def available(name):
-            try:
-                command = Command(command=f"command -v {name}", shell=True, check=True, env={"PATH": path})
-                return plain((await self.runtime.execute(command)).stdout)
-            except NonZeroExitCodeError as raised:
-                return type(raised).__name__
+        async def available():
+            names = ("replace", "state", "number", "missing-tool")
+            fields = {"shell": True, "check": True, "env": {"PATH": path}}
+            commands = [Command(command=f"command -v {name}", **fields) for name in names]
+            return await asyncio.gather(*map(self.runtime.execute, commands), return_exceptions=True)
 
-        async def all_available():
-            return await asyncio.gather(*(available(name) for name in ("replace", "state", "number", "missing-tool")))
-
-        ANSWERS["available"] = asyncio.run(all_available())
+        *found, missing = asyncio.run(available())
+        ANSWERS["available"] = [*(plain(answer.stdout) for answer in found), type(missing).__name__]
 
     def use_tools(self):
         ANSWERS["variable of a tool"] = self.communicate('echo "$NUMBERED"')
@@ -149,10 +135,7 @@ class Day:
             info = {name: "syntax error" in text for name, text in raised.extra_info.items()}
             ANSWERS["syntax"] = [type(raised).__name__, info]
         ANSWERS["nothing of it ran"] = self.communicate(f"test -e {ROOT}/ran")
-        try:
-            ANSWERS["timeout"] = self.communicate("echo before; sleep 100", timeout=0.7)
-        except CommandTimeoutError as raised:
-            ANSWERS["timeout"] = error(raised)
+        ANSWERS["timeout"] = attempt(lambda: self.communicate("echo before; sleep 100", timeout=0.7))
         asyncio.run(self.runtime.run_in_session(BashInterruptAction()))
         ANSWERS["file after the timeout"] = self.read(f"{HOME}/state.json")
         ANSWERS["next command"] = self.communicate("echo next")
@@ -175,7 +158,7 @@ class Day:
 
     def end(self):
         asyncio.run(self.runtime.close_session(CloseBashSessionRequest()))
-        ANSWERS["closed"] = name_of_error(lambda: self.communicate("true"))
+        ANSWERS["closed"] = attempt(lambda: self.communicate("true"))
 
 
 def main():
@@ -192,10 +175,8 @@ def main():
             *(day.begin, day.bring_repository, day.install_tools, day.use_tools),
             *(day.fail, day.interact, day.submit, day.end),
         ):
-            try:
-                part()
-            except Exception as raised:
-                ANSWERS[f"raised in {part.__name__}"] = error(raised)
+            if raised := attempt(part):
+                ANSWERS[f"raised in {part.__name__}"] = raised
     finally:
         asyncio.run((deployment.stop if deployment else runtime.close)())
     Path(sys.argv[2]).write_text(json.dumps(ANSWERS))
