@@ -101,7 +101,7 @@ async def test_client_sends_no_more_than_the_window(tmp_path: Path) -> None:
 
 async def test_there_is_no_credit_for_what_is_not_read() -> None:
     async def script(peer: Peer) -> None:
-        await peer.frames(REQUEST, 1)
+        await peer.frames(1, REQUEST)
         peer.send(*[[DATA, 1, DOWN, at, bytes(PIECE)] for at in range(0, WINDOW // 2, PIECE)], [PING, 0])
         answer.set_result(await peer.frame())
 

@@ -159,12 +159,12 @@ async def test_credit_beyond(served: Served) -> None:
     command = {"command": "seq 100000", "action_type": "bash", "timeout": 10, "check": "silent"}
     async with raw_client(served.port) as peer:
         peer.send(request(2, "stream_in_session", command))
-        first = await peer.frames(DATA, 2)
+        first = await peer.frames(2, DATA)
         size = len(first[4])
         peer.send(*[[CREDIT, 2, DOWN, offset] for offset in (0, size, 5, -7, size)])
         assert (await peer.answer(2))[0] == RESULT
         peer.send(request(3, "stream_in_session", command))
-        await peer.frames(DATA, 3)
+        await peer.frames(3, DATA)
         peer.send([CREDIT, 3, DOWN, 1 << 40])
         await peer.ended()
 
@@ -286,9 +286,9 @@ STREAMS: dict[str, list[list[Any]]] = {
 @pytest.mark.parametrize("what", STREAMS)
 async def test_wrong_streams(what: str) -> None:
     async def script(peer: Peer) -> None:
-        await peer.frames(REQUEST, 1)
+        await peer.frames(1, REQUEST)
         peer.send(*STREAMS[what])
-        await peer.ended(10)
+        await peer.ended()
 
     async def read(channel: ClientChannel) -> None:
         async for _ in channel.stream("stream_in_session", {}):

@@ -31,6 +31,7 @@ from swerex_c.remote.wire.protocol import (
     UPGRADE,
 )
 from swerex_c.runtime.local import LocalRuntime
+from tests.support import raw_http
 from tests.support.server_process import KEY, upgrade
 from tests.support.wait import DEADLINE, until_async
 
@@ -252,23 +253,19 @@ class Peer:
                 self._frames += self.decoder.feed(data)
         return self._frames.pop(0)
 
-    async def frames(self, kind: int, number: int, seconds: float = DEADLINE) -> Any:
-        """The next frame of that kind for that exchange."""
-        while (frame := await self.frame(seconds)) is not None and frame[:2] != [kind, number]:
+    async def frames(self, number: int, *kinds: int) -> Any:
+        """The next frame of these kinds for that exchange; None at the end of the connection."""
+        while (frame := await self.frame()) is not None and (frame[0] not in kinds or frame[1] != number):
             pass
         return frame
 
-    async def answer(self, number: int, seconds: float = DEADLINE) -> Any:
+    async def answer(self, number: int) -> Any:
         """The frame that ends an exchange."""
-        while (frame := await self.frame(seconds)) is not None:
-            if frame[0] in (protocol.RESULT, protocol.ERROR) and frame[1] == number:
-                return frame
-        return None
+        return await self.frames(number, protocol.RESULT, protocol.ERROR)
 
-    async def ended(self, seconds: float = DEADLINE) -> None:
+    async def ended(self) -> None:
         """Wait until the other end has closed it."""
-        while await self.frame(seconds) is not None:
-            pass
+        await self.frames(0)
 
     def close(self) -> None:
         self.writer.transport.abort()
@@ -303,26 +300,17 @@ def long_request(number: int, method: str, payload: Any) -> list[list[Any]]:
 @contextlib.asynccontextmanager
 async def raw_server(script: Callable[[Peer], Awaitable[None]], upgrades: bool = True) -> AsyncIterator[int]:
     """A server whose connections do what `script` does, after the upgrade if it `upgrades`; yields its port."""
-    tasks: set[Any] = set()
 
     async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        tasks.add(asyncio.current_task())
-        peer = Peer(reader, writer)
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             if upgrades:
                 await reader.readuntil(b"\r\n\r\n")
                 writer.write(SWITCHING)
-            await script(peer)
+            await script(Peer(reader, writer))
         writer.close()
 
-    server = await asyncio.start_server(connection, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async with raw_http.serving(connection) as url:
+        yield int(url.rpartition(":")[2])
 
 
 async def keep_answering(peer: Peer, respond: Callable[[list[Any]], list[Any]]) -> None:

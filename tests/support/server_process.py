@@ -73,10 +73,10 @@ class Server:
     def post(self, path: str, /, **body: Any) -> requests.Response:
         return self.client.post(self.url + path, json=body, timeout=60)
 
-    def terminate(self, seconds: float = DEADLINE, number: int = signal.SIGTERM) -> int:
+    def terminate(self, number: int = signal.SIGTERM) -> int:
         """The exit code after a signal."""
         self.process.send_signal(number)
-        return self.process.wait(seconds)
+        return self.process.wait(DEADLINE)
 
 
 @contextlib.contextmanager
