@@ -20,16 +20,8 @@ class HereProgram(Process):
 
     def __init__(self, program: Program) -> None:
         self.program, self.process = program, program.process
-        self.outputs: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue(maxsize=4)
         self.abandoned = 0
-        self.reading = [asyncio.create_task(self._read(stream)) for stream in program.outputs]
-        self.open = len(self.reading)
-
-    async def _read(self, stream: int) -> None:
-        data = b"any"
-        while data:
-            data = await self.program.read(stream)
-            await self.outputs.put((stream, data))
+        self.reading = {asyncio.create_task(program.read(stream)): stream for stream in program.outputs}
 
     async def send(self, data: bytes) -> None:
         await self.program.write(data)
@@ -38,11 +30,13 @@ class HereProgram(Process):
         self.program.end_input()
 
     async def receive(self) -> tuple[int, bytes] | None:
-        while self.open:
-            output = await self.outputs.get()
-            if output[1]:
-                return output
-            self.open -= 1
+        while self.reading:
+            done, _ = await asyncio.wait(self.reading, return_when=asyncio.FIRST_COMPLETED)
+            read = done.pop()
+            stream = self.reading.pop(read)
+            if data := read.result():
+                self.reading[asyncio.create_task(self.program.read(stream))] = stream
+                return stream, data
         return None
 
     async def wait(self) -> int:
