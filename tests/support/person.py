@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import pty
 import re
 import select
-import struct
 import subprocess
 import sys
 import termios
@@ -36,16 +34,12 @@ class Person:
     def __init__(self, *arguments: str, rows: int = 24, columns: int = 80, command: list[str] = COMMAND, **env: str):
         self.master, slave = pty.openpty()
         self.slave = slave
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        termios.tcsetwinsize(slave, (rows, columns))
         self.modes = readable_modes(slave)
         self.said = b""
         self.process = subprocess.Popen(
             [*command, *arguments],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=lambda: os.login_tty(slave),
             env={**our_environment(), "TERM": "xterm", "PYTHON_COLORS": "0", **env},
         )
 
