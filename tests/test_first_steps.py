@@ -26,7 +26,8 @@ from swerex_c import (
     SwerexException,
 )
 from swerex_c.deployment.config import LocalDeploymentConfig, get_deployment
-from tests.support import needs, raw_http
+from swerex_c.utils.free_port import find_free_port
+from tests.support import raw_http
 from tests.support.runtimes import RUNTIMES
 from tests.support.server_process import serving
 from tests.support.wait import DEADLINE
@@ -129,7 +130,7 @@ async def test_a_server_that_is_not_the_right_one(wire: str) -> None:
         assert "status 404 (is it a server of swerex_c or SWE-ReX, and are host and port right?)" in message
         message = await said(host=url.replace("http", "https"), wire=wire)
         assert message.endswith("; a server without TLS needs http://")
-    message = await said(host="http://127.0.0.1", port=needs.free_port(), wire=wire)
+    message = await said(host="http://127.0.0.1", port=find_free_port(), wire=wire)
     assert "cannot be reached" in message
     assert message.endswith("; is `swerex-c serve` running there, and are host and port right?")
 

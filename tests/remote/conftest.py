@@ -1,7 +1,5 @@
 """Servers as processes of their own, of ours and of the original; certificates; and clients that try again at once."""
 
-import shutil
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -9,7 +7,7 @@ import pytest
 
 from swerex_c.remote.client import calls
 from swerex_c.runtime.remote import RemoteRuntime
-from tests.support import frames_tools
+from tests.support import frames_tools, harness
 from tests.support.frames_tools import Served
 from tests.support.processes import Family
 from tests.support.server_process import REMOTE, UVICORN, Server, environment, serving, serving_original
@@ -57,14 +55,4 @@ def reconnects_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    if shutil.which("openssl") is None:
-        pytest.skip("the machine lacks openssl")
-    place = tmp_path_factory.mktemp("tls")
-    cert, key = place / "cert.pem", place / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
-         "-keyout", key, "-out", cert],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return cert, key
+    return harness.certificate(tmp_path_factory.mktemp("tls"))

@@ -17,9 +17,9 @@ from swerex_c.remote.client import base
 from swerex_c.remote.wire.protocol import DATA, DOWN, RESULT
 from swerex_c.runtime.abstract import BashAction, ReadFileRequest
 from swerex_c.runtime.remote import RemoteRuntime
+from swerex_c.utils.free_port import find_free_port
 from tests.support import raw_http
 from tests.support.frames_tools import keep_answering, raw_server, serving
-from tests.support.needs import free_port
 from tests.support.server_process import KEY, REMOTE, Server
 
 
@@ -43,7 +43,7 @@ async def said_in_vain(timeout: float = 1.0, **kwargs: Any) -> str:
 
 async def test_the_cause_is_told_however_often_it_was_tried() -> None:
     """Later attempts are so far apart that a look at the server ends between two of them."""
-    message = await said_in_vain(2.0, host="http://127.0.0.1", port=free_port())
+    message = await said_in_vain(2.0, host="http://127.0.0.1", port=find_free_port())
     assert message.count("cannot be reached: ") == 1 and "Connect call failed" in message
 
 
@@ -78,7 +78,7 @@ async def test_a_key_that_is_refused_is_not_waited_for(our_server: Server, wire:
 
 
 async def test_to_close_what_was_never_reached_takes_no_time() -> None:
-    made = RemoteRuntime(host="http://127.0.0.1", port=free_port(), auth_token=KEY)
+    made = RemoteRuntime(host="http://127.0.0.1", port=find_free_port(), auth_token=KEY)
     begin = time.monotonic()
     with pytest.raises(ConnectionLostError):
         await made.close()

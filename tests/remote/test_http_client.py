@@ -39,8 +39,8 @@ from swerex_c.runtime.abstract import (
     ReadFileResponse,
 )
 from swerex_c.utils import background
+from swerex_c.utils.free_port import find_free_port
 from tests.support.frames_tools import Proxy
-from tests.support.needs import free_port
 from tests.support.raw_http import read_request, serving
 from tests.support.server_process import KEY, Server, connections_to
 from tests.support.server_process import serving as server_process
@@ -244,7 +244,7 @@ async def test_what_was_not_sent_is_sent_again(
 ) -> None:
     """The server is not there yet."""
     caplog.set_level(logging.DEBUG, "swerex_c.client")
-    port = free_port()
+    port = find_free_port()
     client = JsonClient(f"http://127.0.0.1:{port}", HEADERS)
     waiting = asyncio.create_task(execute(client, f"echo run >> {tmp_path}/runs"))
     await until_async(lambda: "trying again" in caplog.text)

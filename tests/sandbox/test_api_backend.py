@@ -32,8 +32,8 @@ from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequ
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox.api_backend import ApiBackend
 from swerex_c.utils import background
-from tests.support.fake_cloud import kill_all
 from tests.support.local_api_backend import Here, HereProgram
+from tests.support.needs import kill_all
 from tests.support.processes import alive, written_when_stuck
 from tests.support.wait import DEADLINE, until_async
 

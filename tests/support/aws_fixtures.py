@@ -33,7 +33,7 @@ from swerex_c.providers.fargate import deployment as fargate
 from swerex_c.providers.fargate import task as tasks
 from swerex_c.utils import aws_teardown
 from swerex_c.utils.free_port import find_free_port
-from tests.support.fake_cloud import kill_all
+from tests.support.needs import kill_all
 from tests.support.wait import DEADLINE
 
 boto3 = pytest.importorskip("boto3")
@@ -237,11 +237,12 @@ class World:
                 self._next(played, task)
             if played.seen["lastStatus"] == "RUNNING" and played.process and played.process.poll() is not None:
                 self._over(played, task)
-            containers = played.seen.get("containers") or [{}]
+            (container,) = played.seen.get("containers") or [{}]
+            told_of_it = {key: value for key, value in container.items() if value is not None}
             task.update({key: value for key, value in played.seen.items() if key != "containers"})
             if task["lastStatus"] != "STOPPED":
                 task["stoppedReason"] = played.seen.get("stoppedReason", "")
-            task["containers"] = [{"name": task["containers"][0].get("name"), **_without_none(containers[0])}]
+            task["containers"] = [{"name": task["containers"][0].get("name"), **told_of_it}]
             # Attachments, and what is told of them, come in no order.
             task["attachments"].insert(0, {"id": "0", "type": "Service Connect", "status": "ATTACHED", "details": []})
             task["attachments"][-1]["details"].reverse()
@@ -327,10 +328,6 @@ def _read(environ: dict[str, Any], body: bytes) -> tuple[str, dict[str, Any]]:
         return f"{service}.{target.rpartition('.')[2]}", json.loads(body or b"{}")
     form = dict(urllib.parse.parse_qsl(body.decode()))
     return f"{service}.{form.get('Action')}", form
-
-
-def _without_none(told: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in told.items() if value is not None}
 
 
 @pytest.fixture

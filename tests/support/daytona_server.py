@@ -15,7 +15,6 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -24,8 +23,7 @@ from typing import Any
 from aiohttp import WSMsgType, web
 
 from tests.support import needs
-from tests.support.fake_cloud import STDOUT, LoopThread, Program, kill_all
-from tests.support.processes import descendants
+from tests.support.fake_cloud import STDOUT, LoopThread, Program, abort, serve
 
 QUEUE = 256
 MESSAGE = 64 * 1024
@@ -34,30 +32,37 @@ PAGE = 2
 
 
 class Terminal:
-    """A shell on a terminal, and the WebSockets that look at it."""
+    """A shell on a terminal, and the WebSocket that looks at it until that breaks."""
 
-    def __init__(self, sandbox: Sandbox, name: str, rows: int, columns: int) -> None:
-        self.sandbox, self.name = sandbox, name
+    def __init__(self, sandbox: Sandbox, name: str, size: tuple[int, int], client: web.WebSocketResponse) -> None:
+        self.sandbox, self.name, self.client = sandbox, name, client
         variables = sandbox.environment() | {"TERM": "xterm-256color"}
-        self.program = Program(sandbox.shell, variables, sandbox.directory, (rows, columns))
-        self.clients: dict[web.WebSocketResponse, asyncio.Queue[bytes]] = {}
+        self.program = Program(sandbox.shell, variables, sandbox.directory, size)
+        self.outputs: asyncio.Queue[bytes] = asyncio.Queue(maxsize=QUEUE)
         self.inputs: asyncio.Queue[bytes] = asyncio.Queue(maxsize=1024)
-        self.tasks = [asyncio.create_task(it) for it in (self._read(), self._write(), self._reap())]
-        self.over = False
+        self.looking, self.over = True, False
+        self.passing = [asyncio.create_task(it) for it in (self._read(), self._write())]
+        self.reaping = asyncio.create_task(self._reap())
 
     async def _read(self) -> None:
         while data := await self.program.read(STDOUT, 32 * 1024):
-            for client, queue in list(self.clients.items()):
-                try:
-                    queue.put_nowait(data)
-                except asyncio.QueueFull:
-                    self.clients.pop(client)
-                    self.sandbox.world.counts["dropped"] += 1
-                    asyncio.create_task(client.close(code=1008, message=b"slow consumer"))
+            if self.looking and self.outputs.full():
+                self.looking = False
+                self.sandbox.world.counts["dropped"] += 1
+                self.closing = asyncio.create_task(self.client.close(code=1008, message=b"slow consumer"))
+            elif self.looking:
+                self.outputs.put_nowait(data)
 
     async def _write(self) -> None:
         while True:
             await self.program.write(await self.inputs.get())
+
+    async def _show(self) -> None:
+        with contextlib.suppress(Exception):
+            while True:
+                data = await self.outputs.get()
+                await asyncio.sleep(self.sandbox.world.lag)
+                await self.client.send_bytes(data)
 
     async def _reap(self) -> None:
         code = await self.program.wait()
@@ -68,43 +73,31 @@ class Terminal:
             return
         self.over = True
         self.sandbox.terminals.pop(self.name, None)
-        for task in self.tasks[:2]:
+        for task in self.passing:
             task.cancel()
-        await asyncio.gather(*self.tasks[:2], return_exceptions=True)
-        reason = {"exitCode": code} | ({"exitReason": "non-zero exit"} if code else {})
-        for client in list(self.clients):
+        await asyncio.gather(*self.passing, return_exceptions=True)
+        if self.looking:
+            reason = {"exitCode": code} | ({"exitReason": "non-zero exit"} if code else {})
             with contextlib.suppress(Exception):
-                await client.send_str(json.dumps({"type": "control", "status": "exited", **reason}))
-                await client.close(code=1000 if code == 0 else 1011, message=json.dumps(reason).encode())
-        self.clients.clear()
+                await self.client.send_str(json.dumps({"type": "control", "status": "exited", **reason}))
+                await self.client.close(code=1000 if code == 0 else 1011, message=json.dumps(reason).encode())
         self.program.close()
 
     async def kill(self) -> None:
-        for pid in reversed([self.program.process.pid, *descendants(self.program.process.pid)]):
-            needs.kill(pid, signal.SIGKILL)
+        needs.kill_tree(self.program.process.pid)
         await self._close(137)
 
-    async def attach(self, socket: web.WebSocketResponse) -> None:
-        queue: asyncio.Queue[bytes] = asyncio.Queue(maxsize=QUEUE)
-        self.clients[socket] = queue
-
-        async def show() -> None:
-            with contextlib.suppress(Exception):
-                while True:
-                    data = await queue.get()
-                    await asyncio.sleep(self.sandbox.world.lag)
-                    await socket.send_bytes(data)
-
-        showing = asyncio.create_task(show())
+    async def attach(self) -> None:
+        """Pass on what the client types, and show it the output, until it is gone; the terminal goes on."""
+        showing = asyncio.create_task(self._show())
         try:
-            await socket.send_str(json.dumps({"type": "control", "status": "connected"}))
-            async for message in socket:
-                if message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
-                    data = message.data.encode() if message.type == WSMsgType.TEXT else message.data
-                    await self.inputs.put(data)
+            await self.client.send_str(json.dumps({"type": "control", "status": "connected"}))
+            async for message in self.client:
+                if message.type == WSMsgType.BINARY:
+                    await self.inputs.put(message.data)
         finally:
             showing.cancel()
-            self.clients.pop(socket, None)
+            self.looking = False
 
 
 class Sandbox:
@@ -175,7 +168,7 @@ class Sandbox:
         self.state = state
         for terminal in list(self.terminals.values()):
             await terminal.kill()
-        await asyncio.to_thread(kill_all, f"DAYTONA_SANDBOX_ID={self.id}")
+        await asyncio.to_thread(needs.kill_all, f"DAYTONA_SANDBOX_ID={self.id}")
 
 
 class DaytonaWorld:
@@ -202,10 +195,8 @@ class DaytonaWorld:
         route.add_delete("/api/sandbox/{id}", self.delete)
         route.add_get("/toolbox/{id}/process/pty/create-connect", self.create_terminal)
         route.add_delete("/toolbox/{id}/process/pty/{name}", self.delete_terminal)
-        self._runner = web.AppRunner(application, shutdown_timeout=1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        self._runner, port = await serve(application)
+        self.url = f"http://127.0.0.1:{port}"
 
     def close(self) -> None:
         self.clear()
@@ -243,14 +234,7 @@ class DaytonaWorld:
 
     def cut(self, sandbox: str) -> None:
         """Break the connections of a sandbox's terminals, which go on."""
-
-        async def cut() -> None:
-            for terminal in self.sandboxes[sandbox].terminals.values():
-                for client in list(terminal.clients):
-                    assert client._req is not None and client._req.transport is not None
-                    client._req.transport.abort()
-
-        self._thread.do(cut())
+        self._thread.call(lambda: [abort(it.client) for it in self.sandboxes[sandbox].terminals.values()])
 
     @web.middleware
     async def guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
@@ -310,9 +294,9 @@ class DaytonaWorld:
             return problem(400, "bad request: sandbox is not running")
         socket = web.WebSocketResponse(max_msg_size=MESSAGE, protocols=["X-Daytona-Pty-Exit-Control"])
         await socket.prepare(request)
-        terminal = Terminal(sandbox, query["id"], int(query["rows"]), int(query["cols"]))
-        sandbox.terminals[query["id"]] = terminal
-        await terminal.attach(socket)
+        size = int(query["rows"]), int(query["cols"])
+        terminal = sandbox.terminals[query["id"]] = Terminal(sandbox, query["id"], size, socket)
+        await terminal.attach()
         return socket
 
     async def delete_terminal(self, request: web.Request) -> web.Response:

@@ -21,9 +21,7 @@ NO_NETWORK = ["--network", "none"]
 @pytest.fixture
 def reach(docker: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
     """This process's environment leads to the tests' engine."""
-    for name, value in docker.environment.items():
-        if name in ("DOCKER_HOST", "DOCKER_CONFIG", "PATH"):
-            monkeypatch.setenv(name, value)
+    docker.lead(monkeypatch)
     monkeypatch.setenv("DOCKER_BUILDKIT", "0")
     return docker
 

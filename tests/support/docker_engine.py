@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import tempfile
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from tests.support import needs
-from tests.support.processes import descendants
+from tests.support.wait import until
 
-START_SECONDS = 60.0
+if TYPE_CHECKING:
+    import pytest  # not of those who only measure
+
 STOP_SECONDS = 20.0
 
 
@@ -64,17 +65,27 @@ class Daemon(ABC):
     @abstractmethod
     def answers(self) -> bool: ...
 
-    @abstractmethod
-    def stop(self) -> None: ...
+    def crash(self) -> None:
+        """The server and all connections are gone at once."""
+        if self.daemon is not None:
+            needs.kill_tree(self.daemon.pid)
+            self.daemon.wait()
+            self.daemon = None
 
-    def launch(self, argv: list[str], seconds: float, environment: dict[str, str] | None = None) -> bool:
+    def stop(self) -> None:
+        self.crash()
+        needs.remove(self.directory)
+
+    def launch(self, argv: list[str], environment: dict[str, str] | None = None) -> bool:
         """Start the server; False if it has ended, or answers nothing in time."""
         with self.log.open("ab") as log:
             self.daemon = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True,
                 preexec_fn=needs.die_with_parent,
             )  # fmt: skip
-        return needs.wait_until(lambda: not self.running() or self.answers(), seconds) and self.running()
+        with contextlib.suppress(AssertionError):  # at the deadline
+            until(lambda: not self.running() or self.answers())
+        return self.running() and self.answers()
 
     def fail(self) -> NoReturn:
         said = needs.tail(self.log)
@@ -108,6 +119,11 @@ class Engine(Daemon):
         config = str(self.directory / "client")
         return kept | {"PATH": needs.search_path(), "DOCKER_HOST": self.host, "DOCKER_CONFIG": config}
 
+    def lead(self, patch: pytest.MonkeyPatch) -> None:
+        """Lead this process's environment to this engine."""
+        for name in ("DOCKER_HOST", "DOCKER_CONFIG", "PATH"):
+            patch.setenv(name, self.environment[name])
+
     def docker(self, *arguments: str, input: bytes | None = None, check: bool = True, seconds: float = 120) -> str:
         """One call of the docker client; its standard output without the last newline."""
         environment = self.environment | {"DOCKER_BUILDKIT": "0"}
@@ -132,7 +148,7 @@ class Engine(Daemon):
         # No rules of the firewall: they would be the machine's, and another engine's too.
         command += [f"--bridge={self._make_bridge()}", "--iptables=false", "--ip6tables=false"]
         command += ["--ip-forward=false", "--ip-masq=false"]
-        if not self.launch(command, START_SECONDS, self.environment):
+        if not self.launch(command, self.environment):
             self.fail()
         return self
 
@@ -162,15 +178,10 @@ class Engine(Daemon):
                 if containers:
                     self.docker("rm", "-f", "-v", *containers, check=False, seconds=STOP_SECONDS)
             self.daemon.terminate()
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self.daemon.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self.daemon.kill()
-                self.daemon.wait()
-        for left in needs.mentioning(str(self.directory)):  # a dead dockerd leaves containerd, and the shims of both
-            for pid in [*reversed(descendants(left)), left]:
-                needs.kill(pid, signal.SIGKILL)
-        needs.wait_until(lambda: not needs.mentioning(str(self.directory)), 5)
+        self.crash()
+        needs.kill_all(str(self.directory))  # a dead dockerd leaves containerd, and the shims of both
         if not keep:
             needs.remove(self.directory)
             if self.bridge:

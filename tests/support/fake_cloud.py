@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import pty
 import shutil
 import signal
 import ssl
-import struct
 import subprocess
 import termios
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from tests.support import needs
-from tests.support.wait import DEADLINE, until, until_ready
+from aiohttp import web
+
+from tests.support.wait import DEADLINE, until_ready
 
 T = TypeVar("T")
 
@@ -38,6 +37,14 @@ class LoopThread:
         """Run a coroutine in the loop, and return what it gives."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(DEADLINE)
 
+    def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function in the loop, and return what it gives."""
+
+        async def call() -> T:
+            return function(*arguments)
+
+        return self.do(call())
+
     def end(self) -> None:
         """Cancel whatever runs in the loop, and end the thread."""
 
@@ -51,6 +58,22 @@ class LoopThread:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(DEADLINE)
         self.loop.close()
+
+
+async def serve(
+    application: web.Application, port: int = 0, context: ssl.SSLContext | None = None
+) -> tuple[web.AppRunner, int]:
+    """Serve on 127.0.0.1; return what ends it with `cleanup`, and the port."""
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port, reuse_address=True, ssl_context=context).start()
+    return runner, runner.addresses[0][1]
+
+
+def abort(socket: web.WebSocketResponse) -> None:
+    """Break off a connection."""
+    if socket._req is not None and socket._req.transport is not None:
+        socket._req.transport.abort()
 
 
 class Program:
@@ -89,7 +112,7 @@ class Program:
             os.set_blocking(file.fileno(), False)
 
     def resize(self, rows: int, columns: int) -> None:
-        fcntl.ioctl(self.input, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
+        termios.tcsetwinsize(self.input, (rows, columns))
 
     async def read(self, stream: int, size: int = 65536) -> bytes:
         """Return what an output has next; nothing at its end."""
@@ -138,30 +161,3 @@ class Program:
         """Close this side of its streams, which nobody may be reading."""
         for file in (self.input, *self.outputs.values()):
             file.close()
-
-
-def kill_all(variable: str) -> None:
-    """Kill the processes that have this `NAME=VALUE`, until none is left of those that they start meanwhile."""
-
-    def none_is_left() -> bool:
-        found = needs.mentioning(variable)
-        for pid in found:
-            needs.kill(pid, signal.SIGKILL)
-        return not found
-
-    until(none_is_left)
-
-
-def certificate(directory: Path) -> tuple[ssl.SSLContext, Path]:
-    """Make a certificate for 127.0.0.1 that nobody has signed, and a context that shows it."""
-    key, certified = directory / "key.pem", directory / "certificate.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1"]
-        + ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key)]
-        + ["-out", str(certified)],
-        check=True,
-        capture_output=True,
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certified, key)
-    return context, certified

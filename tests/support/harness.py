@@ -74,3 +74,12 @@ def build_library(directory: Path, source: str, *flags: str) -> str:
 def needs(program: str) -> str:
     """The path of a real program; the test is skipped, by its name, on a machine that lacks it."""
     return shutil.which(program) or skip(Lacking(program))
+
+
+def certificate(directory: Path) -> tuple[Path, Path]:
+    """Make a certificate for localhost and 127.0.0.1 that nobody else has signed; return it and its key."""
+    certified, key = directory / "cert.pem", directory / "key.pem"
+    command = [needs("openssl"), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    subprocess.run([*command, "-keyout", key, "-out", certified], check=True, capture_output=True)
+    return certified, key

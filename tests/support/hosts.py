@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-import signal
 import socket
 import subprocess
 import tempfile
@@ -15,9 +14,9 @@ from typing import Self
 
 import pytest
 
+from swerex_c.utils.free_port import find_free_port
 from tests.support import images, needs
 from tests.support.docker_engine import Daemon
-from tests.support.processes import descendants
 
 
 class Podman:
@@ -71,8 +70,7 @@ class Podman:
     def stop(self) -> None:
         if self.directory.exists():
             self.run("rm", "-f", "-a", "-t", "0", check=False)
-            for pid in needs.mentioning(str(self.directory)):  # monitors of containers that are half gone
-                needs.kill(pid, signal.SIGKILL)
+            needs.kill_all(str(self.directory))  # monitors of containers that are half gone
             needs.remove(self.directory)
 
     def __enter__(self) -> Podman:
@@ -115,7 +113,10 @@ CLIENT = """Host {name}
 
 
 class Sshd(Daemon):
-    """An ssh server on 127.0.0.1 that lets this user in by a key.  `ssh -F config name` reaches it."""
+    """An ssh server on 127.0.0.1 that lets this user in by a key.  `ssh -F config name` reaches it.
+
+    After `crash`, `start` makes it listen at the same port again.
+    """
 
     name = "place"
 
@@ -153,13 +154,13 @@ class Sshd(Daemon):
 
     def _listen(self) -> bool:
         d = self.directory
-        self.port = self.port or needs.free_port()
+        self.port = self.port or find_free_port()
         user = pwd.getpwuid(os.geteuid()).pw_name
         (d / "server").write_text(SERVER.format(d=d, port=self.port))
         self.config.write_text(CLIENT.format(d=d, port=self.port, user=user, name=self.name))
         key = (d / "host_key.pub").read_text()
         (d / "known").write_text(f"[127.0.0.1]:{self.port} {key}")
-        if self.launch([self._server, "-D", "-e", "-f", str(d / "server")], 10):
+        if self.launch([self._server, "-D", "-e", "-f", str(d / "server")]):
             return True
         self.crash()
         self.port = 0
@@ -169,18 +170,6 @@ class Sshd(Daemon):
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5) as connection:
             return connection.recv(4) == b"SSH-"
         return False
-
-    def crash(self) -> None:
-        """The server and all connections are gone at once; start makes it listen at the same port again."""
-        if self.daemon is not None:
-            for pid in [self.daemon.pid, *descendants(self.daemon.pid)]:
-                needs.kill(pid, signal.SIGKILL)
-            self.daemon.wait()
-            self.daemon = None
-
-    def stop(self) -> None:
-        self.crash()
-        needs.remove(self.directory)
 
 
 def bubblewrap() -> str:

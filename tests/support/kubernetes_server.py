@@ -20,8 +20,8 @@ import os
 import re
 import secrets
 import shutil
-import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 import uuid
@@ -36,7 +36,8 @@ from aiohttp import web
 from swerex_c.deployment.kubernetes import KubernetesDeployment
 from tests.support import needs
 from tests.support.exec_program import ExecProgram
-from tests.support.fake_cloud import LoopThread, Program, certificate
+from tests.support.fake_cloud import LoopThread, Program, abort, serve
+from tests.support.harness import certificate
 from tests.support.wait import DEADLINE, until_async
 
 PROTOCOL = "v5.channel.k8s.io"
@@ -86,7 +87,12 @@ class ApiServer:
         self.directory = Path(tempfile.mkdtemp(prefix="swx-api-"))
         self.kubeconfig = str(self.directory / "kubeconfig")
         self.port = 0
-        self.context, self.authority = certificate(self.directory) if tls else (None, None)
+        self.context: ssl.SSLContext | None = None
+        self.authority: Path | None = None
+        if tls:
+            self.authority, key = certificate(self.directory)
+            self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self.context.load_cert_chain(self.authority, key)
         self.pods: dict[tuple[str, str], Pod] = {}
         self.nodes: dict[str, Pod] = {"node-1": {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}}
         self.events: list[Pod] = []
@@ -134,20 +140,12 @@ class ApiServer:
         self.do(self.run(pod))
         return name
 
-    def change(self, name: str, namespace: str = "default", **parts: Any) -> None:
-        """Set parts of a pod's status."""
-        self.do(self.update(self.pods[namespace, name], **parts))
-
-    def delete(self, name: str, namespace: str = "default") -> None:
-        self.do(self._remove(namespace, name))
+    def delete(self, name: str) -> None:
+        self.do(self._remove("default", name))
 
     def kill(self, name: str) -> None:
         """End all programs of a pod, as the end of a container does. None is started meanwhile."""
-
-        async def kill() -> None:
-            self._kill(name)
-
-        self.do(kill())
+        self._thread.call(self._kill, name)
 
     def _kill(self, name: str) -> None:
         for program in list(self._programs.get(name, ())):
@@ -155,13 +153,7 @@ class ApiServer:
 
     def drop(self) -> None:
         """Break off all programs' connections; the programs go on."""
-
-        async def drop() -> None:
-            for each in self._sockets:
-                if each._req is not None and each._req.transport is not None:
-                    each._req.transport.abort()
-
-        self.do(drop())
+        self._thread.call(lambda: [abort(each) for each in self._sockets])
 
     @property
     def programs(self) -> int:
@@ -431,12 +423,7 @@ class ApiServer:
     # Serving
 
     async def _serve(self) -> None:
-        self._runner = web.AppRunner(self._app(), shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True, ssl_context=self.context)
-        await site.start()
-        assert site._server is not None
-        self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+        self._runner, self.port = await serve(self._app(), self.port, self.context)
 
     def write_kubeconfig(self, **user: Any) -> str:
         """A kubeconfig with these credentials."""
@@ -483,8 +470,7 @@ class ApiServer:
         for name in self._programs:
             self.kill(name)
         self._thread.end()
-        for pid in needs.mentioning(str(self.directory)):
-            needs.kill(pid, signal.SIGKILL)
+        needs.kill_all(str(self.directory))
         shutil.rmtree(self.directory, ignore_errors=True)
 
 

@@ -7,15 +7,14 @@ import ctypes
 import os
 import shutil
 import signal
-import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from tests.support.processes import alive
+from tests.support.processes import alive, descendants
+from tests.support.wait import until
 
 T = TypeVar("T")
 
@@ -116,9 +115,23 @@ def mentioning(text: str) -> list[int]:
     return found
 
 
-def kill(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
+def kill_tree(pid: int) -> None:
+    """Kill a process and then all below it, so that it tells nobody of their end."""
+    for each in [pid, *descendants(pid)]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
+
+
+def kill_all(text: str) -> None:
+    """Kill the processes that mention it, and those below them, until none is left of what they start meanwhile."""
+
+    def none_is_left() -> bool:
+        found = mentioning(text)
+        for pid in found:
+            kill_tree(pid)
+        return not found
+
+    until(none_is_left)
 
 
 def mounts_below(directory: Path) -> list[str]:
@@ -133,22 +146,6 @@ def remove(directory: Path) -> None:
         subprocess.run(["umount", "-l", point], check=False, stderr=subprocess.DEVNULL)
     if not mounts_below(directory):
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float, *, step: float = 0.02) -> bool:
-    limit = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > limit:
-            return False
-        time.sleep(step)
-    return True
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 at which nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def tail(path: Path, lines: int = 15) -> str:

@@ -8,10 +8,9 @@ from __future__ import annotations
 import socket
 from typing import Self
 
+from swerex_c.utils.free_port import find_free_port
 from tests.support import needs
 from tests.support.docker_engine import Daemon
-
-START_SECONDS = 30.0
 
 CONFIG = """\
 version: 0.1
@@ -29,7 +28,7 @@ class Registry(Daemon):
     def __init__(self) -> None:
         self._server = needs.program("docker-registry", "docker-registry")
         super().__init__("swx-registry-")
-        self.port = needs.free_port()
+        self.port = find_free_port()
 
     def name(self, image: str) -> str:
         return f"127.0.0.1:{self.port}/{image}"
@@ -41,12 +40,6 @@ class Registry(Daemon):
     def start(self) -> Self:
         config = self.directory / "config.yml"
         config.write_text(CONFIG.format(directory=self.directory, port=self.port))
-        if not self.launch([self._server, "serve", str(config)], START_SECONDS):
+        if not self.launch([self._server, "serve", str(config)]):
             self.fail()
         return self
-
-    def stop(self) -> None:
-        if self.daemon is not None:
-            self.daemon.kill()
-            self.daemon.wait()
-        needs.remove(self.directory)

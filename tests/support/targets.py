@@ -333,9 +333,11 @@ def _served(get: Get, name: str, live: bool = True, **fields: Any) -> Iterator[T
         yield from _remote(name, directory, live, auth_token=KEY, host=host, **fields)
 
 
-def _remote(name: str, directory: Path, live: bool = True, **fields: Any) -> Iterator[Target]:
+def _remote(
+    name: str, directory: Path, live: bool = True, patience: float = DEADLINE, **fields: Any
+) -> Iterator[Target]:
     runtime = RemoteRuntime(timeout=DEADLINE, **fields)
-    yield Target(name, runtime, str(directory), live=live)
+    yield Target(name, runtime, str(directory), live=live, patience=patience)
     asyncio.run(runtime.close())
 
 
@@ -352,8 +354,7 @@ def _original(get: Get) -> Iterator[Target]:
 
     directory = _directory(get)
     with serving_original(directory / "log") as server:
-        runtime = RemoteRuntime(auth_token=KEY, host=server.url, wire="json", timeout=DEADLINE)
-        yield Target("original", runtime, str(directory), live=False, patience=5.0)
+        yield from _remote("original", directory, False, 5.0, auth_token=KEY, host=server.url, wire="json")
 
 
 # Engines and hosts
@@ -382,8 +383,7 @@ def _podman(get: Get) -> Iterator[Target]:
 def _docker_containers(get: Get, name: str, **fields: Any) -> Iterator[Target]:
     engine = get("docker")
     with pytest.MonkeyPatch.context() as patch:
-        for variable in ("DOCKER_HOST", "DOCKER_CONFIG", "PATH"):
-            patch.setenv(variable, engine.environment[variable])
+        engine.lead(patch)
         yield from _containers(name, engine.docker, **fields)
 
 

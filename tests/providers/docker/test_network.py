@@ -40,8 +40,7 @@ def registry() -> Iterator[Registry]:
 
 @pytest.fixture
 def reach(networked: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    for name in ("DOCKER_HOST", "DOCKER_CONFIG", "PATH"):
-        monkeypatch.setenv(name, networked.environment[name])
+    networked.lead(monkeypatch)
     yield networked
     left = networked.docker("ps", "-aq", "--filter", f"label={ownership.LABEL}").split()
     if left:

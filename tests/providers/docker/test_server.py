@@ -25,9 +25,9 @@ from swerex_c.runtime.abstract import (
 )
 from swerex_c.runtime.config import RemoteRuntimeConfig
 from swerex_c.runtime.remote import RemoteRuntime
+from swerex_c.utils.free_port import find_free_port
 from tests.support.docker_deployments import NO_NETWORK, Make, make, names, reach, said
 from tests.support.docker_engine import Engine
-from tests.support.needs import free_port
 from tests.support.original import our_environment
 from tests.support.wait import until
 
@@ -135,7 +135,7 @@ async def test_a_subclass_with_a_start_of_its_own(make: Make, tmp_path: Path) ->
             )
             await self._wait_until_alive(timeout=60)
 
-    deployment = make(Own, port=free_port())
+    deployment = make(Own, port=find_free_port())
     with pytest.raises(RuntimeError):
         await deployment.is_alive()
     await deployment.start()

@@ -182,7 +182,7 @@ def oom(server: ApiServer, pod: str) -> None:
 
 
 def lose_node(server: ApiServer, pod: str, **nodes: Any) -> None:
-    server.change(pod, conditions=[{"type": "Ready", "status": "False"}])
+    server.do(server.update(server.pod(pod), conditions=[{"type": "Ready", "status": "False"}]))
     refuse_exec(server, 500, "InternalError", "error dialing backend: dial tcp 10.0.0.7:10250: i/o timeout")
     server.nodes = nodes
 
