@@ -128,12 +128,9 @@ class World:
         self._ran: dict[str, Answer] = {}
         self._lock = threading.RLock()
         self._server = serving.make_server("127.0.0.1", 0, self, threaded=True)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
         self._thread.start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def client(self, service: str) -> Any:
         """A client that goes to moto itself, for tests to look and to prepare things."""

@@ -100,7 +100,7 @@ class Daemon(ABC):
 
 
 class Engine(Daemon):
-    """`with Engine() as engine: engine.docker("ps")`.  start and stop may be called any number of times."""
+    """`with Engine() as engine: engine.docker("ps")`."""
 
     def __init__(self, *, network: bool = False) -> None:
         """network: with a bridge of its own, on which containers reach each other, and with published ports of this
@@ -137,9 +137,8 @@ class Engine(Daemon):
         if self.running():
             return self
         d = self.directory
-        (d / "client").mkdir(parents=True, exist_ok=True)
+        (d / "client").mkdir()
         (d / "daemon.json").write_text("{}")
-        (d / "docker.pid").unlink(missing_ok=True)  # of one that was killed: its number may be another process's by now
         command = [
             *["dockerd", "--data-root", f"{d}/data", "--exec-root", f"{d}/exec", "--pidfile", f"{d}/docker.pid"],
             *["--host", self.host, "--group", "root", "--config-file", f"{d}/daemon.json"],
@@ -153,25 +152,24 @@ class Engine(Daemon):
         return self
 
     def _make_bridge(self) -> str:
-        """The name of the bridge, which is made if it is to be and is not there."""
+        """Make the bridge if there is to be one, and return its name."""
         if not self.network:
             return "none"
-        if not self.bridge:
-            pid = os.getpid()
-            self.bridge = f"swx{pid}"
-            address = f"10.{64 + pid // 256 % 128}.{pid % 256}.1/24"
-            for words in (
-                ["link", "add", "name", self.bridge, "type", "bridge"],
-                ["address", "add", address, "dev", self.bridge],
-                ["link", "set", self.bridge, "up"],
-            ):
-                done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
-                if done.returncode:
-                    raise needs.Lacking(f"bridges between devices (ip {' '.join(words)}: {done.stderr.strip()})")
+        pid = os.getpid()
+        self.bridge = f"swx{pid}"
+        address = f"10.{64 + pid // 256 % 128}.{pid % 256}.1/24"
+        for words in (
+            ["link", "add", "name", self.bridge, "type", "bridge"],
+            ["address", "add", address, "dev", self.bridge],
+            ["link", "set", self.bridge, "up"],
+        ):
+            done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise needs.Lacking(f"bridges between devices (ip {' '.join(words)}: {done.stderr.strip()})")
         return self.bridge
 
-    def stop(self, *, keep: bool = False) -> None:
-        """Ends the engine and all its containers.  Its directory goes too, unless it is to be started again."""
+    def stop(self) -> None:
+        """Ends the engine and all its containers, and removes its directory."""
         if self.running() and self.daemon is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 containers = self.docker("ps", "-aq", check=False, seconds=10).split()
@@ -182,8 +180,6 @@ class Engine(Daemon):
                 self.daemon.wait(STOP_SECONDS)
         self.crash()
         needs.kill_all(str(self.directory))  # a dead dockerd leaves containerd, and the shims of both
-        if not keep:
-            needs.remove(self.directory)
-            if self.bridge:
-                subprocess.run(["ip", "link", "delete", self.bridge], capture_output=True, check=False)
-                self.bridge = ""
+        needs.remove(self.directory)
+        if self.bridge:
+            subprocess.run(["ip", "link", "delete", self.bridge], capture_output=True, check=False)

@@ -28,7 +28,6 @@ class ExecProgram:
         self.socket, self.directory, self.all = socket, directory, all
         self.argv = request.query.getall("command")
         self.tty = request.query.get("tty") == "true"
-        self.input = request.query.get("stdin") == "true"
         self.writing = asyncio.Lock()
 
     async def run(self) -> None:
@@ -37,8 +36,6 @@ class ExecProgram:
             variables["TERM"] = "xterm"
         program = Program(self.argv, variables, self.directory, (0, 0) if self.tty else None)
         self.all.add(program)
-        if not self.input:
-            program.end_input()
         outputs = [asyncio.ensure_future(self._carry(program, stream)) for stream in program.outputs]
         typed = asyncio.ensure_future(self._typed(program))
         try:

@@ -346,7 +346,7 @@ async def test_an_engine_that_goes_away(
         deployment = make(logger=logging.getLogger("rex-deploy-away"))
         await deployment.start()
         name = deployment.container_name
-        engine.stop(keep=True)
+        engine.crash()
         with contextlib.suppress(SwerexException):
             assert not await deployment.is_alive(timeout=30)
         await deployment.stop()
