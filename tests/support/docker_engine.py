@@ -26,7 +26,7 @@ STOP_SECONDS = 20.0
 def check_machine() -> None:
     """`Lacking` where no engine can run."""
     needs.root("a Docker engine")
-    needs.capability(needs.CAP_SYS_ADMIN, "CAP_SYS_ADMIN", "a Docker engine")
+    needs.capability("CAP_SYS_ADMIN", "a Docker engine")
     programs = {"dockerd": "docker.io", "docker": "docker.io", "containerd": "containerd", "runc": "runc"}
     for name, package in programs.items():
         needs.program(name, package)

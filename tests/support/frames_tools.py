@@ -20,16 +20,7 @@ from swerex_c.remote.server.listeners import Listeners
 from swerex_c.remote.server.serve import serve
 from swerex_c.remote.server.service import Service
 from swerex_c.remote.wire import protocol
-from swerex_c.remote.wire.protocol import (
-    CHANNEL_HEADER,
-    DATA,
-    PIECE,
-    PONG,
-    REQUEST,
-    SERVER_HEADER,
-    UP,
-    UPGRADE,
-)
+from swerex_c.remote.wire.protocol import CHANNEL_HEADER, DATA, PIECE, PONG, REQUEST, SERVER_HEADER, UP, UPGRADE
 from swerex_c.runtime.local import LocalRuntime
 from tests.support import raw_http
 from tests.support.server_process import KEY, upgrade

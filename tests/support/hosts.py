@@ -24,7 +24,7 @@ class Podman:
 
     def __init__(self) -> None:
         needs.root("podman with storage of its own")
-        needs.capability(needs.CAP_SYS_ADMIN, "CAP_SYS_ADMIN", "podman")
+        needs.capability("CAP_SYS_ADMIN", "podman")
         path = needs.program("podman", "podman")
         needs.program("runc", "runc")
         needs.program("conmon", "conmon")
@@ -124,8 +124,8 @@ class Sshd(Daemon):
         self._server = needs.program("sshd", "openssh-server")
         self._client = needs.program("ssh", "openssh-client")
         if os.geteuid() == 0:  # any other user's server can let in that user, and needs nothing
-            needs.capability(needs.CAP_SETUID, "CAP_SETUID", "an ssh server of root's")
-            needs.capability(needs.CAP_SYS_CHROOT, "CAP_SYS_CHROOT", "an ssh server of root's")
+            needs.capability("CAP_SETUID", "an ssh server of root's")
+            needs.capability("CAP_SYS_CHROOT", "an ssh server of root's")
         self._keygen = needs.program("ssh-keygen", "openssh-client")
         super().__init__("swx-sshd-")
         self.config = self.directory / "client"

@@ -127,7 +127,7 @@ def debian_tar() -> Path:
 
 def _make_debian(tar: Path) -> None:
     needs.root("debootstrap")
-    needs.capability(needs.CAP_MKNOD, "CAP_MKNOD", "debootstrap")
+    needs.capability("CAP_MKNOD", "debootstrap")
     command = needs.program("debootstrap", "debootstrap")
     mirror, release = apt_source()
     directory, log = CACHE / "debian-py", CACHE / "debian-py.log"
@@ -161,9 +161,7 @@ def _make_debian(tar: Path) -> None:
 
 # ---- the original's server ------------------------------------------------------------------------------------------
 
-REX = f"""FROM {tag("debian-py")}
-COPY files /
-"""
+REX = f"FROM {tag('debian-py')}\nCOPY files /\n"
 
 REX_COMMAND = b"""#!/usr/bin/python3
 from swerex.server import main
@@ -172,7 +170,7 @@ main()
 """
 
 
-def rex_context() -> bytes:
+def rex_files() -> Tree:
     """The original and what it needs, for the Python of the Debian: that of this machine's release."""
     target = CACHE / "debian-rex"
     with locked(CACHE / "debian-rex.lock"):
@@ -185,13 +183,12 @@ def rex_context() -> bytes:
                 raise needs.Lacking(f"swe-rex from the package index: {done.stderr.strip()[-300:]}")
             (target / "ready").touch()
     tree = Tree()
-    tree.add("Dockerfile", REX.encode())
     tree.add("files/usr/local/bin/swerex-remote", REX_COMMAND, mode=0o755)
     for path in sorted(target.rglob("*")):
         if path.is_file():
             where = path.relative_to(target)
             tree.add(f"files/usr/local/lib/python{DEBIAN_PYTHON}/dist-packages/{where}", path.read_bytes())
-    return tree.whole()
+    return tree
 
 
 # ---- what makes an image of a benchmark difficult -------------------------------------------------------------------
@@ -240,29 +237,27 @@ ENTRYPOINT []
 CMD ["/bin/bash"]
 """
 
-BENCHMARK_USER = f"""FROM {tag("swebench")}
-USER nonroot
-ENV HOME=/home/nonroot
-"""
+BENCHMARK_USER = f"FROM {tag('swebench')}\nUSER nonroot\nENV HOME=/home/nonroot\n"
 
 
-def benchmark_context() -> bytes:
+def benchmark_files() -> Tree:
     tree = Tree()
-    tree.add("Dockerfile", BENCHMARK.encode())
     tree.add("files/opt/conda/bin/conda", CONDA, mode=0o755)
     tree.directories("files/opt/conda/envs/testbed/bin", "files/testbed", "files/home/nonroot")
     tree.add("files/opt/conda/envs/testbed/bin/python", kind=tarfile.SYMTYPE, link="/usr/bin/python3")
     for home in ("root", "home/nonroot"):
         tree.add(f"files/{home}/.bashrc", BASHRC)
     tree.add("files/testbed/module.py", b"def add(a, b):\n    return a - b\n")
-    return tree.whole()
+    return tree
 
 
 # ---- images ---------------------------------------------------------------------------------------------------------
 
 
-def _build(engine: Engine, name: str, context: bytes) -> None:
-    engine.docker("build", "-q", "--pull=false", "--network", "none", "-t", tag(name), "-", input=context)
+def _build(engine: Engine, name: str, base: str, dockerfile: str, files: Tree) -> None:
+    provide(engine, base)
+    files.add("Dockerfile", dockerfile.encode())
+    engine.docker("build", "-q", "--pull=false", "--network", "none", "-t", tag(name), "-", input=files.whole())
 
 
 def provide(engine: Engine, name: str) -> str:
@@ -275,14 +270,9 @@ def provide(engine: Engine, name: str) -> str:
     elif name == "debian-py":
         engine.docker("import", "-c", 'CMD ["/bin/bash"]', "-c", f"ENV PATH={PATH}", str(debian_tar()), tag(name))
     elif name == "debian-rex":
-        provide(engine, "debian-py")
-        _build(engine, name, rex_context())
+        _build(engine, name, "debian-py", REX, rex_files())
     elif name == "swebench":
-        provide(engine, "debian-py")
-        _build(engine, name, benchmark_context())
+        _build(engine, name, "debian-py", BENCHMARK, benchmark_files())
     else:
-        provide(engine, "swebench")
-        dockerfile = Tree()
-        dockerfile.add("Dockerfile", BENCHMARK_USER.encode())
-        _build(engine, name, dockerfile.whole())
+        _build(engine, name, "swebench", BENCHMARK_USER, Tree())
     return tag(name)

@@ -72,18 +72,16 @@ def root(what: str) -> None:
         raise Lacking(f"root, which {what} needs")
 
 
-def capability(bit: int, name: str, what: str) -> None:
+CAPABILITIES = {"CAP_SETUID": 7, "CAP_NET_ADMIN": 12, "CAP_SYS_CHROOT": 18, "CAP_SYS_ADMIN": 21, "CAP_MKNOD": 27}
+"""Numbers of the bits in /proc/self/status."""
+
+
+def capability(name: str, what: str) -> None:
     """Root in a container may lack most of what root can do."""
     for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("CapEff:") and not int(line.split()[1], 16) >> bit & 1:
+        if line.startswith("CapEff:") and not int(line.split()[1], 16) >> CAPABILITIES[name] & 1:
             raise Lacking(f"{name}, which {what} needs")
 
-
-CAP_SETUID = 7
-CAP_NET_ADMIN = 12
-CAP_SYS_CHROOT = 18
-CAP_SYS_ADMIN = 21
-CAP_MKNOD = 27
 
 _prctl = ctypes.CDLL(None).prctl
 _PR_SET_PDEATHSIG = 1
@@ -97,7 +95,7 @@ def die_with_parent(by: signal.Signals = signal.SIGTERM) -> None:
 def alone(*words: str) -> list[str]:
     """A command line with mounts and processes of its own: nobody else sees what it mounts, and nothing is left of
     either when it ends or is killed."""
-    capability(CAP_SYS_ADMIN, "CAP_SYS_ADMIN", "mounts that nobody else sees")
+    capability("CAP_SYS_ADMIN", "mounts that nobody else sees")
     return [program("unshare", "util-linux"), "--pid", "--kill-child", "--mount-proc", *words]
 
 

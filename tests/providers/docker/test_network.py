@@ -25,7 +25,7 @@ def networked() -> Iterator[Engine]:
 
     def make() -> Engine:
         needs.program("ip", "iproute2")
-        needs.capability(needs.CAP_NET_ADMIN, "CAP_NET_ADMIN", "a network of containers")
+        needs.capability("CAP_NET_ADMIN", "a network of containers")
         return Engine(network=True).start()
 
     with needs.started(make) as engine:
