@@ -10,7 +10,7 @@ import pytest
 
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.utils.wait import _wait_until_alive
-from tests.support import images, needs
+from tests.support import images, needs, raw_http
 from tests.support.docker_engine import Engine
 from tests.support.original import run_python
 from tests.support.server_process import KEY, serving
@@ -84,6 +84,7 @@ asyncio.run(day())
 
 OWN_RUNTIME = """
 import asyncio
+import pytest
 from swerex.deployment.abstract import AbstractDeployment
 from swerex.runtime.abstract import AbstractRuntime, BashAction, BashObservation, Observation, ReadFileRequest
 
@@ -119,12 +120,8 @@ async def day():
         seen = await runtime.run_in_session(BashAction(command="say", set_last_action=True))
         assert isinstance(seen, BashObservation) and seen.output == "SAY", seen
         assert (await runtime.run(BashAction(command="more"))).output == "MORE"
-        try:
+        with pytest.raises(FileNotFoundError, match="^/nowhere$"):
             await runtime.read_file(ReadFileRequest(path="/nowhere"))
-        except FileNotFoundError as error:
-            assert str(error) == "/nowhere"
-        else:
-            raise AssertionError
 
 
 asyncio.run(day())
@@ -132,6 +129,7 @@ asyncio.run(day())
 
 OWN_REQUEST = """
 import asyncio, sys
+import pytest
 from swerex.runtime.abstract import BashAction, Command, CreateBashSessionRequest
 from swerex.runtime.remote import RemoteRuntime
 
@@ -170,12 +168,8 @@ async def day():
         raise RuntimeError(f"no {endpoint} today")
 
     patched._request = refuse
-    try:
+    with pytest.raises(RuntimeError, match="^no execute today$"):
         await patched.execute(Command(command="true"))
-    except RuntimeError as error:
-        assert str(error) == "no execute today"
-    else:
-        raise AssertionError
 
 
 asyncio.run(day())
@@ -304,10 +298,6 @@ async def test_a_server_of_the_original_is_found_soon_after_it_begins(slow: floa
             writer.write(head.encode() + body)
         writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    runtime = RemoteRuntime(host="http://127.0.0.1", port=server.sockets[0].getsockname()[1], auth_token="t")
-    try:
-        await _wait_until_alive(runtime.is_alive, timeout=60, function_timeout=0.15)
+    async with raw_http.serving(answer) as url:
+        await _wait_until_alive(RemoteRuntime(host=url, auth_token="t").is_alive, timeout=60, function_timeout=0.15)
         assert asked.count("/wire") <= 3
-    finally:
-        server.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Iterator
@@ -86,8 +87,6 @@ def new_session(**fields: Any) -> CreateBashSessionRequest:
 
 async def raised(work: Awaitable[Any]) -> BaseException:
     """The exception that something raises."""
-    try:
-        value = await work
-    except BaseException as error:
-        return error
-    raise AssertionError(f"it gave {value!r}")
+    (error,) = await asyncio.gather(work, return_exceptions=True)
+    assert isinstance(error, BaseException), f"it gave {error!r}"
+    return error
