@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.frames_tools import encode, request
 from tests.support.server_process import KEY, REMOTE, Server, environment, serving, upgrade
 from tests.support.wait import until
 
@@ -95,6 +96,8 @@ def make_some(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as wire:
         wire.sendall(upgrade())
         assert wire.recv(1000).startswith(b"HTTP/1.1 101 ")
+        wire.sendall(encode(request(9, "read_file", {"path": "/no/such/file"})))
+        assert b"No such file" in wire.recv(10000)
 
 
 @pytest.mark.parametrize("level", ["info", "debug"])
@@ -111,6 +114,7 @@ def test_the_log_in_json_has_facts_and_no_secrets(tmp_path: Path, level: str) ->
             ("POST /execute", "200", "DEBUG", None),
             ("POST /execute", "511", "INFO", None),
             ("GET /is_alive", "401", "INFO", None),
+            ("read_file", "FileNotFoundError", "INFO", "9"),
         ]
         wanted = facts if level == "debug" else facts[2:]  # what succeeded is for debug
         assert [(r["method"], r["outcome"], r["level"], r.get("request_id")) for r in requests] == wanted

@@ -466,14 +466,13 @@ class ServerConnection(FrameConnection):
         self.registry = registry
         self.channel: ServerChannel | None = None
         self.client = ""
-        """Network address of the client; "local" if the connection has none, such as over a unix socket."""
+        """Name of the client in the log."""
         self._backlog: deque[Any] = deque()
         """Received frames that are not handled yet; reading is paused while there are any."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        peer = transport.get_extra_info("peername")
-        self.client = str(peer[0]) if isinstance(peer, tuple) and peer else "local"
+        self.client = logs.client_name(transport.get_extra_info("peername"))
         self.registry.connections.add(self)
         self.registry.service.connections += 1
 

@@ -280,9 +280,9 @@ class FirstHead(asyncio.Protocol):
             transport.close()
             return
         self.leave()
-        logs.connected(transport.get_extra_info("peername"), "frames")
         transport.write(switching(self._connections.service.instance_id, known))
         transport.set_protocol(connection)
         connection.connection_made(transport)
+        logs.connected(connection.client)
         if rest:
             connection.data_received(rest)

@@ -14,7 +14,7 @@ from swerex_c.exceptions import NotAvailableError
 from swerex_c.remote.server import output
 from swerex_c.utils.visible import visible
 
-__all__ = ["LOGGER", "answered", "connected", "listening", "request_done", "set_up"]
+__all__ = ["LOGGER", "answered", "client_name", "connected", "listening", "request_done", "set_up"]
 
 LOGGER = logging.getLogger("rex-server")
 
@@ -76,10 +76,9 @@ def listening(addresses: str) -> None:
     LOGGER.handle(record)
 
 
-def connected(peer: Any, wire: str) -> None:
-    """Log that a client has connected. `peer`: its address, if it has one; `wire`: name of the protocol."""
-    client = _client_name(peer)
-    LOGGER.info("%s connected (%s)", client, wire, extra={"client": client, "wire": wire})
+def connected(client: str) -> None:
+    """Log that a client of frames has connected."""
+    LOGGER.info("%s connected (frames)", client, extra={"client": client, "wire": "frames"})
 
 
 def answered(scope: Any, status: int, seconds: float) -> None:
@@ -88,10 +87,11 @@ def answered(scope: Any, status: int, seconds: float) -> None:
     if LOGGER.isEnabledFor(logging.INFO if failed else logging.DEBUG):
         what = f"{scope['method']} {scope['path'][:200]}"
         request_id = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
-        request_done(what, seconds, str(status or "no answer"), _client_name(scope.get("client")), request_id, failed)
+        request_done(what, seconds, str(status or "no answer"), client_name(scope.get("client")), request_id, failed)
 
 
-def _client_name(peer: Any) -> str:
+def client_name(peer: Any) -> str:
+    """Return the name of a client from its address: host and port, or "unix" if it has none."""
     return f"{peer[0]}:{peer[1]}" if peer else "unix"
 
 
