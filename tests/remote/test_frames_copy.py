@@ -8,14 +8,12 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from swerex_c.exceptions import ResultLostError, SwerexException
-from swerex_c.remote.client.calls import ClientChannel
 from swerex_c.remote.wire.protocol import DATA, DOWN, END, ERROR, GOODBYE, INLINE, RESULT, UP
 from tests.support.frames_tools import Served, channel_to, keep_answering, raw_client, raw_server, request
 from tests.support.trees import everything
@@ -24,29 +22,21 @@ from tests.support.wait import until_async
 pytestmark = pytest.mark.usefixtures("family")
 
 
-@pytest.fixture
-async def channel(served: Served) -> AsyncIterator[ClientChannel]:
-    async with channel_to(served.port) as made:
-        yield made
+COPIES = pytest.mark.parametrize("what", ["upload", "download"])
 
 
-@pytest.fixture(params=["upload", "download"])
-def copy(request: pytest.FixtureRequest, channel: ClientChannel) -> Callable[[str, str], Any]:
-    """Both directions, by the same rules."""
-    made: Callable[[str, str], Any] = getattr(channel, request.param)
-    return made
-
-
+@COPIES
 @pytest.mark.parametrize("name", ["", "a\0b", "/dev/null/x", "/" + "x" * INLINE], ids=lambda name: repr(name[:20]))
-async def test_targets_that_cannot_be(copy: Callable[[str, str], Any], tmp_path: Path, name: str) -> None:
+async def test_targets_that_cannot_be(served: Served, tmp_path: Path, what: str, name: str) -> None:
     (tmp_path / "file").write_text("f")
     (tmp_path / "tree").mkdir()
-    for source in ("file", "tree"):
-        with pytest.raises((OSError, SwerexException)):
-            await copy(str(tmp_path / source), name)
+    async with channel_to(served.port) as channel:
+        for source in ("file", "tree"):
+            with pytest.raises((OSError, SwerexException)):
+                await getattr(channel, what)(str(tmp_path / source), name)
 
 
-@pytest.mark.parametrize("what", ["upload", "download"])
+@COPIES
 async def test_cancelled(served: Served, tmp_path: Path, what: str) -> None:
     """A copy that is given up leaves the target as it was, and nothing beside it."""
     source, to = tmp_path / "source", tmp_path / "to"

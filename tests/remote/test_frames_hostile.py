@@ -386,13 +386,3 @@ async def test_floods(family: Family, tmp_path: Path) -> None:
         await channel.call("is_alive", {})
         await wire.close()
         assert "Traceback" not in server.said()
-
-
-async def test_one_too_many(served: Served) -> None:
-    """A request that is larger than a server takes is refused; the connection goes on."""
-    async with raw_client(served.port) as peer:
-        peer.send(request(1, "execute", 2 << 30))
-        answer = await peer.answer(1)
-        assert answer[0] == ERROR and "ServerLimitError" in str(answer)
-        peer.send(request(2))
-        assert (await peer.answer(2))[0] == RESULT

@@ -9,7 +9,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from swerex_c._core import FrameError
-from swerex_c.exceptions import CommandTimeoutError, InvalidInputError
+from swerex_c.exceptions import CommandTimeoutError, InvalidInputError, ServerLimitError
 from swerex_c.remote.wire.exceptions import from_wire
 from swerex_c.remote.wire.protocol import CANCEL, END, ERROR, INLINE, PIECE, RESULT, UP, WINDOW, encode_message
 from tests.support.frames_tools import Served, channel_to, encode, long_request, raw_client, request
@@ -44,15 +44,16 @@ async def test_requests_that_are_not_what_they_should_be(served: Served) -> None
         (long_request(4, "upload", {"target_path": "/x"}), "too long"),
         (long_request(5, "execute", "x"), "is not valid"),
         (long_request(6, "nothing", {}), "no method"),
+        ([request(7, "execute", 2 << 30)], "the server takes"),
     ]
     async with raw_client(served.port) as peer:
         for number, (frames, text) in enumerate(cases, 1):
             peer.send(*frames)
             kind, *_, payload = await peer.answer(number)
-            assert kind == ERROR and isinstance(from_wire(payload), InvalidInputError)
+            assert kind == ERROR and isinstance(from_wire(payload), InvalidInputError | ServerLimitError)
             assert text in payload["message"]
-        peer.send(*long_request(7, "execute", {**execute, "env": {"A": "x" * INLINE}}))
-        assert (await peer.answer(7))[0] == RESULT
+        peer.send(*long_request(8, "execute", {**execute, "env": {"A": "x" * INLINE}}))
+        assert (await peer.answer(8))[0] == RESULT
 
 
 async def test_given_up(served: Served, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from tests.support.processes import running
 from tests.support.raw_http import ask
 from tests.support.server_process import KEY, Server
 from tests.support.targets import Session
-from tests.support.wait import DEADLINE, settle, until, until_async
+from tests.support.wait import DEADLINE, settle, until_async
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -116,27 +116,6 @@ def test_what_was_given_up_while_it_waited_never_begins(
                 assert all(await asyncio.gather(first, second, return_exceptions=True))
 
     run(work())
-
-
-def test_a_program_is_killed(our_server: Server, run: Run, sleep: str) -> None:
-    """By a cancellation, by the caller's time limit, and with the caller's loop."""
-
-    async def work() -> None:
-        async with session_of(our_server.url) as session:
-            task = execute(session, sleep)
-            await until_async(lambda: running(sleep))
-            await cancelled(task)
-            await until_async(lambda: not running(sleep))
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(execute(session, sleep), 0.5)
-            await until_async(lambda: not running(sleep))
-            left.append(execute(session, sleep))
-            await until_async(lambda: running(sleep))
-
-    left: list[asyncio.Task[Any]] = []
-    run(work())
-    assert left[0].cancelled()
-    until(lambda: not running(sleep))
 
 
 async def test_a_session_is_not_made(our_server: Server, tmp_path: Path, sleep: str) -> None:
@@ -293,9 +272,7 @@ def test_a_cancellation_needs_an_id(our_server: Server) -> None:
     assert answer.status == 422 and answer.json()["detail"][0]["loc"] == ["header", "x-request-id"]
 
 
-def test_a_cancelled_download_writes_to_no_other_file(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cancelled_download_writes_to_no_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its descriptor stays its own while a thread is about to write to it."""
     writing, go_on = threading.Event(), threading.Event()
     write_all = file_transfer.write_all
@@ -305,22 +282,19 @@ def test_a_cancelled_download_writes_to_no_other_file(
         go_on.wait(DEADLINE)
         write_all(fd, pieces)
 
-    async def work() -> None:
-        (tmp_path / "source").write_bytes(b"theirs" * 1000)
-        (tmp_path / "mine").write_text("mine")
-        with server_process.serving(tmp_path / "log") as server:
-            client = JsonClient(server.url, {"X-API-Key": KEY})
-            monkeypatch.setattr(file_transfer, "write_all", slow)
-            download = asyncio.create_task(client.download(str(tmp_path / "source"), str(tmp_path / "target")))
-            await asyncio.to_thread(writing.wait, DEADLINE)
-            download.cancel()
-            await settle()  # so that it may close what it has open
-            opened = [open(tmp_path / "mine", "r+b") for _ in range(10)]
-            go_on.set()
-            await asyncio.wait([download])
-            await until_async(lambda: sorted(os.listdir(tmp_path)) == ["log", "mine", "source"])
-            assert (tmp_path / "mine").read_text() == "mine"
-            for file in opened:
-                file.close()
-
-    run(work())
+    (tmp_path / "source").write_bytes(b"theirs" * 1000)
+    (tmp_path / "mine").write_text("mine")
+    with server_process.serving(tmp_path / "log") as server:
+        client = JsonClient(server.url, {"X-API-Key": KEY})
+        monkeypatch.setattr(file_transfer, "write_all", slow)
+        download = asyncio.create_task(client.download(str(tmp_path / "source"), str(tmp_path / "target")))
+        await asyncio.to_thread(writing.wait, DEADLINE)
+        download.cancel()
+        await settle()  # so that it may close what it has open
+        opened = [open(tmp_path / "mine", "r+b") for _ in range(10)]
+        go_on.set()
+        await asyncio.wait([download])
+        await until_async(lambda: sorted(os.listdir(tmp_path)) == ["log", "mine", "source"])
+        assert (tmp_path / "mine").read_text() == "mine"
+        for file in opened:
+            file.close()

@@ -91,7 +91,7 @@ def make_some(server: Server) -> None:
     assert server.get("/is_alive", headers={"X-Request-ID": "id-7"}).status_code == 200
     server.post("/execute", command="echo secret-command", shell=True)
     server.post("/execute", command="echo secret-failure; false", shell=True, check=True)
-    server.client.headers["X-API-Key"] = "wrong-key"
+    server.client.headers.update({"X-API-Key": "wrong-key", "X-Forwarded-For": "8.8.8.8"})
     assert server.get("/is_alive").status_code == 401
     with socket.create_connection(("127.0.0.1", server.port)) as wire:
         wire.sendall(upgrade())

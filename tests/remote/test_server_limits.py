@@ -59,13 +59,6 @@ async def test_requests_that_come_at_once_keep_to_their_limit(tmp_path: Path) ->
             assert (await runtime.execute(Command(command=["true"]))).exit_code == 0
 
 
-def test_the_log_names_the_peer_of_a_connection(tmp_path: Path) -> None:
-    with serving(tmp_path / "log") as server:
-        server.get("/no/such/path", headers={"X-Forwarded-For": "8.8.8.8"})
-        until(lambda: "GET /no/such/path from 127.0.0.1:" in server.said())
-        assert "8.8.8.8" not in server.said()
-
-
 # Memory that a peer decides
 
 
