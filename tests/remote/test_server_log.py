@@ -147,26 +147,27 @@ raise ValueError("the end")
     assert places == sorted(places), text
 
 
-@pytest.mark.parametrize("code", ["", "raise SystemExit(7)\n", "1 / 0\n"])
-def test_a_process_exits_while_its_output_is_stuck(printing: Printing, code: str) -> None:
-    begin = "for number in range(3000):\n    print(number, 'x' * 100)\n    logs.LOGGER.warning('y' * 100)\n"
-    process = printing(begin + code)
-    assert process.wait(DEADLINE) == {"": 0, "1 / 0\n": 1}.get(code, 7)
-    lines = process.communicate()[0].decode().splitlines()
-    assert lines[:1] == ["0 " + "x" * 100] and len(lines) > 500
-
-
-def test_a_process_exits_although_a_thread_goes_on_printing_to_nobody(printing: Printing) -> None:
-    code = """
+FLOOD = "for number in range(3000):\n    print(number, 'x' * 100)\n    logs.LOGGER.warning('y' * 100)\n"
+CHATTER = """
 def chatter():
     while True:
         print("x" * 100)
         time.sleep(0.001)
+print(0, "x" * 100)
 print("y" * 1000000)
 threading.Thread(target=chatter, daemon=True).start()
 """
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"), [(FLOOD, 0), (FLOOD + "raise SystemExit(7)", 7), (FLOOD + "1 / 0", 1), (CHATTER, 0)]
+)
+def test_a_process_exits_while_its_output_is_stuck(printing: Printing, code: str, exit_code: int) -> None:
+    """Though a thread goes on printing."""
     process = printing(code)
-    assert process.wait(DEADLINE) == 0
+    assert process.wait(DEADLINE) == exit_code
+    first = process.communicate()[0].splitlines()[0]
+    assert first == b"0 " + b"x" * 100
 
 
 def test_an_output_whose_reader_has_gone_is_no_error(printing: Printing) -> None:

@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
 import signal
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
@@ -175,7 +174,7 @@ class _Handlers:
             async with request.form(max_files=1, max_fields=8) as fields:
                 form = _validated(_FORM, dict(fields))
                 pieces, unpack = _pieces(form.file), zip.unpack if form.unzip else None
-                await file_transfer.store(pieces, form.target_path, unpack, None, _base(form.file.filename or ""))
+                await file_transfer.store(pieces, form.target_path, unpack, None, form.file.filename or "")
         except (HTTPException, FormParserError) as error:  # old versions of Starlette raise what the parser did
             if isinstance(error, HTTPException) and error.status_code != 400:
                 raise
@@ -257,11 +256,6 @@ def _text(value: str) -> str:
     if not isinstance(text, str):
         raise HTTPException(422, f"A header of the upload is not a JSON string: {value[:200]}")
     return text
-
-
-def _base(name: str) -> str:
-    base = os.path.basename(name)
-    return base if base not in ("", ".", "..") else "upload"
 
 
 async def _pieces(file: UploadFile) -> AsyncIterator[bytes]:

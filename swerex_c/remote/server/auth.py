@@ -22,13 +22,8 @@ _PR_SET_DUMPABLE = 4
 
 
 def new() -> str:
-    """Generate a random key.
-
-    It does not start with `-`, so that it can follow the option `--auth-token`.
-    """
-    while (key := secrets.token_urlsafe(24)).startswith("-"):
-        pass
-    return key
+    """Generate a random key, of hexadecimal digits: one with a `-` first could not follow the option `--auth-token`."""
+    return secrets.token_hex(24)
 
 
 def checked(key: str, source: str) -> str:

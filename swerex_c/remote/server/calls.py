@@ -45,8 +45,6 @@ _RUNS = ("run_in_session", "stream_in_session")
 
 _ENDING = "The server shuts down"
 
-logger = logs.LOGGER
-
 
 class ServerCall(Request):
     """One request, from its first frame until its response is no longer needed."""
@@ -480,7 +478,7 @@ class ServerConnection(FrameConnection):
         self.registry.connections.remove(self)
         self.registry.service.connections -= 1
         if isinstance(error, ProtocolError):
-            logger.warning("The client %s was disconnected: %s", self.client, error)
+            logs.LOGGER.warning("The client %s was disconnected: %s", self.client, error)
         if self.channel is not None:
             self.channel.detach(self)
 
