@@ -75,8 +75,10 @@ _MOST_ENTRIES = 5000
 _ROOT_CAPABILITIES = sum(1 << bit for bit in (0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 31))
 _CAP_SYS_ADMIN = 21
 
-_HOLD = "chmod 1777 /tmp /var/tmp; echo ready; read -r line"
-"""Main script of the view. It exits when all holders of its standard input have closed it."""
+_HOLD = "PATH=/usr/bin:/bin:$PATH; chmod 1777 /tmp /var/tmp; echo ready; read -r line"
+"""Main script of the view. It exits when all holders of its standard input have closed it.
+
+The system's directories come first: this process's PATH may lack them, or have other programs of that name."""
 
 _MOUNT_GONE = ("apply mount flags", "No such file or directory")
 """Messages of bwrap if a mount, such as a container's, vanishes while bwrap copies the mounts."""

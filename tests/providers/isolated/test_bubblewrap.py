@@ -81,7 +81,10 @@ QUESTIONS = {
 
 
 def ask(user: str, here: Path, **arguments: object) -> dict[str, list]:
-    """The answers in a view that is made by this user: root, or one who may do nothing special."""
+    """The answers in a view that is made by this user: root, or one who may do nothing special.
+
+    The first chmod of the process's PATH does nothing.
+    """
     questions = json.dumps({name: script.replace("{here}", str(here)) for name, script in QUESTIONS.items()})
     (here / "bound").mkdir(exist_ok=True)
     (here / "bound").chmod(0o777)
@@ -100,7 +103,9 @@ def ask(user: str, here: Path, **arguments: object) -> dict[str, list]:
         for path in (here, here / "beside"):
             os.chown(path, 65534, 65534)
         argv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3"]
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": python_path, "PYTHONDONTWRITEBYTECODE": "1"}
+    (here / "chmod").write_text("#!/bin/sh\n")
+    (here / "chmod").chmod(0o755)
+    environment = {"PATH": f"{here}:{os.environ['PATH']}", "PYTHONPATH": python_path, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         [*argv, "-c", ASK, *words], cwd=where, env=environment, capture_output=True, text=True, timeout=100
     )
