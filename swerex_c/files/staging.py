@@ -237,11 +237,13 @@ class Staging:
                 self._overwrite(self._root, self._parent, base, there)
 
     def _commit_tree(self) -> None:
-        new = not os.path.lexists(self.target)
-        if new:
+        try:
             os.mkdir(self.target, 0o777 if self._directories[""][0] is None else 0o700)
-        elif not os.path.isdir(self.target):
-            raise UploadError(f"Cannot copy a directory to {self.target!r}: a file is there")
+            new = True
+        except FileExistsError:
+            new = False
+            if not os.path.isdir(self.target):
+                raise UploadError(f"Cannot copy a directory to {self.target!r}: a file is there") from None
         root = os.open(self.target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if not new:
@@ -359,10 +361,10 @@ def _move_directory(base: str, staged: int, there: int) -> bool:
         os.rename(base, base, src_dir_fd=staged, dst_dir_fd=there)
         return True
     except OSError as error:
-        if error.errno == errno.EXDEV:
-            os.mkdir(base, 0o700, dir_fd=there)
-        elif error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # these two: another copy has made it meanwhile
+        if error.errno not in (errno.EXDEV, errno.ENOTEMPTY, errno.EEXIST):
             raise
+        with contextlib.suppress(FileExistsError):  # another copy has made it meanwhile
+            os.mkdir(base, 0o700, dir_fd=there)
         return False
 
 

@@ -450,6 +450,19 @@ async def test_links_of_the_sandbox_lead_nowhere_here(target: Target, tmp_path: 
     }
 
 
+async def test_one_tree_is_uploaded_to_one_target_by_several_callers_at_once(target: Target, tmp_path: Path) -> None:
+    source = tmp_path / "s"
+    for name in ("a/b/c", "d/e", "f"):
+        (source / name).mkdir(parents=True)
+        (source / name / "file").write_text(name)
+    (source / "empty").mkdir()
+    for _ in range(5):
+        there = target.new()
+        await asyncio.gather(*(upload(target, source, there) for _ in range(6)))
+        assert await look(target, there) == everything(source)
+        assert await target.says(f"ls -A {os.path.dirname(there)} | grep swerex || :") == ""
+
+
 async def test_many_copies_at_once(target: Target, tmp_path: Path) -> None:
     there, data = target.new(), random.Random(5).randbytes(300_000)
     (tmp_path / "f").write_bytes(data)

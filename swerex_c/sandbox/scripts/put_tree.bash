@@ -59,22 +59,16 @@ fi
 [[ -f end && -d it ]] || refuse short ''
 mapfile -d '' -t last <end
 shopt -s nullglob dotglob
-declare -A kept=()
-levels=()
-if [[ -d $t ]]; then kept[./]=1; else mkdir "$t" || exit 91; fi
 stack=('')
 while ((${#stack[@]})); do
   above=${stack[-1]}
   unset -v 'stack[-1]'
-  levels+=("$above")
   for e in "it/$above"*; do
     n=${e##*/}
     to=$t/$above$n
     if [[ -d $e && ! -L $e ]]; then
       if [[ -L $to ]]; then refuse link "$above$n"
-      elif [[ -d $to ]]; then
-        stack+=("$above$n/")
-        kept["./$above$n/"]=1
+      elif [[ -d $to ]]; then stack+=("$above$n/")
       elif [[ -e $to ]]; then refuse file "$above$n"
       fi
     elif [[ -d $to && ! -L $to ]]; then refuse directory "$above$n"
@@ -83,22 +77,39 @@ while ((${#stack[@]})); do
   done
 done
 # A link that has replaced a directory meanwhile is not followed: what is entered stays the directory that it is.
+# A directory that another upload has made meanwhile is merged into, as one that was there before.
+declare -A kept=()
+said=$(mkdir "$t" 2>&1) || { [[ -d $t ]] || say "$said"; kept[./]=1; }
 cd -P "$t" || exit 91
 root=${PWD%/}
 enter() {
   cd -P "$root/$1" || exit 91
   [[ ${PWD%/}/ == "$root/$1" ]] || refuse link "$1"
 }
+merge() {
+  n=${e##*/}
+  [[ -d $e && ! -L $e && -d ./$n && ! -L ./$n ]] && stack+=("$above$n/") && kept["./$above$n/"]=1
+}
 flush() {
-  ((${#batch[@]} == 0)) || mv -f "${batch[@]}" . || exit 91
+  local e left
+  while ((${#batch[@]})) && ! said=$(mv -f "${batch[@]}" . 2>&1); do
+    left=()
+    for e in "${batch[@]}"; do
+      [[ ! -e $e && ! -L $e ]] || merge || left+=("$e")
+    done
+    ((${#left[@]} < ${#batch[@]})) || say "$said"
+    batch=("${left[@]}")
+  done
   batch=()
 }
-for above in "${levels[@]}"; do
+stack=('')
+while ((${#stack[@]})); do
+  above=${stack[-1]}
+  unset -v 'stack[-1]'
   enter "$above"
   batch=()
   for e in "$spool/it/$above"*; do
-    n=./${e##*/}
-    [[ -d $e && ! -L $e && -d $n && ! -L $n ]] || batch+=("$e")
+    merge || batch+=("$e")
     ((${#batch[@]} < 200)) || flush
   done
   flush
