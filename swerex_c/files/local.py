@@ -38,7 +38,7 @@ from swerex_c.utils.cancellation import check_cancelled
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-__all__ = ["Entry", "copy", "open_regular", "read_text", "too_long", "walk", "write_text"]
+__all__ = ["Entry", "copy", "open_regular", "read_text", "sized", "too_long", "walk", "write_text"]
 
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -273,6 +273,21 @@ def walk(source: str, *, report: bool = True) -> Iterator[Entry]:
                 os.close(fd)
     finally:
         os.close(root)
+
+
+def sized(file: BinaryIO, size: int) -> tuple[bytes, int]:
+    """Return the beginning of an open file, and the number of its bytes to copy.
+
+    Args:
+        size: the size that the system reports. It is wrong for files of /proc (0) and /sys (4096), so that of a file
+            that ends early is counted.
+    """
+    first = file.read(BLOCK)
+    if len(first) < BLOCK:
+        return first, len(first)
+    if not size:
+        first += file.read()
+    return first, size or len(first)
 
 
 def _open_for_walk(root: int, name: str, path: str) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 from swerex_c.exceptions import ProtocolError, SwerexException, UploadError
-from swerex_c.files.local import Entry, walk
+from swerex_c.files.local import Entry, sized, walk
 from swerex_c.files.staging import RIGHTS, Staging
 from swerex_c.files.writing import BLOCK, copy_contents
 
@@ -92,13 +92,15 @@ class Packer:
             member.type, member.linkname = tarfile.SYMTYPE, entry.link()
         else:
             with entry.open() as file:
-                member.size = left = entry.status.st_size
+                data, member.size = sized(file, entry.status.st_size)
                 self._begin(member)
+                left = member.size
                 while left:
-                    if not (data := file.read(min(left, BLOCK))):
+                    if not data:
                         raise UploadError(f"Cannot copy {entry.path!r}: it became shorter meanwhile")
-                    self._put(data)
-                    left -= len(data)
+                    self._put(data[:left])
+                    left -= min(left, len(data))
+                    data = file.read(min(left, BLOCK))
             self._put(bytes(-member.size % tarfile.BLOCKSIZE))
             return
         self._begin(member)

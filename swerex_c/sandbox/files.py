@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from swerex_c.engine.outcomes import retrieve_exception
 from swerex_c.exceptions import ProtocolError, SwerexException
 from swerex_c.files import tar, writing
-from swerex_c.files.local import Entry, open_regular, too_long, walk
+from swerex_c.files.local import Entry, open_regular, sized, too_long, walk
 from swerex_c.files.staging import RIGHTS, Staging
 from swerex_c.files.writing import check_path, write_all
 from swerex_c.models import OUTPUT_LIMIT
@@ -185,7 +185,7 @@ async def upload(sandbox: Sandbox, source: str, target: str, progress: Progress 
     """
     check_path(source)
     check_path(target)
-    root, size = await in_thread(_survey, source)
+    root, size, pieces = await in_thread(_survey, source)
     what = f"Copying {source!r} to {target!r}"
     if stat.S_ISDIR(root.st_mode):
         target = str(PurePosixPath(target))
@@ -197,33 +197,35 @@ async def upload(sandbox: Sandbox, source: str, target: str, progress: Progress 
         await _feed(sandbox, "put_tree", words, pack, target, what, progress, size)
     else:
         name, mode = os.path.basename(os.path.normpath(source)), f"{root.st_mode & RIGHTS:o}"
-        await _put_file(sandbox, _contents(source, size), size, target, what, mode, name, progress)
+        await _put_file(sandbox, pieces, size, target, what, mode, name, progress)
 
 
-def _survey(source: str) -> tuple[os.stat_result, int | None]:
-    """Return the status of a tree's root and the size of its files; None if there is nothing to count.
+def _survey(source: str) -> tuple[os.stat_result, int, Iterable[bytes]]:
+    """Return the status of a tree's root, the size of its files, and the contents if it is a file.
 
     What cannot be copied is refused, or named in the log.
     """
     entries = walk(source)
-    root = next(entries).status
-    below = sum(entry.status.st_size for entry in entries if stat.S_ISREG(entry.status.st_mode))
-    return root, (below if stat.S_ISDIR(root.st_mode) else root.st_size) or None
+    root = next(entries)
+    if stat.S_ISDIR(root.status.st_mode):
+        return root.status, sum(it.status.st_size for it in entries if stat.S_ISREG(it.status.st_mode)), ()
+    with root.open() as file:
+        first, size = sized(file, root.status.st_size)
+    return root.status, size, [first] if len(first) == size else _contents(source, size)
 
 
-def _contents(source: str, size: int | None) -> Iterator[bytes]:
+def _contents(source: str, size: int) -> Iterator[bytes]:
     """Yield a file's bytes, up to `size` of them."""
     with open_regular(source) as file:
-        while data := file.read(_BLOCK if size is None else min(_BLOCK, size)):
-            if size is not None:
-                size -= len(data)
+        while data := file.read(min(_BLOCK, size)):
+            size -= len(data)
             yield data
 
 
 async def _put_file(
     sandbox: Sandbox,
     pieces: Iterable[bytes],
-    size: int | None,
+    size: int,
     target: str,
     what: str,
     mode: str = "",
@@ -233,10 +235,10 @@ async def _put_file(
     """Write a file that consists of these pieces.
 
     Args:
-        size: number of bytes; None if it is not known, as for files of /proc.
+        size: number of bytes.
         mode, name: as put_file.bash takes them.
     """
-    words = (in_place(target), "" if size is None else str(size), mode, name, secrets.token_hex(8))
+    words = (in_place(target), str(size), mode, name, secrets.token_hex(8))
 
     def produce(form: bytes, write: Write) -> None:
         for piece in pieces if form == b"plain\n" else frames(pieces):
@@ -253,7 +255,7 @@ async def _feed(
     target: str,
     what: str,
     progress: Progress | None,
-    size: int | None,
+    size: int,
 ) -> None:
     """Run a script with the input that `produce` writes in a thread, and raise the error that it reports.
 
@@ -273,7 +275,7 @@ async def _feed(
             background.run_blocking(_unless_silent(running, running.write(data), "accepted", target))
             done += len(data)
             if progress is not None:
-                progress(done if size is None else min(done, size), size)
+                progress(min(done, size), size)
 
         def fill() -> None:
             with contextlib.suppress(BrokenPipeError):

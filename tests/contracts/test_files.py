@@ -450,6 +450,21 @@ async def test_links_of_the_sandbox_lead_nowhere_here(target: Target, tmp_path: 
     }
 
 
+async def test_files_whose_size_the_system_does_not_know_are_uploaded(target: Target, tmp_path: Path) -> None:
+    """Those of /proc have 0 bytes, and those of /sys 4096, whatever is in them."""
+    there = target.new()
+    files = {"file": "/sys/devices/system/cpu/online", "new": "/proc/sys/kernel/ostype"}
+    for name, source in files.items():
+        await upload(target, source, f"{there}/{name}")
+    await upload(target, "/sys/devices/system/cpu/cpu0/topology", f"{there}/tree")
+    await upload(target, "/proc/sys/kernel/keys", f"{there}/tree")
+    expected = {f"{there}/{name}": Path(source) for name, source in files.items()}
+    for directory in ("/sys/devices/system/cpu/cpu0/topology", "/proc/sys/kernel/keys"):
+        expected |= {f"{there}/tree/{path.name}": path for path in Path(directory).iterdir()}
+    for path, source_file in expected.items():
+        assert await read(target, path) == source_file.read_text(), path
+
+
 async def test_one_tree_is_uploaded_to_one_target_by_several_callers_at_once(target: Target, tmp_path: Path) -> None:
     source = tmp_path / "s"
     for name in ("a/b/c", "d/e", "f"):

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from swerex_c.exceptions import ProtocolError, ResourceError, UploadError
 from swerex_c.files import tar
-from swerex_c.files.local import open_regular
+from swerex_c.files.local import open_regular, sized
 from swerex_c.files.staging import Staging
 from swerex_c.files.writing import BLOCK, check_path, write_all
 from swerex_c.utils.progress import Progress
@@ -72,47 +72,53 @@ async def open_source(
     Args:
         pack: function that writes the archive of a directory.
     """
-    file, status = await in_file_thread(_open, path)
-    if file is None:
+    opened = await in_file_thread(_open, path)
+    if opened is None:
         async with contextlib.aclosing(_packed(pack, path)) as packed:
             first = await anext(packed)  # errors that are known beforehand are raised here
             async with contextlib.aclosing(_counted(_prepended(first, packed), None, progress)) as content:
                 yield {"kind": "tree"}, content
         return
-    size = status.st_size or None  # files of /proc have content, and no size
-    name, mode = os.path.basename(os.path.normpath(path)), stat.S_IMODE(status.st_mode)
+    file, first, size = opened
+    name, mode = os.path.basename(os.path.normpath(path)), stat.S_IMODE(os.fstat(file.fileno()).st_mode)
     turns = OrderedCalls()
+    pieces = _prepended(first, _read(file, size - len(first), turns))
     try:
-        async with contextlib.aclosing(_counted(_read(file, size, turns), size, progress)) as content:
-            yield {"kind": "file", "name": name, "mode": mode, "size": size}, content
+        async with contextlib.aclosing(_counted(pieces, size or None, progress)) as content:
+            yield {"kind": "file", "name": name, "mode": mode, "size": size or None}, content
     finally:
         await turns.end(file.close)
 
 
-def _open(path: str) -> tuple[BinaryIO | None, os.stat_result]:
+def _open(path: str) -> tuple[BinaryIO, bytes, int] | None:
+    """Return an open file, its beginning, and the number of its bytes; None for a directory."""
     check_path(path)
     status = os.stat(path)
     if stat.S_ISDIR(status.st_mode):
-        return None, status
+        return None
     if not stat.S_ISREG(status.st_mode):
         raise UploadError(f"Cannot copy {path!r}: it is neither a file nor a directory")
     file = open_regular(path)
-    return file, os.fstat(file.fileno())
+    try:
+        return file, *sized(file, os.fstat(file.fileno()).st_size)
+    except BaseException:
+        file.close()
+        raise
 
 
-async def _read(file: BinaryIO, size: int | None, turns: OrderedCalls) -> Pieces:
-    """Yield `size` bytes of a file, or all; raise OSError if the file has become shorter.
+async def _read(file: BinaryIO, size: int, turns: OrderedCalls) -> Pieces:
+    """Yield the next `size` bytes of a file; raise OSError if the file has become shorter.
 
     The next piece is read while the caller sends one.
     """
 
     def next_piece() -> asyncio.Task[bytes]:
-        return asyncio.ensure_future(turns.call(file.read, _PIECE if size is None else min(size, _PIECE)))
+        return asyncio.ensure_future(turns.call(file.read, min(size, _PIECE)))
 
     reading = next_piece()
     try:
         while data := await reading:
-            size = None if size is None else size - len(data)
+            size -= len(data)
             reading = next_piece()
             yield data
     finally:
