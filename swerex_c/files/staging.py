@@ -22,6 +22,7 @@ from typing import BinaryIO, Self
 
 from swerex_c.exceptions import UploadError
 from swerex_c.files.writing import check_path, copy_contents, end_of_links, is_replaceable, named, overwritten
+from swerex_c.utils.cancellation import check_cancelled
 
 __all__ = ["RIGHTS", "Staging", "open_below"]
 
@@ -200,8 +201,10 @@ class Staging:
 
         Raises:
             UploadError: if a file would have to replace a directory, or the other way round.
+            concurrent.futures.CancelledError: if the call is no longer wanted: no further entry is moved.
         """
         self._forget_holder()
+        check_cancelled()
         if self._directories:
             self._commit_tree()
         else:
@@ -268,6 +271,7 @@ class Staging:
                 _opened(root, above, where) as there,
             ):
                 for entry in _entries(staged):
+                    check_cancelled()
                     name, to = os.path.join(above, entry.name), os.path.join(where, entry.name)
                     directory, old = entry.is_dir(follow_symlinks=False), _lstat(entry.name, there)
                     if directory and old is not None and stat.S_ISDIR(old.st_mode):

@@ -37,8 +37,9 @@ from swerex_c.models import OUTPUT_LIMIT
 from swerex_c.sandbox.file_scripts import escape, failure, frames, in_place, text
 from swerex_c.sandbox.loader import NO_INPUT, REUSABLE
 from swerex_c.utils import background
+from swerex_c.utils.cancellation import Cancellation
 from swerex_c.utils.progress import adding
-from swerex_c.utils.threads import in_thread
+from swerex_c.utils.threads import in_cancellable_thread, in_thread
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -377,17 +378,10 @@ async def download(sandbox: Sandbox, source: str, target: str, progress: Progres
     """
     check_path(source)
     check_path(target)
-    receiving: asyncio.Future[None] | None = None
-    try:
-        async with await sandbox.start(text("get"), in_place(source)) as running:
-            running.limit_errors()
-            await running.close_input()
-            receiving = asyncio.ensure_future(in_thread(_receive, sandbox, running, source, target, progress))
-            receiving.add_done_callback(retrieve_exception)  # after a cancellation nothing else asks for it
-            await asyncio.shield(receiving)
-    finally:
-        if receiving is not None:  # the script has ended by now
-            await asyncio.wait([receiving], timeout=_END_SECONDS)
+    async with await sandbox.start(text("get"), in_place(source)) as running:
+        running.limit_errors()
+        await running.close_input()
+        await in_cancellable_thread(Cancellation(), _receive, sandbox, running, source, target, progress)
 
 
 class _Output(io.RawIOBase):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import errno
 import os
 import threading
@@ -24,9 +26,10 @@ from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox.sandbox import Sandbox
+from swerex_c.utils.cancellation import check_cancelled
 from tests.support.local_backend import Here
 from tests.support.original import run_python
-from tests.support.wait import DEADLINE, until_async
+from tests.support.wait import DEADLINE, until, until_async
 
 LIMIT = 1 << 20
 
@@ -185,3 +188,38 @@ async def test_a_copy_stops_when_it_is_cancelled(what: str, tmp_path: Path) -> N
     await until_async(lambda: no_thread("swerex-file"))
     assert os.listdir(tmp_path) == ["source"]
     await runtime.close()
+
+
+@PLACES
+async def test_a_download_writes_nothing_after_its_cancellation(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one whose files are just moved to the target, however long each of them takes."""
+    source, target, moving, replace = tmp_path / "source", tmp_path / "target", threading.Event(), os.replace
+    for directory in (source, target):
+        directory.mkdir()
+    for number in range(9):
+        (source / f"{number}").touch()
+
+    def slow(*names: str, **directories: int) -> None:
+        moving.set()
+        until(is_cancelled)
+        replace(*names, **directories)
+
+    monkeypatch.setattr(os, "replace", slow)
+    async with limited(place, LIMIT) as runtime:
+        copying = asyncio.ensure_future(runtime.download(str(source), str(target)))
+        await until_async(moving.is_set)
+        copying.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await copying
+        await until_async(lambda: no_thread("swerex-file") and no_thread("_receive"))
+    assert len(os.listdir(target)) == 1
+
+
+def is_cancelled() -> bool:
+    """Whether the call that this thread runs is no longer wanted."""
+    with contextlib.suppress(concurrent.futures.CancelledError):
+        check_cancelled()
+        return False
+    return True
