@@ -102,8 +102,7 @@ class SandboxRuntime(SessionsRuntime):
             TimeoutError: if opening takes longer than `timeout` seconds.
         """
         self._check_open()
-        self.sandbox.check_owner()
-        self.sandbox.check_restarted()
+        self.sandbox.check()
         if not self._opened:
             await background.run(self._open(timeout))
 

@@ -150,9 +150,8 @@ class LoaderPool:
             check_version(version, backend.name)
             self._check_open()
             self._born = self._born or loader.born
-            if loader.born and loader.born != self._born:
-                self._restarted = True
-                self.check_restarted()
+            self._restarted = self._restarted or bool(loader.born) and loader.born != self._born
+            self.check_restarted()
         except BaseException as e:
             self.retire(loader)
             self._check_open()
@@ -168,13 +167,13 @@ class LoaderPool:
         with contextlib.suppress(TimeoutError, SwerexException):
             async with asyncio.timeout(1):
                 status = await loader.process.wait()
-        if self._born and status in _NO_BASH:  # bash was there before: the sandbox is being started again
-            status = None
-        if gone := await (self.lost() if status in _NO_BASH else self.lost_by_now()):
+        # If bash was there before, the sandbox may be about to end, or to be started again.
+        if gone := await (self.lost_by_now() if self._born or status not in _NO_BASH else self.lost()):
             return gone
         if isinstance(loader.error, SwerexException):
             return loader.error
-        return no_shell(self._backend, status, loader.words() or str(loader.error or ""))
+        printed = loader.words() or str(loader.error or "")
+        return no_shell(self._backend, status, printed, had_bash=bool(self._born))
 
     def check_restarted(self) -> None:
         """Raise SandboxLostError if a loader has noticed that the sandbox was restarted."""
@@ -206,17 +205,6 @@ class LoaderPool:
                 return gone
         return None
 
-    async def restarted(self) -> SandboxLostError | None:
-        """Ask a new loader, and return the error for a sandbox that was restarted unseen; None for any other."""
-        try:
-            async with asyncio.timeout(_ASK_SECONDS):
-                self.put(await self.take())
-        except SandboxLostError as e:
-            return e
-        except (SwerexException, TimeoutError):
-            pass
-        return None
-
     def _trim_later(self) -> None:
         """Schedule the end of loaders that nobody needs."""
         if self._trimming is not None:
@@ -246,16 +234,17 @@ def check_version(version: tuple[int, int], sandbox: str) -> None:
         raise NotSupportedError(msg)
 
 
-def no_shell(backend: Backend, status: int | None, printed: str) -> SwerexException:
+def no_shell(backend: Backend, status: int | None, printed: str, *, had_bash: bool = False) -> SwerexException:
     """Return the error for a program that ended before its shell was ready.
 
     Args:
         status: its exit code, or minus the number of the signal that ended it; None if it is not known.
         printed: its output.
+        had_bash: whether a bash has run in the sandbox before.
     """
     words = " ".join(printed.split())
     said = f" ({words})" if words else ""
-    if status in _NO_BASH:
+    if status in _NO_BASH and not had_bash:
         return NotSupportedError(f"There is no bash in {backend.name}, which commands need: install bash there{said}")
     if status is None:
         how = "closed its output"

@@ -48,7 +48,7 @@ _HOLD_SECONDS = 0.5
 """Seconds to wait for the end of a killed script: processes without its mark may hold its pipes."""
 
 _STATUS_SECONDS = 6.0
-"""Maximum seconds to learn the exit code of a client that has closed its streams."""
+"""Maximum seconds to learn the exit code of a client that has closed its streams, or to start another one."""
 
 _SWEEP_SECONDS = 20.0
 """Seconds in which a sandbox answers, besides those of the script; a frozen one does not."""
@@ -86,8 +86,7 @@ class Sandbox:
         self.mark = processes.new_mark()
         self._shells = LoaderPool(backend, self.mark, logger)
         self._running: set[RunningScript] = set()
-        self.lost, self.lost_by_now = self._shells.lost, self._shells.lost_by_now
-        self.check_restarted, self.restarted = self._shells.check_restarted, self._shells.restarted
+        self.lost = self._shells.lost
         self._closed = False
         self._owner = os.getpid()
         weakref.finalize(self, _drop, self._shells, self._owner).atexit = False
@@ -115,10 +114,16 @@ class Sandbox:
             msg = f"No shell has started in {self.backend.name} within {timeout:.3g} seconds"
             raise TimeoutError(msg) from None
 
-    def check_owner(self) -> None:
-        """Raise RuntimeClosedError in a forked child, which cannot end what it would start."""
+    def check(self) -> None:
+        """Raise the error of a sandbox in which nothing can be started, as far as that is known.
+
+        Raises:
+            RuntimeClosedError: in a forked child, which cannot end what it would start.
+            SandboxLostError: if the sandbox was restarted.
+        """
         if self._owner != os.getpid():
             raise RuntimeClosedError("The runtime belongs to the process that this one was forked from: make another")
+        self._shells.check_restarted()
 
     async def start(self, script: str, *words: str, kind: int = 0) -> RunningScript:
         """Start a script. It has the sandbox's own environment and directory.
@@ -135,7 +140,7 @@ class Sandbox:
         Raises:
             SandboxLostError, NotSupportedError, ResourceError, RuntimeClosedError: if the script was not started.
         """
-        self.check_owner()
+        self.check()
         if self._closed:
             raise RuntimeClosedError("The runtime was closed: make another one")
         return await self._start(script, words, kind, processes.new_mark(self.mark))
@@ -347,7 +352,7 @@ class RunningScript:
         return code
 
     async def _no_code(self) -> SwerexException:
-        loader, name = self.loader, self._sandbox.backend.name
+        loader, name, shells = self.loader, self._sandbox.backend.name, self._sandbox._shells
         status: int | None = None
         why = loader.error
         try:
@@ -355,8 +360,15 @@ class RunningScript:
                 status = await loader.process.wait()
         except Exception as e:
             why = why or (None if isinstance(e, TimeoutError) else e)
-        if gone := await self._sandbox.lost_by_now() or await self._sandbox.restarted():
+        if gone := await shells.lost_by_now():
             return gone
+        try:
+            async with asyncio.timeout(_STATUS_SECONDS):
+                shells.put(await shells.take())  # a new loader notices that the sandbox was restarted
+        except SandboxLostError as e:
+            return e
+        except (SwerexException, TimeoutError):
+            pass
         said = f": {words}" if (words := loader.words()) else ""
         began = b"B" in self._stdout.records or b"B" in self._stderr.records
         what = "while the command ran" if began else "before the command began, or as it did"

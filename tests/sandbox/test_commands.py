@@ -224,6 +224,18 @@ def test_a_client_that_does_not_start(client: str, kind: type[Exception], words:
     assert not clients(place)
 
 
+def test_a_client_that_ends_where_bash_has_run(tmp_path: Path) -> None:
+    """As one of an engine that is being started again: its exit code does not mean that there is no bash."""
+    place = Sandbox(Here("sh", "-c", f'[ ! -e {tmp_path}/ended ] || exit 126; exec env "$@"', "sh"))
+    assert place.run("echo").code == 0
+    (tmp_path / "ended").touch()
+    with pytest.raises(ResourceError, match="has ended while the command ran"):
+        sh(place, "kill -9 $PPID; exec sleep 1")
+    with pytest.raises(ResourceError, match="its client ended with status 126"):
+        place.run("echo")
+    place.close()
+
+
 def test_a_client_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Sandbox(Here("sh", "-c", "read x"))
     with pytest.raises(TimeoutError):
