@@ -9,7 +9,7 @@ import os
 import select
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO
 
 from swerex_c.exceptions import InvalidInputError
@@ -61,25 +61,13 @@ def write_all(fd: int, pieces: Sequence[bytes | memoryview]) -> None:
         OSError: if the bytes cannot be written.
         TimeoutError: if a named pipe or a terminal accepts no data for ten seconds.
     """
-    for start in range(0, len(pieces), 64):
-        some = pieces[start : start + 64]
-        written = _waiting(fd, lambda some=some: os.writev(fd, some))  # type: ignore[misc]
-        for piece in some:
-            if written >= len(piece):
-                written -= len(piece)
-                continue
-            rest = memoryview(piece)[written:]
-            written = 0
-            while rest:
-                rest = rest[_waiting(fd, lambda rest=rest: os.write(fd, rest)) :]  # type: ignore[misc]
-
-
-def _waiting(fd: int, write: Callable[[], int]) -> int:
-    while True:
-        try:
-            return write()
-        except BlockingIOError:
-            wait_for(fd, select.POLLOUT)
+    for piece in pieces:
+        rest = memoryview(piece)
+        while rest:
+            try:
+                rest = rest[os.write(fd, rest) :]
+            except BlockingIOError:
+                wait_for(fd, select.POLLOUT)
 
 
 def wait_for(fd: int, event: int, path: str | None = None) -> None:

@@ -60,7 +60,7 @@ class SandboxRuntime(SessionsRuntime):
 
     def __init__(
         self,
-        sandbox: Backend | Sandbox,
+        backend: Backend,
         *,
         logger: logging.Logger | None = None,
         output_limit: int = OUTPUT_LIMIT,
@@ -70,7 +70,7 @@ class SandboxRuntime(SessionsRuntime):
         """Create a runtime for a sandbox.
 
         Args:
-            sandbox: the sandbox to run in. A `Sandbox` may be open already; the runtime closes it.
+            backend: the sandbox to run in.
             output_limit: bytes of output to keep of a command: half of them its beginning, half its end.
             read_limit: maximum bytes of a file for `read_file`.
             runs_bash: True if the caller has just run a bash of 4.4 or later there: opening then does not try it.
@@ -80,7 +80,7 @@ class SandboxRuntime(SessionsRuntime):
             msg = f"output_limit has to be a number of bytes, 1024 or more: {output_limit!r}"
             raise InvalidInputError(msg)
         self._output_limit, self._read_limit = output_limit, read_limit
-        self.sandbox = sandbox if isinstance(sandbox, Sandbox) else Sandbox(sandbox, logger=self.logger)
+        self.sandbox = Sandbox(backend)
         self._opening = asyncio.Lock()  # of the private event loop
         self._openings: set[asyncio.Timeout] = set()  # `close` ends them
         self._opened = False

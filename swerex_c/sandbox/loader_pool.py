@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import secrets
-from typing import Any
 
 from swerex_c.exceptions import NotSupportedError, ResourceError, RuntimeClosedError, SandboxLostError, SwerexException
 from swerex_c.sandbox.backend import Backend
@@ -48,18 +46,18 @@ class LoaderPool:
     It has no reference to the `Sandbox`, so that an unused sandbox can be cleaned up.
     """
 
-    def __init__(self, backend: Backend, mark: str, logger: logging.Logger | None) -> None:
+    def __init__(self, backend: Backend, mark: str) -> None:
         """Create an empty pool.
 
         Args:
             mark: mark in the environment of the loaders; the marks of their scripts begin with it.
         """
         self._born, self._restarted = "", False
-        self._backend, self._mark, self._logger = backend, mark, logger
+        self._backend, self._mark = backend, mark
         self._idle: list[Loader] = []
         self._all: set[Loader] = set()
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._trimming: asyncio.TimerHandle | None = None
 
@@ -118,17 +116,9 @@ class LoaderPool:
             await loader.close()
             self._all.discard(loader)
 
-        self._spawn(close())
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
+        task = asyncio.create_task(close())
         self._tasks.add(task)
-        task.add_done_callback(self._note)
-
-    def _note(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None and self._logger is not None:
-            self._logger.debug("No shell in %s: %s", self._backend.name, task.exception())
+        task.add_done_callback(self._tasks.discard)
 
     async def _start(self) -> Loader:
         backend, token = self._backend, secrets.token_hex(16)

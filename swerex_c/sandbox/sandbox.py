@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import secrets
 import weakref
@@ -70,9 +69,6 @@ class ScriptResult:
     stdout: bytes
     stderr: bytes
 
-    dropped: int
-    """Bytes removed from the middle of the two streams, because they exceeded the limit."""
-
 
 class Sandbox:
     """Sandbox in use, reached through a backend.
@@ -80,11 +76,11 @@ class Sandbox:
     `mark` is the prefix of the marks of everything started in it.
     """
 
-    def __init__(self, backend: Backend, *, logger: logging.Logger | None = None) -> None:
+    def __init__(self, backend: Backend) -> None:
         """Create a sandbox that is not open."""
         self.backend = backend
         self.mark = processes.new_mark()
-        self._shells = LoaderPool(backend, self.mark, logger)
+        self._shells = LoaderPool(backend, self.mark)
         self._running: set[RunningScript] = set()
         self.lost = self._shells.lost
         self._closed = False
@@ -396,7 +392,7 @@ class RunningScript:
             msg = f"The script has not ended after {timeout:g} seconds, and was killed"
             raise CommandTimeoutError(msg, output=kept[0].content().decode(errors="backslashreplace")) from None
         code = await self.wait()
-        return ScriptResult(code, kept[0].content(), kept[1].content(), kept[0].dropped + kept[1].dropped)
+        return ScriptResult(code, kept[0].content(), kept[1].content())
 
     async def kill(self) -> None:
         """End the script and everything that it started. Returns when that is done, after at most a few seconds."""

@@ -25,7 +25,6 @@ from swerex_c.runtime.abstract import (
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.runtime.sandbox import SandboxRuntime
-from swerex_c.sandbox.sandbox import Sandbox
 from swerex_c.utils.cancellation import check_cancelled
 from tests.support.local_backend import Here
 from tests.support.original import run_python
@@ -136,7 +135,7 @@ async def test_a_named_pipe_that_gives_nothing(fifo: str, monkeypatch: pytest.Mo
 def limited(place: str, limit: int) -> AbstractRuntime:
     if place == "local":
         return LocalRuntime(read_limit=limit)
-    return SandboxRuntime(Sandbox(Here()), read_limit=limit)
+    return SandboxRuntime(Here(), read_limit=limit)
 
 
 PLACES = pytest.mark.parametrize("place", ["local", "a program in the place"])

@@ -6,7 +6,6 @@ import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -215,16 +214,3 @@ async def test_every_runtime_has_download() -> None:
 
     with pytest.raises(NotSupportedError, match="Other cannot download files"):
         await Other().download("s", "t")
-
-
-def test_uploads_at_the_same_time_do_not_disturb_each_other(here: Path) -> None:
-    make_tree("s")
-
-    def copy(_: int) -> None:
-        for _ in range(5):
-            upload("s", "t")
-
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(copy, range(8)))
-    assert everything("t") == everything("s")
-    assert_no_leftovers(here)

@@ -25,7 +25,7 @@ from swerex_c.sandbox import loader, loader_pool
 from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.clients import ClientProcess, CompletedCommand, run_command
 from swerex_c.sandbox.commands import execute
-from swerex_c.sandbox.loader import REUSABLE, Frames
+from swerex_c.sandbox.loader import Frames
 from swerex_c.sandbox.sandbox import Sandbox as _Sandbox
 from swerex_c.utils import background
 from tests.support import needs
@@ -71,12 +71,8 @@ def clients(place: Any) -> list[int]:
     return needs.mentioning(place.mark)
 
 
-def run(place: Any, command: str | list[str], **fields: Any) -> CommandResponse:
-    return background.run_blocking(execute(place.it, Command(command=command, **fields), LIMIT))
-
-
 def sh(place: Any, command: str, **fields: Any) -> CommandResponse:
-    return run(place, command, shell=True, **fields)
+    return background.run_blocking(execute(place.it, Command(command=command, shell=True, **fields), LIMIT))
 
 
 def sleeping(number: str) -> list[int]:
@@ -122,7 +118,7 @@ def test_a_script(either: Any) -> None:
     for _ in range(3):
         answer = either.run('printf "%s|" "$@"; echo error >&2; exit 3', "a b", "", every)
         assert answer.stdout == b"a b||" + os.fsencode(every) + b"|"
-        assert (answer.code, answer.stderr, answer.dropped) == (3, b"error\n", 0)
+        assert (answer.code, answer.stderr) == (3, b"error\n")
     assert either.run('echo "${#1}"', "x" * 3_000_000).stdout == b"3000000\n"
     assert either.run("read -r x; echo $x; read -r y; echo $?", input=b"one\n").stdout == b"one\n1\n"
 
@@ -143,7 +139,7 @@ def test_the_place_cannot_change_the_loader() -> None:
 def test_what_is_kept_of_much_output(here: Any) -> None:
     answer = here.run("printf 'a%.0s' {1..600}; printf 'b%.0s' {1..600}; echo err >&2", limit=1024)
     assert answer.stdout == b"a" * 512 + b"b" * 512
-    assert (answer.stderr, answer.dropped) == (b"err\n", 176)
+    assert answer.stderr == b"err\n"
 
 
 def test_records_at_any_boundary() -> None:
@@ -276,36 +272,6 @@ def test_closing_ends_what_runs(here: Any) -> None:
     here.close()
 
 
-DROPPED = """
-import gc
-from pathlib import Path
-from swerex_c.sandbox.sandbox import Sandbox
-from swerex_c.utils import background
-from tests.support import needs
-from tests.support.local_backend import Here
-from tests.support.sandboxes import Blocking
-from tests.support.slow_start import Slow
-from tests.support.targets import seconds
-from tests.support.wait import until
-
-place = Sandbox(Here())
-assert background.run_blocking(place.run("echo")).code == 0
-mark = place.mark
-assert needs.mentioning(mark)
-del place
-gc.collect()
-until(lambda: not needs.mentioning(mark))
-tasks = Path("/proc/self/task")
-until(lambda: not "".join((task / "children").read_text() for task in tasks.iterdir()), "a zombie")
-"""
-
-
-def test_a_place_that_is_dropped() -> None:
-    """In a program of its own, which adopts no orphans."""
-    done = run_python(DROPPED)
-    assert done.returncode == 0, done.stderr
-
-
 def test_shells_that_end_before_their_script() -> None:
     place = Sandbox(Here("sh", "-c", 'exec "$@" </dev/null', "sh"))
     place.open(DEADLINE)
@@ -315,23 +281,36 @@ def test_shells_that_end_before_their_script() -> None:
 
 
 PROGRAM = """
-import os, sys
-from tests.support.local_backend import Here
+import gc, os, sys
+from pathlib import Path
 from swerex_c.sandbox.sandbox import Sandbox
 from swerex_c.utils import background
+from tests.support import needs
+from tests.support.local_backend import Here
+from tests.support.wait import until
+
+def drop():
+    global place
+    del place
+    gc.collect()
+    until(lambda: not needs.mentioning(mark))
+    tasks = Path("/proc/self/task")
+    until(lambda: not "".join((task / "children").read_text() for task in tasks.iterdir()), "a zombie")
+
 place = Sandbox(Here())
-background.run_blocking(place.open(60))
 assert background.run_blocking(place.run("echo")).code == 0
-print(place.mark, flush=True)
+mark = place.mark
+assert needs.mentioning(mark)
+print(mark, flush=True)
 {end}
 """
 
 
-@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "sys.exit(0)", "os._exit(0)"])
-def test_clients_end_with_their_process(end: str) -> None:
-    mark = run_python(PROGRAM.format(end=end)).stdout.strip()
-    assert len(mark) == 24
-    until(lambda: not needs.mentioning(mark))
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "sys.exit(0)", "os._exit(0)", "drop()"])
+def test_clients_end_with_their_process_or_their_sandbox(end: str) -> None:
+    done = run_python(PROGRAM.format(end=end))
+    assert (done.returncode, len(done.stdout)) == (-9 if "kill" in end else 0, 25), done.stderr
+    until(lambda: not needs.mentioning(done.stdout.strip()))
 
 
 def test_clients_have_nothing_of_this_process(here: Any) -> None:
@@ -365,12 +344,6 @@ def test_idle_clients_become_few(here: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert here.run("echo").code == 0
 
 
-def test_kept_shells_are_those_of_the_next_commands(here: Any) -> None:
-    assert REUSABLE
-    parents = {sh(here, "echo $PPID").stdout for _ in range(20)}
-    assert len(parents) <= loader_pool.MOST_KEPT and here.backend.started <= loader_pool.MOST_KEPT
-
-
 def test_a_loader_is_used_again_only_if_nothing_of_its_script_is_left(here: Any) -> None:
     number = seconds()
     parents = [sh(here, f"echo $PPID; {left}").stdout for left in ("", f"sleep {number} &", "", "", "")]
@@ -382,9 +355,9 @@ def test_a_loader_is_used_again_only_if_nothing_of_its_script_is_left(here: Any)
     here.end_marked(here.mark)
 
 
-async def test_a_forked_child_cannot_use_the_parents_sandbox(here: Any) -> None:
-    assert (await background.run(execute(here.it, Command(command=["true"]), LIMIT))).exit_code == 0
-    runtime = SandboxRuntime(here.it)
+async def test_a_forked_child_cannot_use_the_parents_sandbox() -> None:
+    runtime = SandboxRuntime(Here())
+    assert (await runtime.execute(Command(command=["true"]))).exit_code == 0
     child = os.fork()
     if child == 0:
         refused = 0
@@ -396,7 +369,8 @@ async def test_a_forked_child_cannot_use_the_parents_sandbox(here: Any) -> None:
         finally:
             os._exit(refused)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
-    assert (await background.run(execute(here.it, Command(command=["true"]), LIMIT))).exit_code == 0
+    assert (await runtime.execute(Command(command=["true"]))).exit_code == 0
+    await runtime.close()
 
 
 async def test_a_forked_child_does_not_hold_the_pipes_of_a_client() -> None:
