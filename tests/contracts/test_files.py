@@ -467,7 +467,7 @@ async def test_files_whose_size_the_system_does_not_know_are_uploaded(target: Ta
 
 async def test_one_tree_is_uploaded_to_one_target_by_several_callers_at_once(target: Target, tmp_path: Path) -> None:
     source = tmp_path / "s"
-    for name in ("a/b/c", "d/e", "f"):
+    for name in ("a/b/c", *map(str, range(30))):
         (source / name).mkdir(parents=True)
         (source / name / "file").write_text(name)
     (source / "empty").mkdir()
