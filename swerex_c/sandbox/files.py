@@ -27,7 +27,6 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from swerex_c.engine.outcomes import retrieve_exception
 from swerex_c.exceptions import ProtocolError, SwerexException
 from swerex_c.files import tar, writing
 from swerex_c.files.local import Entry, open_regular, sized, too_long, walk
@@ -62,7 +61,7 @@ _BLOCK = 1 << 18
 """Bytes to read at once."""
 
 _END_SECONDS = 5.0
-"""Seconds for a thread or a script to end when the other end of its stream is closed."""
+"""Seconds for a script to end when what it sends is not read any more."""
 
 _CLEAN_UP_SECONDS = 10.0
 """Seconds for a script to clean up after its input was cut off."""
@@ -266,13 +265,11 @@ async def _feed(
     """
     async with await sandbox.start(text(script), *words) as running:
         running.limit_errors()
-        done, stopped, form = 0, False, await running.read_line()
+        done, form = 0, await running.read_line()
         running.drop_output()
 
         def write(data: bytes) -> None:
             nonlocal done
-            if stopped:
-                raise BrokenPipeError
             background.run_blocking(_unless_silent(running, running.write(data), "accepted", target))
             done += len(data)
             if progress is not None:
@@ -283,13 +280,9 @@ async def _feed(
                 if form:
                     produce(form, write)
 
-        filling = asyncio.ensure_future(in_thread(fill))
-        filling.add_done_callback(retrieve_exception)  # after a cancellation nothing else asks for it
         try:
-            await asyncio.shield(filling)
+            await in_cancellable_thread(Cancellation(), fill)
         except BaseException:
-            stopped = True
-            await asyncio.wait([filling], timeout=_END_SECONDS)
             with contextlib.suppress(SwerexException, TimeoutError):
                 async with asyncio.timeout(0 if running.note else _CLEAN_UP_SECONDS):
                     await running.close_input()

@@ -15,6 +15,7 @@ import pytest
 
 from swerex_c.exceptions import InvalidInputError, UploadError
 from swerex_c.models import ReadFileRequest, UploadRequest, WriteFileRequest
+from tests.contracts.test_program import SIZES, data_of
 from tests.support.results import WrongAnswer
 from tests.support.targets import ALL, DEADLINE, Target, token
 from tests.support.trees import everything, file_of, make_tree
@@ -55,17 +56,19 @@ TEXTS: dict[str, str] = {
     "blanks at both ends": " \n\t a \t\n ",
     "a long line": "x" * 1_000_000,
     "many lines": "".join(f"{i} ä\n" for i in range(200_000)),
+    **{f"{size // 2} letters": "".join(map(chr, data_of(size // 2))).replace("\r", "\n") for size in SIZES},
 }
 
 
 @pytest.mark.parametrize("name", TEXTS)
 async def test_what_is_written_is_read(target: Target, name: str) -> None:
-    """In a directory that is made for it."""
+    """In a directory that is made for it, and by a program."""
     path, text = f"{target.new()}/a b/file", TEXTS[name]
     await write(target, path, text)
     if (gave := await read(target, path)) != text:
         raise WrongAnswer(f"wrote {text!r:.1000}, read {gave!r:.1000}")
-    assert int(await target.says(f"wc -c <'{path}'")) == len(text.encode())
+    if (gave := await target.says(["cat", path])) != text:
+        raise WrongAnswer(f"wrote {text!r:.1000}, printed {gave!r:.1000}")
 
 
 async def test_line_ends_are_written_as_they_are_and_read_as_newlines(target: Target) -> None:

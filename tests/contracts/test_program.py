@@ -38,16 +38,6 @@ async def test_every_byte_arrives_and_comes_back(target: Target, tmp_path: Path,
     assert (tmp_path / "down").read_bytes() == data
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_every_letter_passes_both_ways(target: Target, size: int) -> None:
-    """As the text of a file, and as a program's output."""
-    text, path = "".join(map(chr, data_of(size // 2))).replace("\r", "\n"), target.new()
-    await target.runtime.write_file(WriteFileRequest(path=path, content=text))
-    read = await target.runtime.read_file(ReadFileRequest(path=path, encoding="utf-8"))
-    if read.content != text or (await target.execute(["cat", path])).stdout != text:
-        raise WrongAnswer("another text came back")
-
-
 async def test_words_pass_whatever_is_in_them(target: Target) -> None:
     words = [ODD, "", " ", "-x", "@", "\\", "\n", "*", "€", "%s", "x" * 100_000]
     assert await target.says(["printf", "<%s>", *words]) == "".join(f"<{word}>" for word in words)
