@@ -250,8 +250,7 @@ def _drop(starting: asyncio.Future[subprocess.Popen[bytes]]) -> None:
     """Kill a client that nobody waits for any more, with its process group."""
     if not starting.cancelled() and starting.exception() is None:
         process = starting.result()
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+        kill_group(process)
         with contextlib.suppress(ResourceError):
             start_thread(process.communicate, "swerex-c client")
 

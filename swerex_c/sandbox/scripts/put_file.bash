@@ -1,8 +1,8 @@
 # Write a file: its contents are the last argument, escaped for printf's %b, or else standard input. A line tells before
 # that whether it is read plain, which needs cat and stat, or in frames.
 #
-# Arguments: a path; the size of the input ("" if it is not known); the file's mode ("" to keep the old file's mode); its name if the path may be a directory that gets it ("" if not allowed); a random string;
-# contents.
+# Arguments: a path; the size of the input ("" if it is not known); the file's mode ("" keeps the old one); its
+# name if the path may be a directory that gets it ("" if not allowed); a random string; contents.
 . file_lib.bash
 p=$1 size=$2 mode=$3 name=$4 word=$6 given=$# t= in_place=0 new=1 old= inside=0
 if [[ $name ]]; then

@@ -1,7 +1,7 @@
-# Unpack a tree from standard input beside the target, then move it there by the rules of uploads. A line tells before that
-# whether it is read as an archive, if the sandbox has tar, or as records: the tree "it", and at last the file "end", which tells that it is complete.
-# That file has pairs of a mode and a directory below "it" ("" is the root, others end with a slash), each word with a NUL:
-# a directory gets its mode last, if it did not exist before the upload.
+# Unpack a tree from standard input beside the target, then move it there by the rules of uploads. A line tells before
+# that whether it is read as an archive, if the sandbox has tar, or as records: the tree "it", and at last the file
+# "end", which tells that it is complete. That file has pairs of a mode and a directory below "it" ("" is the root,
+# others end with a slash), each word with a NUL: a directory gets its mode last, if it did not exist before the upload.
 #
 # Arguments: a path; a random string.
 . file_lib.bash
