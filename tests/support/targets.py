@@ -137,7 +137,8 @@ class Session:
         assert seen.expect_string == "up\n", seen
 
     async def interrupt(self, **action: Any) -> BashObservation:
-        action = {"timeout": self.patience / 4, **action}
+        # A program whose start swallows a SIGINT gets the next one after a second, not at the end of all patience.
+        action = {"timeout": self.patience / 60, "n_retry": 60, **action}
         return await self.runtime.run_in_session(BashInterruptAction(session=self.name, **action))
 
     async def stream(self, command: str, **action: Any) -> tuple[list[str], BashObservation]:
