@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.wait import until
-
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.slow
 
@@ -122,18 +120,18 @@ def test_what_hangs_is_ended_and_named(tmp_path: Path) -> None:
 
 
 def test_a_daemon_is_ended_with_its_step(tmp_path: Path) -> None:
-    code = "import os, time; os.setsid(); open('pid', 'w').write(str(os.getpid())); time.sleep(1000)"
-    start = f"subprocess.Popen(['{sys.executable}', '-c', {code!r}])"
-    wait = "    while not (os.path.exists('pid') and pathlib.Path('pid').read_text()): time.sleep(0.01)"
-    toy(tmp_path, "daemon", "def test_it():", f"    {start}", wait)
+    code = "import os, time; os.setsid(); print(os.getpid(), flush=True); time.sleep(1000)"
+    start = f"subprocess.Popen(['{sys.executable}', '-c', {code!r}], stdout=subprocess.PIPE, text=True)"
+    lines = [f"    daemon = {start}", "    pathlib.Path('pid').write_text(daemon.stdout.readline())"]
+    toy(tmp_path, "daemon", "def test_it():", *lines)
     status, said = gate(tmp_path, "tests('daemon')")
     assert status == 0, said
-    assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
+    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
 
 
 def test_a_gate_that_is_killed_takes_its_steps_along(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pid")
     with begin(tmp_path, "Step('long', 'echo $$ > pid; exec sleep 1000')") as process:
-        until(lambda: process.poll() is not None or (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
         descriptor = os.pidfd_open(int((tmp_path / "pid").read_text()))
         process.kill()
     assert select.select([descriptor], [], [], 60)[0]

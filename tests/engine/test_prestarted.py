@@ -313,14 +313,12 @@ async def test_a_runtime_that_is_forgotten_keeps_none() -> None:
 KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
 
 PROGRAM = """
-import asyncio, os, signal, sys, time
+import asyncio, os, pathlib, signal
 from swerex_c.runtime.local import LocalRuntime
 async def main():
     global runtime
     runtime = LocalRuntime(warm_sessions=3)
-    while runtime.warm.waiting < {number}:
-        await asyncio.sleep(0.01)
-    print(*[shell.pid for shell in runtime.warm._shells], flush=True)
+    {until}
 asyncio.run(main())
 {end}
 """
@@ -329,15 +327,22 @@ asyncio.run(main())
 @pytest.mark.parametrize(
     "end", ["", *(pytest.param(end, marks=pytest.mark.slow) for end in ("os._exit(0)", KILLED, "1 / 0"))]
 )
-@pytest.mark.parametrize("number", [3, 1], ids=["", "while one reads its startup files"])
-async def test_the_end_of_the_process_leaves_none(end: str, number: int, home: Path) -> None:
-    if number == 1:
-        (home / ".bashrc").write_text("sleep 100\n")
-    program = PROGRAM.format(end=end, number=number)
+@pytest.mark.parametrize(
+    ("until", "more", "number"),
+    [
+        ("await runtime.wait_until_warm()", "", 3),
+        ("pathlib.Path.home().joinpath('reading').read_text()", "echo >~/reading; sleep 100", 1),
+    ],
+    ids=["", "while one reads its startup files"],
+)
+async def test_the_end_of_the_process_leaves_none(end: str, until: str, more: str, number: int, home: Path) -> None:
+    os.mkfifo(home / "reading")
+    (home / ".bashrc").write_text(f"echo $$ >>~/pids\n{more}\n")
+    program = PROGRAM.format(end=end, until=until)
     done = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False
+        subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE, check=False
     )
-    waiting = [int(word) for word in done.stdout.split()]
+    waiting = [int(word) for word in (home / "pids").read_text().split()]
     assert len(waiting) == number
     assert ("Traceback" in done.stderr) == (end == "1 / 0") and "Exception in thread" not in done.stderr
     await until_async(lambda: not any(map(alive, waiting)))

@@ -69,13 +69,12 @@ async def session(runtime):
 
 async def server(wire):
     with tempfile.TemporaryDirectory() as directory:
-        path = os.path.join(directory, "socket" if wire == "msgpack" else "log")
+        socket = os.path.join(directory, "socket")
         command = [sys.executable, "-m", "swerex_c.server", "--auth-token", "key"]
-        command += ["--unix", path] if wire == "msgpack" else ["--host", "127.0.0.1", "--port", "0"]
-        with open(os.path.join(directory, "log"), "wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log)
+        command += ["--unix", socket] if wire == "msgpack" else ["--host", "127.0.0.1", "--port", "0"]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         try:
-            address = {"host": f"unix://{path}"} if wire == "msgpack" else {"port": await port(path, process)}
+            address = {"host": f"unix://{socket}"} if wire == "msgpack" else {"port": port(process.stderr)}
             runtime = RemoteRuntime(auth_token="key", wire=wire, timeout=DEADLINE, **address)
             await runtime.wait_until_alive(timeout=DEADLINE)
             await session(runtime)
@@ -84,12 +83,14 @@ async def server(wire):
             process.wait(DEADLINE)
 
 
-async def port(log, process):
+def port(log):
     """Return the port that the server's log names."""
-    while not (found := re.search(r"http://127\.0\.0\.1:(\d+)\b", Path(log).read_text())):
-        assert process.poll() is None, Path(log).read_text()
-        await asyncio.sleep(0.05)
-    return int(found[1])
+    lines = []
+    for line in log:
+        lines.append(line)
+        if found := re.search(r"http://127\.0\.0\.1:(\d+)\b", line):
+            return int(found[1])
+    raise AssertionError("".join(lines))
 
 
 def dropped_pool():
