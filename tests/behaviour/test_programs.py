@@ -90,7 +90,16 @@ _TMUX = """export TERM=xterm; tmux -S s -f /dev/null new-session -d 'echo attach
 server=$(tmux -S s display -p '#{pid}')"""
 
 LEFT_OPEN: dict[str, tuple[str, str, str, str]] = {
-    "bc": ("bc", "", "echo begun; bc -q", "begun"),
+    **{
+        waiting: (needed, "", f"echo begun; {waiting}", "begun")
+        for needed, several in {
+            "": ("read x", "cat", 'read -r x; echo "got $x"', "python3 -c 'input()'", "head -1", "read -s x",
+                 'while read -r x; do echo "got $x"; done', "select x in a b; do echo $x; done", "python3 -q", "bash",
+                 "bash --norc", "sh", "env -i bash --noprofile --norc -i"),
+            "bc": ("bc -q",),
+        }.items()
+        for waiting in several
+    },
     "less": ("less", "export TERM=dumb", "less long", "not fully functional"),
     # `git diff` opens less, which waits for a key. That is a command that has not ended.
     "git and its pager": ("git less", "unset GIT_PAGER PAGER; export LESS= TERM=dumb", "git diff HEAD~1",
@@ -116,10 +125,11 @@ def test_a_program_that_is_left_open(sh: Shell, tmp_path: Path, name: str) -> No
     (tmp_path / "long").write_text("".join(f"line {i}\n" for i in range(500)))
     sh.out(f"cd {tmp_path}; {before}")
     sh.begin(command, ready)
-    sh.times_out("echo next", timeout=0.2)
-    sh.interrupt()
+    error = sh.times_out("echo secret-text", timeout=0.3)
+    assert "secret-text" not in error.output + sh.interrupt().output
     if name == "tmux":
         sh.run("kill -9 $server")  # it may be stuck in a read of the terminal, whose modes are no longer its own
+    sh.gives('echo "[$x]"', "[]\n")
     for i in range(2):
         sh.gives(f"echo next{i}", f"next{i}\n")
     sh.gives("stty -a | grep -c -- '-icanon'", "0\n", 1)

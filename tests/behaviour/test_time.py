@@ -65,20 +65,6 @@ def test_the_next_command_waits_for_one_that_was_given_up(sh: Shell, gate: Gate,
     assert (seen.output, seen.exit_code) == ("next\n", 3)
 
 
-@pytest.mark.parametrize("waiting", [
-    "read x", "cat", 'read -r x; echo "got $x"', "python3 -c 'input()'", "head -1", "read -s x",
-    'while read -r x; do echo "got $x"; done', "select x in a b; do echo $x; done", "bc -q", "python3 -q",
-    "bash", "bash --norc", "sh", "env -i bash --noprofile --norc -i",
-])  # fmt: skip
-def test_the_next_command_is_not_eaten(sh: Shell, waiting: str) -> None:
-    sh.begin(f"echo begun; {waiting}", "begun")
-    error = sh.times_out("echo secret-text", timeout=0.3)
-    assert "secret-text" not in error.output
-    seen = sh.interrupt()
-    assert "secret-text" not in seen.output
-    sh.gives('echo "[$x]"', "[]\n")
-
-
 def test_a_chain_of_timeouts(sh: Shell, gate: Gate) -> None:
     sh.times_out(f"{gate.pass_}; echo old; (exit 9)", timeout=0.1)
     for i in range(3):

@@ -19,20 +19,16 @@ from tests.support.processes import Family
 
 @pytest.fixture
 def person(family: Family) -> Iterator[Person]:
-    someone = Person()
-    try:
+    with Person() as someone:
         someone.until(PROMPT)
         yield someone
-    finally:
-        someone.end()
-        assert not family.left()
+    assert not family.left()
 
 
 def test_it_is_the_bash_of_a_session(family: Family, tmp_path: Path) -> None:
     source = tmp_path / "a file"
     source.write_text("greet() { echo \"hello $1\"; }\nTMOUT=100 PS1='me@here:\\w\\$ '\n")
-    someone = Person("-C", str(tmp_path), "-e", "A=b  c", "--startup-source", str(source))
-    try:
+    with Person("-C", str(tmp_path), "-e", "A=b  c", "--startup-source", str(source)) as someone:
         someone.until(rb"me@here:[^\r\n]*[#$] ")
         someone.keys(b'greet "$A" ; echo "$PWD ${TMOUT-none}"\r')
         someone.until(b"hello b  c\r\n" + re.escape(os.fsencode(tmp_path)) + b" none\r\n")
@@ -43,8 +39,6 @@ def test_it_is_the_bash_of_a_session(family: Family, tmp_path: Path) -> None:
         someone.until(PROMPT)
         someone.keys(b"\x04")
         assert someone.exit_code() == 0
-    finally:
-        someone.end()
     assert not family.left()
 
 
@@ -53,12 +47,9 @@ def test_it_is_the_bash_of_a_session(family: Family, tmp_path: Path) -> None:
     [(["-C", "/no/such"], rb"'/no/such'"), (["--startup-source", "/no/file"], rb"'/no/file' does not exist")],
 )
 def test_what_is_missing_is_named(arguments: list[str], says: bytes) -> None:
-    someone = Person(*arguments)
-    try:
+    with Person(*arguments) as someone:
         someone.until(says)
         assert someone.exit_code() == 1
-    finally:
-        someone.end()
 
 
 @pytest.mark.parametrize(

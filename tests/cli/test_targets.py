@@ -50,12 +50,9 @@ def test_exec_behind_a_server_ends_with_its_command(server: Server, family: Fami
 
 
 def test_shell_behind_a_server_is_refused(server: Server) -> None:
-    person = Person("shell", "--host", server.url, command=COMMAND, SWEREX_AUTH_TOKEN=KEY)
-    try:
+    with Person("shell", "--host", server.url, command=COMMAND, SWEREX_AUTH_TOKEN=KEY) as person:
         person.until(rb"swerex-c: server has no terminal to open a shell in: use `swerex-c exec`")
         assert person.exit_code() == 2
-    finally:
-        person.end()
 
 
 @pytest.mark.parametrize(

@@ -43,13 +43,10 @@ finally:
 
 @pytest.fixture
 def person(family: Family, tmp_path: Path) -> Iterator[Person]:
-    someone = Person(str(tmp_path), rows=50, columns=150, command=[sys.executable, "-c", PROGRAM])
-    try:
+    with Person(str(tmp_path), rows=50, columns=150, command=[sys.executable, "-c", PROGRAM]) as someone:
         someone.until(PROMPT)
         yield someone
-    finally:
-        someone.end()
-        assert not family.left()
+    assert not family.left()
 
 
 def leave(person: Person) -> None:

@@ -97,12 +97,6 @@ def test_startup_file_that_fails_is_no_error(sh: Shell, tmp_path: Path) -> None:
         assert sh.run("echo fine", session=f"f{i}").output == "fine\n"
 
 
-def test_no_bash_on_the_machine(sh: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SwerexException, match="bash"):
-        sh.wait(sh.aio.create_session(CreateBashSessionRequest(session="n")))
-
-
 @pytest.mark.parametrize("left", [1, 3, 5, 7, 9, 11])
 def test_few_fds_left(sh: Shell, left: int) -> None:
     """Wherever in the start the fds run out, it is a typed error and nothing leaks, or it works."""

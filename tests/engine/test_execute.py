@@ -104,11 +104,6 @@ def test_as_subprocess_runs_it(
     assert (answer.stdout, answer.exit_code) == (wanted.stdout, 0)
 
 
-def test_a_string_of_words_is_no_program(run: Any) -> None:
-    with pytest.raises(FileNotFoundError, match="use shell=True or a list of words"):
-        run("echo hi")
-
-
 @pytest.mark.idle
 def test_it_is_quick(run: Any) -> None:
     with quicker_than(1.5), pytest.raises(CommandTimeoutError):

@@ -20,12 +20,12 @@ _ROOMS = [
     ("concurrency", 6),
     ("hidden_prompts", 20),
     ("text_out", 40),
-    ("programs", 15),
+    ("programs", 25),
     ("interrupts", 25),
     ("redefinitions", 7),
     ("attacks", 8),
     ("spoofing", 5),
-    ("time", 60),
+    ("time", 45),
     ("text_in", 90),
 ]
 

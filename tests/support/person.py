@@ -11,7 +11,7 @@ import subprocess
 import sys
 import termios
 import time
-from typing import Any
+from typing import Any, Self
 
 from tests.support.original import our_environment
 from tests.support.processes import command_lines
@@ -29,7 +29,7 @@ def readable_modes(fd: int) -> list[Any]:
 
 
 class Person:
-    """Somebody at a terminal that runs `swerex-c shell`."""
+    """Somebody at a terminal that runs `swerex-c shell`; as a context it ends the program and the terminal."""
 
     def __init__(self, *arguments: str, rows: int = 24, columns: int = 80, command: list[str] = COMMAND, **env: str):
         self.master, slave = pty.openpty()
@@ -42,6 +42,12 @@ class Person:
             preexec_fn=lambda: os.login_tty(slave),
             env={**our_environment(), "TERM": "xterm", "PYTHON_COLORS": "0", **env},
         )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.end()
 
     def until(self, pattern: bytes, seconds: float = DEADLINE) -> bytes:
         """What is shown up to a match and with it; the next call goes on from there."""
