@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from swerex_c.bench import report
-from swerex_c.bench import rows as local
 from swerex_c.bench.command import contenders, peers_python, with_status
 from swerex_c.bench.machine import first_line
 from swerex_c.bench.measure import Contender, Row, Run
+from swerex_c.bench.rows import PLAIN_C
 from swerex_c.exceptions import InvalidInputError
 
-from . import docker, pictures, record, remote
+from . import docker, local, pictures, record, remote
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -69,9 +69,9 @@ def engines(arguments: argparse.Namespace, rows: list[Row], stack: contextlib.Ex
     peers: str | None = arguments.peers_python
     if peers is None and not arguments.no_peers and not arguments.answers:
         peers = with_status(lambda show: peers_python(ROOT / ".cache" / "peers", show))
-    found = contenders(peers, output_limit=LARGE)
+    found = local.with_large_rows(contenders(peers, output_limit=LARGE))
     directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="swerex-c-bench-"))
-    found.append(Contender(local.PLAIN_C, "benchmarks.floor:PlainC", {"directory": directory}))
+    found.append(Contender(PLAIN_C, "benchmarks.floor:PlainC", {"directory": directory}))
     if any(row.key.startswith("remote-") for row in rows):
         found += remote.contenders(peers)
     if any(row.key.startswith("docker-") for row in rows):

@@ -60,8 +60,8 @@ def rows() -> Iterator[Row]:
         return [Turn(name, request, 3) for name in (OURS, PROGRAM, SWEREX)]
 
     title = "Start of a container, until it takes a command"
-    yield Row("docker-start", title, "create", turns(), PROGRAM, full=True)
-    yield Row("docker-true", "A command in a container: true", "command", turns(text="true"), PROGRAM, full=True)
+    yield Row("docker-start", title, "create", turns(), PROGRAM)
+    yield Row("docker-true", "A command in a container: true", "command", turns(text="true"), PROGRAM)
 
 
 class DockerProgram(Engine):

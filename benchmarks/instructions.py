@@ -27,9 +27,9 @@ from typing import Any
 
 from swerex_c.bench.engines import Answer, Engine, Ours
 from swerex_c.bench.machine import environment, first_line
-from swerex_c.bench.rows import ACTIONS
 
 from .floor import build
+from .local import ACTIONS
 
 __all__ = ["check"]
 

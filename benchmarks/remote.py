@@ -54,11 +54,11 @@ def rows() -> Iterator[Row]:
         return [Turn(name, request, 3 if name == SWEREX else None) for name in (*clients, *more)]
 
     title = "A command behind a server: true; swerex_c is a session without a server"
-    yield Row("remote-true", title, "command", turns(OURS, text="true"), OURS, full=True)
-    yield Row("remote-alive", "is_alive of a server", "alive", turns(), REMOTE, full=True)
+    yield Row("remote-true", title, "command", turns(OURS, text="true"), OURS)
+    yield Row("remote-alive", "is_alive of a server", "alive", turns(), REMOTE)
     title = f"Upload of a file of {MEGABYTES} MB to a server"
     upload = turns(megabytes=MEGABYTES, one_line=False)
-    yield Row("remote-upload", title, "upload", upload, REMOTE, full=True)
+    yield Row("remote-upload", title, "upload", upload, REMOTE)
 
 
 class Remote(Runtime):

@@ -113,10 +113,6 @@ class Engine:
         """Interrupt the command that `begin` left running, and wait until the shell is ready."""
         raise NotImplementedError
 
-    async def expect(self, key: str, text: str, patterns: list[str]) -> Answer:
-        """Run a command until one of these regular expressions matches, and return what was printed before that."""
-        raise NotImplementedError
-
     async def execute(self, text: str) -> Answer:
         """Run a command without a persistent shell."""
         raise NotImplementedError
@@ -355,14 +351,6 @@ class Pexpect(Terminals):
         self.shells[key].sendline(text)
         await asyncio.sleep(GIVE_UP)
 
-    async def expect(self, key: str, text: str, patterns: list[str]) -> Answer:
-        child = self.shells[key]
-        child.sendline(text)
-        child.expect(patterns)
-        output = child.before
-        self.wait(child)
-        return output, None
-
     async def interrupt(self, key: str) -> None:
         self.shells[key].sendintr()
         self.wait(self.shells[key])
@@ -432,11 +420,6 @@ class Runtime(Engine):
 
     async def run(self, key: str, text: str) -> Answer:
         answer = await self.runtime.run_in_session(self.api.BashAction(command=text, session=key, check="silent"))
-        return answer.output, answer.exit_code
-
-    async def expect(self, key: str, text: str, patterns: list[str]) -> Answer:
-        action = self.api.BashAction(command=text, session=key, check="silent", expect=patterns)
-        answer = await self.runtime.run_in_session(action)
         return answer.output, answer.exit_code
 
     async def execute(self, text: str) -> Answer:

@@ -110,9 +110,6 @@ class Row:
     baseline: str = "bare terminal"
     """Name of the line that the ratios are of."""
 
-    full: bool = False
-    """True if only the source tree's benchmarks measure it."""
-
     results: dict[str, list[Result]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     wrong: dict[str, int] = field(default_factory=dict)

@@ -16,7 +16,6 @@ import itertools
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -116,24 +115,14 @@ class Operations:
 
         return await self.sample(one, count, seconds)
 
-    async def output(self, path: str, count: int, seconds: float, patterns: list[str] | None = None) -> Result:
-        """Measure `cat` of a file, whose output must equal the file.
-
-        Args:
-            patterns: regular expressions to search the output for; the last of them matches what comes behind the file.
-        """
+    async def output(self, path: str, count: int, seconds: float) -> Result:
+        """Measure `cat` of a file, whose output must equal the file."""
         key = await self.session("output")
         if path not in self.placed:
             self.placed[path] = await self.engine.place(path)
-        text = f"cat {self.placed[path]}"
-
-        async def answer_to() -> Answer:
-            if patterns is None:
-                return await self.engine.run(key, text)
-            return await self.engine.expect(key, f"{text}; printf '%s' {patterns[-1]}", patterns)
 
         async def one() -> tuple[float, bool]:
-            took, answer = await self.timed(answer_to)
+            took, answer = await self.timed(lambda: self.engine.run(key, f"cat {self.placed[path]}"))
             return took, self.is_file(answer, path)
 
         return {**await self.sample(one, count, seconds), "bytes": os.path.getsize(path)}
@@ -194,43 +183,6 @@ class Operations:
         told = self.engine.is_right(await self.engine.execute("echo told"), "told\n")
         found = await self.sample(one, count, seconds)
         return {**found, "wrong": found["wrong"] + (not told)}
-
-    async def day(self, actions: list[tuple[str, str, int]], count: int, seconds: float) -> Result:
-        """Measure a list of commands, each with the output and exit code that it must have.
-
-        Args:
-            actions: command, output, exit code; an output that begins with "sha256:" is the digest of the real one.
-        """
-        import hashlib
-
-        key = await self.session("day")
-
-        def is_right(answer: Answer, output: str, code: int) -> bool:
-            said = answer[0] if isinstance(answer[0], bytes) else answer[0].encode()
-            found = f"sha256:{hashlib.sha256(said).hexdigest()}" if output.startswith("sha256:") else said.decode()
-            return found == output and answer[1] == (code if self.engine.exit_codes else None)
-
-        async def one() -> tuple[float, bool]:
-            took, right = 0.0, True
-            for text, output, code in actions:
-                more, answer = await self.timed(lambda text=text: self.engine.run(key, text))  # type: ignore[misc]
-                took, right = took + more, right and is_right(answer, output, code)
-            return took, right
-
-        return await self.sample(one, count, seconds)
-
-    async def imports(self, module: str, count: int, seconds: float) -> Result:
-        """Measure a new interpreter that imports a module, less one that imports nothing."""
-
-        async def one() -> tuple[float, bool]:
-            times = []
-            for code in ("pass", f"import {module}"):
-                began = time.perf_counter()
-                right = subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-                times.append((time.perf_counter() - began) * 1e6)
-            return max(0.01, times[1] - times[0]), right
-
-        return await self.sample(one, count, seconds)
 
 
 # The process
