@@ -24,7 +24,7 @@ AND_MODELS = "; from {}.runtime.abstract import BashAction, CreateBashSessionReq
 
 ROUNDS = 9
 
-HEAVY = ("pydantic", "rich", "typer", "starlette", "uvicorn", "aiohttp", "httpx", "requests", "asyncio")
+HEAVY = ("pydantic", "rich", "typer", "starlette", "uvicorn", "aiohttp", "httpx", "requests", "asyncio", "regex")
 
 
 def loaded(code: str) -> set[str]:
@@ -51,6 +51,7 @@ def test_importing_takes_a_share_of_the_originals_time(more: str, share: float) 
 LOCAL = "from swerex_c.runtime.local import LocalRuntime"
 UTILITIES = "import swerex_c.utils.log, swerex_c.exceptions, swerex_c.files.local"
 MODELS = "import swerex_c.runtime.abstract, swerex_c.runtime.config"
+MATCHER = "import swerex_c.engine.session as it; it.make_matcher([{!r}])"
 
 
 @pytest.mark.parametrize(
@@ -61,6 +62,8 @@ MODELS = "import swerex_c.runtime.abstract, swerex_c.runtime.config"
         ("from swerex_c.interfaces import AbstractRuntime", set()),
         (UTILITIES, set()),
         (MODELS, {"pydantic"}),
+        (MATCHER.format(r"\$ $"), {"asyncio", "pydantic"}),
+        (MATCHER.format("(?<!a)b"), {"asyncio", "pydantic", "regex"}),
     ],
 )
 def test_nothing_heavy_is_imported_that_is_not_used(code: str, heavy: set[str]) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from swerex_c.exceptions import SessionExistsError
-from tests.support.harness import python_environment
+from tests.support.original import run_python
 from tests.support.session import Gate, Shell
 from tests.support.wait import DEADLINE
 
@@ -135,5 +134,5 @@ asyncio.run(main())
 def test_standard_fds_of_the_parent_may_be_closed(tmp_path: Path) -> None:
     """A daemon without stdin, stdout and stderr gets fds 0, 1 and 2 for its terminals."""
     result = tmp_path / "result"
-    subprocess.run([sys.executable, "-c", DAEMON, result], timeout=DEADLINE, env=python_environment())
+    run_python(DAEMON, str(result))
     assert result.read_text() == "out\nerr\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from swerex_c.exceptions import CommandTimeoutError
 from swerex_c.runtime.abstract import Command
+from tests.support.original import run_python
 from tests.support.processes import running
 from tests.support.session import Shell
 from tests.support.wait import DEADLINE, quicker_than, until, until_async
@@ -61,7 +61,7 @@ PROTECTED = """if True:
 
 def test_a_long_text_for_the_shell_of_a_protected_process() -> None:
     """As an ordinary user's server runs it, whose files in /proc belong to root; the text leaves no trace."""
-    done = subprocess.run([sys.executable, "-c", PROTECTED], capture_output=True, text=True, timeout=DEADLINE)
+    done = run_python(PROTECTED)
     assert done.stdout == "['/bin/sh', '0', '4']  3\n" * 2, done
 
 

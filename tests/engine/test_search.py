@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import subprocess
 import sys
 
 import pytest
@@ -103,19 +102,6 @@ def test_it_is_named_what_has_to_be_installed(sh: Shell, monkeypatch: pytest.Mon
     with pytest.raises(NotAvailableError, match=r"^expect\[1\].*pip install 'swerex-c\[patterns\]'$"):
         sh.run("sent=yes", expect=["good", r"(here)-\1 is no module"])
     sh.gives('echo "${sent-no}"', "no\n")
-
-
-def test_the_package_is_imported_for_such_patterns_only() -> None:
-    program = """
-import sys
-from swerex_c.engine.patterns import make_matcher
-import swerex_c.engine.session
-make_matcher([r"\\$ $"])
-assert "regex" not in sys.modules
-make_matcher([r"(?<!a)b"])
-assert "regex" in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 # ---- in sessions

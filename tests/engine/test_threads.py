@@ -6,8 +6,6 @@ import asyncio
 import gc
 import itertools
 import os
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -16,7 +14,7 @@ from swerex_c import _core
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
 from tests.support.harness import few_descriptors
-from tests.support.original import our_environment
+from tests.support.original import run_python
 from tests.support.session import Gate
 from tests.support.wait import until
 
@@ -50,9 +48,7 @@ SMALL_STACK = """if True:
 
 @pytest.mark.idle  # ASan puts more on the stack
 def test_a_thread_with_little_stack() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SMALL_STACK], capture_output=True, text=True, timeout=60, env=our_environment()
-    )
+    done = run_python(SMALL_STACK)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,11 +11,10 @@ from swerex_c import LocalDeployment, LocalRuntime
 from swerex_c.exceptions import CommandTimeoutError
 from swerex_c.runtime.abstract import CreateBashSessionRequest
 from swerex_c.sync import SyncDeployment, SyncRuntime
-from tests.support.original import our_environment
+from tests.support.cli import cli
 from tests.support.processes import Family
 from tests.support.runtimes import RUNTIMES
 from tests.support.server_process import serving
-from tests.support.wait import DEADLINE
 
 
 @pytest.fixture
@@ -54,6 +51,5 @@ def test_a_limit_that_was_not_set_is_none_elsewhere() -> None:
         assert runtime.create_session().output == "up\n"
     with SyncDeployment(LocalDeployment()) as deployment:
         assert deployment.runtime.create_session().output == "up\n"
-    command = [sys.executable, "-m", "swerex_c", "exec", "echo on"]
-    done = subprocess.run(command, env=our_environment(), capture_output=True, text=True, timeout=DEADLINE, check=False)
+    done = cli("exec", "echo on")
     assert done.stdout.endswith("on\n") and done.returncode == 0, done.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -12,11 +10,11 @@ import pytest
 
 import swerex_c
 from swerex_c.utils.finalizers import call_from_finalizer
-from tests.support.original import our_environment
+from tests.support.original import run_python
 from tests.support.wait import until
 
 PROLOGUE = """
-import asyncio, faulthandler, gc, sys, threading, time
+import asyncio, faulthandler, gc, threading
 faulthandler.dump_traceback_later(60, exit=True)
 gc.disable()
 
@@ -25,7 +23,6 @@ def drop(thing):
     ring = [thing]
     ring.append(ring)
 
-sys.path[:0] = [{root!r}]
 from tests.support.wait import until
 """
 
@@ -75,11 +72,7 @@ until(lambda: not needs.mentioning(mark))
 @pytest.mark.timeout(100)
 @pytest.mark.parametrize("program", [DEPLOYMENT, PLACE], ids=["deployment", "place"])
 def test_a_collection_inside_a_critical_section(program: str) -> None:
-    code = PROLOGUE.replace("{root!r}", repr(str(Path(__file__).parents[2]))) + program
-    environment = our_environment() | {"SWE_REX_LOG_STREAM_LEVEL": "ERROR"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=80, check=False
-    )
+    done = run_python(PROLOGUE + program, SWE_REX_LOG_STREAM_LEVEL="ERROR")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

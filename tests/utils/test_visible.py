@@ -7,7 +7,6 @@ import logging
 import os
 import pty
 import re
-import subprocess
 import sys
 from typing import Any
 
@@ -18,7 +17,7 @@ from swerex_c.exceptions import SwerexException
 from swerex_c.remote.server import logs
 from swerex_c.remote.wire.exceptions import from_wire
 from swerex_c.utils.visible import visible
-from tests.support.original import our_environment
+from tests.support.original import our_environment, run_python
 
 HOSTILE = "a\x1b\x1b[m]52;c;YQ==\x07\x9b31m\x90\x85\r\x7f\0\x08\udc80\n\tb"
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -59,8 +58,7 @@ except ValueError:
 
 
 def test_a_log_on_the_terminal() -> None:
-    done = subprocess.run([sys.executable, "-c", LOG], env=our_environment(), capture_output=True, check=True)
-    seen = done.stderr.decode()
+    seen = run_python(LOG).stderr
     assert seen.count("52;c") == 2 and not CONTROLS.search(seen)
 
 
