@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from swerex_c.exceptions import (
     CommandTimeoutError,
@@ -67,13 +67,7 @@ def shorten(command: object) -> str:
     return repr(command)
 
 
-class _Cancellable(Protocol):
-    @property
-    def done(self) -> bool: ...
-    def cancel(self) -> None: ...
-
-
-async def finish(operation: _Cancellable, future: Future[None]) -> None:
+async def finish(operation: _core.Operation | _core.Process, future: Future[None]) -> None:
     """Wait for an operation, and cancel it if the waiting is cancelled."""
     if not operation.done:
         try:

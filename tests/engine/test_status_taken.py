@@ -17,6 +17,7 @@ import pytest
 
 from tests.support.behaviour_runs import inherited
 from tests.support.harness import build_library
+from tests.support.original import run_python
 from tests.support.server_process import FRONT, REMOTE, serving
 
 SHIM = r"""
@@ -41,8 +42,8 @@ int ioctl(int fd, unsigned long request, ...)
 }
 """
 
+IMPORTS = "import asyncio, json, os, signal, subprocess, threading\n"
 IGNORES = "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
-
 COLLECTS = """
 def collect():
     while True:
@@ -51,48 +52,38 @@ def collect():
 lives = subprocess.Popen(["cat"], stdin=subprocess.PIPE)  # ends with this process; until then the wait blocks
 threading.Thread(target=collect, daemon=True).start()
 """
-
 HOST = """
-import asyncio, json, os, signal, subprocess, sys, threading
-{taking}
+disposition = signal.getsignal(signal.SIGCHLD)
 from swerex_c.engine.syntax import check_bash_command
 from swerex_c.exceptions import SwerexException
-from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
+from swerex_c.runtime.abstract import Command
 from swerex_c.runtime.local import LocalRuntime
-
-def told(error):
-    return [type(error).__name__, str(error), getattr(error, "output", None), getattr(error, "exit_code", None)]
 
 async def outcome(call):
     try:
         return (await call).exit_code
+    except FileNotFoundError as error:
+        return error.filename
     except SwerexException as error:
-        return told(error)
+        return [type(error).__name__, str(error), getattr(error, "output", None), getattr(error, "exit_code", None)]
+
+async def syntax():
+    check_bash_command("echo $(")
 
 async def work():
-    runtime = LocalRuntime()
-    answers = {{}}
-    for script in ("true", "echo said; exit 3", "kill -KILL $$", "exit 255"):
-        answers[script] = await outcome(runtime.execute(Command(command=script, shell=True)))
-    answers["no program"] = ""
-    try:
-        await runtime.execute(Command(command=["/nonexistent"]))
-    except FileNotFoundError as error:
-        answers["no program"] = error.filename
-    await runtime.create_session(CreateBashSessionRequest())
-    for command in ("(exit 4)", "echo $(", "exit 3", "true"):
-        action = BashAction(command=command, check="silent")
-        answers["session: " + command] = await outcome(runtime.run_in_session(action))
-    try:
-        check_bash_command("echo $(")
-    except SwerexException as error:
-        answers["syntax"] = told(error)[0]
-    await runtime.close()
+    answers = {}
+    async with LocalRuntime() as runtime:
+        for script in ("true", "echo said; exit 3", "kill -KILL $$", "exit 255"):
+            answers[script] = await outcome(runtime.execute(Command(command=script, shell=True)))
+        answers["no program"] = await outcome(runtime.execute(Command(command=["/nonexistent"])))
+        await runtime.create_session()
+        for command in ("(exit 4)", "echo $(", "exit 3", "true"):
+            answers["session: " + command] = await outcome(runtime.run(command, check="silent"))
+    answers["syntax"] = await outcome(syntax())
     print(json.dumps(answers))
 
 asyncio.run(work())
-disposition = signal.getsignal(signal.SIGCHLD)
-assert disposition == (signal.SIG_IGN if {ignores} else signal.SIG_DFL), disposition
+assert signal.getsignal(signal.SIGCHLD) == disposition
 """
 
 
@@ -108,16 +99,12 @@ def old_kernel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def answers_of(taking: str, **variables: str) -> dict[str, Any]:
-    program = HOST.format(taking=taking, ignores=taking == IGNORES)
-    argv = [sys.executable, "-c", program]
-    done = subprocess.run(
-        argv, env={**inherited(), **variables}, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
-    )
+    done = run_python(IMPORTS + taking + HOST, **variables)
     assert (done.returncode, done.stderr) == (0, "")
     answers: dict[str, Any] = json.loads(done.stdout)
     assert answers.pop("no program") == "/nonexistent"
     assert answers.pop("session: (exit 4)") == 4
-    assert answers.pop("session: echo $(")[0] == answers.pop("syntax") == "BashIncorrectSyntaxError"
+    assert answers.pop("session: echo $(")[0] == answers.pop("syntax")[0] == "BashIncorrectSyntaxError"
     return answers
 
 

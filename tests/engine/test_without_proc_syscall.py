@@ -9,8 +9,6 @@ that file. So does the random tester, with `--closed`.
 from __future__ import annotations
 
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
@@ -18,6 +16,7 @@ from swerex_c.runtime.sandbox import SandboxRuntime
 from tests.support.behaviour_runs import inherited, run_rooms, run_tests
 from tests.support.closed_syscall import build_preload
 from tests.support.local_backend import Here
+from tests.support.original import run_python
 from tests.support.session import Shell
 
 pytestmark = pytest.mark.slow
@@ -55,9 +54,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**inherited(), "LD_PRELOAD": build_preload(tmp_path_factory.mktemp("closed"))}
 
 
-def test_an_emulator_shows_the_system_calls_of_the_machine_below(
-    environment: dict[str, str], tmp_path: pathlib.Path
-) -> None:
+def test_an_emulator_shows_the_system_calls_of_the_machine_below(tmp_path: pathlib.Path) -> None:
     """No session waits for the shell to come to a read that is never seen."""
     program = """if True:
         from tests.support.session import Shell
@@ -67,8 +64,7 @@ def test_an_emulator_shows_the_system_calls_of_the_machine_below(
         sh.close()
         print("right")
     """
-    env = {**environment, "LD_PRELOAD": build_preload(tmp_path, foreign=True)}
-    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=100)
+    done = run_python(program, LD_PRELOAD=build_preload(tmp_path, foreign=True))
     assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
 
 
