@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import os
 import pickle
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +14,6 @@ import pytest
 from swerex_c import (
     BashAction,
     Command,
-    CommandTimeoutError,
     CreateBashSessionRequest,
     DockerDeployment,
     LocalDeployment,
@@ -89,21 +86,6 @@ def test_the_wrong_kind_of_configuration(wrong: Any) -> None:
     if not callable(wrong):  # a pool also takes a function that returns a deployment
         with pytest.raises(SwerexException, match="a configuration such as LocalDeploymentConfig"):
             Pool(wrong, 3)
-
-
-@pytest.mark.parametrize(
-    ("file", "printed"),
-    [("echo loading nvm; sleep 100", "their last output was 'loading nvm\\n'"), ("sleep 100", "they printed nothing")],
-)
-async def test_a_startup_file_that_takes_too_long(file: str, printed: str) -> None:
-    Path(os.environ["HOME"], ".bashrc").write_text(f"{file}\n")
-    async with LocalRuntime() as runtime:
-        with pytest.raises(CommandTimeoutError) as caught:
-            await runtime.create_session(CreateBashSessionRequest(startup_timeout=2))
-    assert str(caught.value) == (
-        f"timeout after 2.0 seconds while reading the startup files ({printed}): "
-        "mend them, or set a longer `startup_timeout`"
-    )
 
 
 async def stranger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -66,15 +66,27 @@ def test_bash_is_understood_in_every_language(sh: Shell, monkeypatch: pytest.Mon
     assert answer.output.endswith("\na\n") and answer.exit_code == 0
 
 
-@pytest.mark.parametrize("text", ["sleep 1000", "read x", "while :; do :; done", "cat"])
-def test_startup_that_does_not_end(sh: Shell, tmp_path: Path, family: Family, text: str) -> None:
-    """Told in time, and nothing of it is left."""
+@pytest.mark.parametrize(
+    ("text", "seconds", "printed"),
+    [
+        *((text, 0.3, "they printed nothing") for text in ("sleep 1000", "read x", "while :; do :; done", "cat")),
+        ("echo loading nvm; sleep 100", 2.0, "their last output was 'loading nvm\\n'"),
+    ],
+)
+def test_startup_that_does_not_end(
+    sh: Shell, tmp_path: Path, family: Family, text: str, seconds: float, printed: str
+) -> None:
+    """Told in time, with what to do, and nothing of it is left."""
     slow = tmp_path / "slow.sh"
     slow.write_text(text + "\n")
     before = len(family.living())
-    request = CreateBashSessionRequest(session="s", startup_source=[str(slow)], startup_timeout=0.3)
-    with pytest.raises(SwerexException, match="."):
+    request = CreateBashSessionRequest(session="s", startup_source=[str(slow)], startup_timeout=seconds)
+    with pytest.raises(CommandTimeoutError) as caught:
         sh.wait(sh.aio.create_session(request))
+    assert str(caught.value) == (
+        f"timeout after {seconds} seconds while reading the startup files ({printed}): "
+        "mend them, or set a longer `startup_timeout`"
+    )
     until(lambda: len(family.living()) == before)
     sh.wait(sh.aio.create_session(CreateBashSessionRequest(session="s")))
 
