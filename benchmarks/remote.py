@@ -57,7 +57,7 @@ def rows() -> Iterator[Row]:
     yield Row("remote-true", title, "command", turns(OURS, text="true"), OURS)
     yield Row("remote-alive", "is_alive of a server", "alive", turns(), REMOTE)
     title = f"Upload of a file of {MEGABYTES} MB to a server"
-    upload = turns(megabytes=MEGABYTES, one_line=False)
+    upload = turns(megabytes=MEGABYTES)
     yield Row("remote-upload", title, "upload", upload, REMOTE)
 
 

@@ -328,9 +328,9 @@ class Run:
             limits, longest = {"count": 1, "seconds": 0.0}, ONCE_SECONDS
         request = {"operation": row.operation, **limits, **turn.request}
         if megabytes := request.pop("megabytes", 0):
-            one_line = request.pop("one_line")
+            end = request.pop("end", "\n")
             if row.key not in self._files:
-                self._files[row.key] = make_file(megabytes, " " if one_line else "\n")
+                self._files[row.key] = make_file(megabytes, end)
             request["path"] = f"/proc/{os.getpid()}/fd/{self._files[row.key]}"
         worker = self._workers[turn.engine]
         worker.send(request)

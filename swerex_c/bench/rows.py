@@ -57,10 +57,9 @@ def all_rows() -> Iterator[Row]:
     many = turns((*QUICK, SUBPROCESS), 2, number=64)
     many.append(Turn(SWEREX, {"number": 4}, 1, f"{SWEREX}, 4 sessions"))  # they run one after the other
     yield Row("sessions-64", "64 sessions at once, each runs true again and again", "sessions", many)
-    small, large = {"megabytes": 1, "one_line": False}, {"megabytes": 64, "one_line": False}
-    yield Row("output-1", "1 MB of output", "output", turns(everyone, **small))
-    # The others search all of it again and again.
-    yield Row("output-64", "64 MB of output", "output", turns((*QUICK, SUBPROCESS), 2, **large))
+    yield Row("output-1", "1 MB of output", "output", turns(everyone, megabytes=1))
+    large = turns((*QUICK, SUBPROCESS), 2, megabytes=64)  # the others search all of it again and again
+    yield Row("output-64", "64 MB of output", "output", large)
     yield Row("interrupt", "Interrupt of sleep 100", "interrupt", turns((*QUICK, SWEREX), 3))
     one = turns((OURS, TARGET, SUBPROCESS, SWEREX))
     yield Row("execute", "execute: true without a session", "execute", one, SUBPROCESS)
