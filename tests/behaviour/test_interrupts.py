@@ -14,6 +14,7 @@ from tests.support.session import Shell
 from tests.support.wait import DEADLINE, settle
 
 TRAPS = ["trap : INT", "trap '' INT"]
+_EXTENDED = "case ab in +(a|b)) while :; do :; done ;; esac"
 
 
 @pytest.mark.parametrize("trap", TRAPS)
@@ -139,30 +140,30 @@ def test_a_program_that_is_just_starting(sh: Shell, tmp_path: Path) -> None:
         assert set(sh.wait(rounds())) == {130}  # of SIGINT, not of SIGKILL
 
 
-async def interrupted(sh: Shell, command: str) -> Any:
-    """Interrupt a command that has just been given, and return what became of it."""
-    running = asyncio.ensure_future(sh.go(command))
-    await asyncio.sleep(0)
-    await sh.aio.run_in_session(sh.interruption(timeout=DEADLINE, n_retry=1))
-    return await running
-
-
-def test_a_command_whose_syntax_is_still_being_checked(sh: Shell) -> None:
+@pytest.mark.parametrize(
+    ("accepted", "refused"),
+    [
+        (("", "select x in a b; do :; done"), ("", "select x in a b; do :;")),
+        # Only the shell knows whether `extglob` is on, without which bash refuses it: that question is not interrupted.
+        (("shopt -s extglob", _EXTENDED), ("shopt -u extglob", _EXTENDED)),
+    ],
+    ids=["", "extended pattern"],
+)
+def test_a_command_whose_syntax_is_still_being_checked(
+    sh: Shell, accepted: tuple[str, str], refused: tuple[str, str]
+) -> None:
     """It was given before the interrupt, so it is what the interrupt ends; one that bash refuses needs no end."""
-    for _ in range(10):
-        assert sh.wait(interrupted(sh, "select x in a b; do :; done")).exit_code == 130
-        with pytest.raises(BashIncorrectSyntaxError):
-            sh.wait(interrupted(sh, "select x in a b; do :;"))
-        sh.gives("echo ok", "ok\n")
 
+    async def interrupted(command: str) -> Any:
+        running = asyncio.ensure_future(sh.go(command))
+        await asyncio.sleep(0)
+        await sh.aio.run_in_session(sh.interruption(timeout=DEADLINE, n_retry=1))
+        return await running
 
-def test_a_command_that_may_be_in_extended_patterns(sh: Shell) -> None:
-    """Only the shell knows whether `extglob` is on, without which bash refuses it: that question is not interrupted."""
-    command = "case ab in +(a|b)) while :; do :; done ;; esac"
     for _ in range(10):
-        sh.gives("shopt -s extglob", "")
-        assert sh.wait(interrupted(sh, command)).exit_code == 130
-        sh.gives("shopt -u extglob", "")
+        sh.gives(accepted[0], "")
+        assert sh.wait(interrupted(accepted[1])).exit_code == 130
+        sh.gives(refused[0], "")
         with pytest.raises(BashIncorrectSyntaxError):
-            sh.wait(interrupted(sh, command))
+            sh.wait(interrupted(refused[1]))
         sh.gives("echo ok", "ok\n")

@@ -65,20 +65,8 @@ def keeping(size: int = SIZE) -> LocalRuntime:
 async def kept(size: int = SIZE) -> AsyncIterator[LocalRuntime]:
     """A runtime all of whose shells wait."""
     async with keeping(size) as runtime:
-        assert await warm(runtime)
+        assert await runtime.wait_until_warm()
         yield runtime
-
-
-@pytest.fixture
-async def runtime(home: Path) -> AsyncIterator[LocalRuntime]:
-    async with kept() as runtime:
-        yield runtime
-
-
-async def warm(runtime: LocalRuntime) -> bool:
-    """Wait for the shells, which are of an environment in which pytest names no test."""
-    os.environ.pop("PYTEST_CURRENT_TEST", None)
-    return await runtime.wait_until_warm()
 
 
 def shells(runtime: LocalRuntime) -> prestarted.PrestartedShells:
@@ -91,7 +79,6 @@ def pids(runtime: LocalRuntime) -> list[int]:
 
 
 async def create(runtime: AbstractRuntime, name: str = "s", **fields: Any) -> str:
-    os.environ.pop("PYTEST_CURRENT_TEST", None)
     fields.setdefault("startup_timeout", DEADLINE)
     return (await runtime.create_session(CreateBashSessionRequest(session=name, **fields))).output
 
@@ -144,44 +131,46 @@ async def test_it_is_one_of_those_that_waited(home: Path) -> None:
             assert await create(runtime, name) == "hello\n"
             assert await pid_of(runtime, name) == pid
             assert await run(runtime, "echo $x; history", name) == known
-        assert await warm(runtime)
+        assert await runtime.wait_until_warm()
         assert shells(runtime).waiting == SIZE and not set(pids(runtime)) & set(waiting)
 
 
 # -- when there is none
 
 
-async def test_a_request_for_something_else_starts_a_shell(runtime: LocalRuntime, home: Path) -> None:
-    (home / "more").write_text("y=1\n")
-    waiting = pids(runtime)
-    others: list[dict[str, Any]] = [
-        {"env": {"A": "1"}}, {"cwd": "/"}, {"rows": 30}, {"columns": 100}, {"startup_source": ["~/more"]},
-    ]  # fmt: skip
-    for number, fields in enumerate(others):
-        await create(runtime, str(number), **fields)
-        assert await pid_of(runtime, str(number)) not in waiting
-    assert await run(runtime, "pwd; echo ${OLDPWD-none}", "1") == "/\nnone\n"
-    with pytest.raises(InvalidInputError, match="startup_timeout"):
-        await create(runtime, startup_timeout=-1)
-    assert pids(runtime) == waiting
+async def test_a_request_for_something_else_starts_a_shell(home: Path) -> None:
+    async with kept() as runtime:
+        (home / "more").write_text("y=1\n")
+        waiting = pids(runtime)
+        others: list[dict[str, Any]] = [
+            {"env": {"A": "1"}}, {"cwd": "/"}, {"rows": 30}, {"columns": 100}, {"startup_source": ["~/more"]},
+        ]  # fmt: skip
+        for number, fields in enumerate(others):
+            await create(runtime, str(number), **fields)
+            assert await pid_of(runtime, str(number)) not in waiting
+        assert await run(runtime, "pwd; echo ${OLDPWD-none}", "1") == "/\nnone\n"
+        with pytest.raises(InvalidInputError, match="startup_timeout"):
+            await create(runtime, startup_timeout=-1)
+        assert pids(runtime) == waiting
 
 
 @pytest.mark.parametrize("variable, directory", [("yes", ""), ("no", "/usr")])
 async def test_shells_of_other_surroundings_are_replaced(
-    runtime: LocalRuntime, variable: str, directory: str, monkeypatch: pytest.MonkeyPatch
+    variable: str, directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = pids(runtime)
-    if directory:
-        monkeypatch.chdir(directory)
-    else:
-        monkeypatch.setenv("SWX_TEST_OF_WARM", variable)
-    for name in "st":
-        new = pids(runtime)
-        await create(runtime, name)
-        assert (await pid_of(runtime, name) == new[0]) == (name == "t")
-        assert await run(runtime, "echo ${SWX_TEST_OF_WARM-no}; pwd", name) == f"{variable}\n{os.getcwd()}\n"
-        assert await warm(runtime)
-        await until_async(lambda: not any(map(alive, old)))
+    async with kept() as runtime:
+        old = pids(runtime)
+        if directory:
+            monkeypatch.chdir(directory)
+        else:
+            monkeypatch.setenv("SWX_TEST_OF_WARM", variable)
+        for name in "st":
+            new = pids(runtime)
+            await create(runtime, name)
+            assert (await pid_of(runtime, name) == new[0]) == (name == "t")
+            assert await run(runtime, "echo ${SWX_TEST_OF_WARM-no}; pwd", name) == f"{variable}\n{os.getcwd()}\n"
+            assert await runtime.wait_until_warm()
+            await until_async(lambda: not any(map(alive, old)))
 
 
 async def test_surroundings_that_change_while_a_shell_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +181,7 @@ async def test_surroundings_that_change_while_a_shell_starts(monkeypatch: pytest
     await slow.begun()
     monkeypatch.chdir("/usr")
     slow.go_on.set()
-    assert await warm(runtime)
+    assert await runtime.wait_until_warm()
     assert threading.get_ident() not in slow.threads
     waiting = pids(runtime)
     await create(runtime)
@@ -220,40 +209,42 @@ async def test_a_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.Monk
 async def test_startup_files_that_end_the_shell(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     (home / ".bashrc").write_text("exit 3\n")
     runtime = keeping()
-    assert not await warm(runtime)
+    assert not await runtime.wait_until_warm()
     assert shells(runtime).waiting == 0
     with pytest.raises(SessionDiedError, match="startup files") as caught:
         await create(runtime)
     assert caught.value.exit_code == 3
-    assert not await warm(runtime)  # nor does any read the file while it changes
+    assert not await runtime.wait_until_warm()  # nor does any read the file while it changes
     (home / ".bashrc").write_text("x=1\n")
-    assert await warm(runtime)
+    assert await runtime.wait_until_warm()
     await create(runtime)
     assert await run(runtime, "echo $x") == "1\n"
     await runtime.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGSTOP])
-async def test_a_shell_that_was_ended_or_stopped_is_not_handed_out(runtime: LocalRuntime, number: int) -> None:
-    waiting = pids(runtime)
-    for pid in waiting:
-        os.kill(pid, number)
-        await until_async(lambda pid=pid: state(pid) in "XZT")
-    for i in range(3):
-        await create(runtime, str(i))
-        assert await run(runtime, "echo here", str(i)) == "here\n"
-        assert await pid_of(runtime, str(i)) not in waiting
-    await until_async(lambda: not any(map(alive, waiting)))
-    assert await warm(runtime)
+async def test_a_shell_that_was_ended_or_stopped_is_not_handed_out(number: int) -> None:
+    async with kept() as runtime:
+        waiting = pids(runtime)
+        for pid in waiting:
+            os.kill(pid, number)
+            await until_async(lambda pid=pid: state(pid) in "XZT")
+        for i in range(3):
+            await create(runtime, str(i))
+            assert await run(runtime, "echo here", str(i)) == "here\n"
+            assert await pid_of(runtime, str(i)) not in waiting
+        await until_async(lambda: not any(map(alive, waiting)))
+        assert await runtime.wait_until_warm()
 
 
-async def test_a_shell_that_somebody_wrote_to_is_not_handed_out(runtime: LocalRuntime) -> None:
-    first = pids(runtime)[0]
-    with open(os.readlink(f"/proc/{first}/fd/1"), "w") as terminal:
-        terminal.write("good morning\n")
-    await until_async(lambda: shells(runtime)._shells[0].core.facts()["late"])
-    assert await create(runtime) == ""
-    assert await pid_of(runtime) != first
+async def test_a_shell_that_somebody_wrote_to_is_not_handed_out() -> None:
+    async with kept() as runtime:
+        first = pids(runtime)[0]
+        with open(os.readlink(f"/proc/{first}/fd/1"), "w") as terminal:
+            terminal.write("good morning\n")
+        await until_async(lambda: shells(runtime)._shells[0].core.facts()["late"])
+        assert await create(runtime) == ""
+        assert await pid_of(runtime) != first
 
 
 async def test_where_no_shell_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,9 +254,9 @@ async def test_where_no_shell_can_be_started(monkeypatch: pytest.MonkeyPatch) ->
     with monkeypatch.context() as context:
         context.setattr(_core, "Session", fail)
         runtime = keeping()
-        assert not await warm(runtime)
+        assert not await runtime.wait_until_warm()
         assert shells(runtime).waiting == 0
-    assert await warm(runtime)
+    assert await runtime.wait_until_warm()
     assert shells(runtime).waiting == SIZE
     await runtime.close()
 
@@ -278,7 +269,7 @@ async def test_close_ends_all_that_wait() -> None:
     deployment = LocalDeploymentConfig(warm_sessions=SIZE).get_deployment()
     await deployment.start()
     runtime = deployment.runtime
-    assert isinstance(runtime, LocalRuntime) and await warm(runtime)
+    assert isinstance(runtime, LocalRuntime) and await runtime.wait_until_warm()
     await create(runtime)
     waiting = [*pids(runtime), await pid_of(runtime)]
     assert len(waiting) > SIZE - 1
@@ -303,7 +294,7 @@ async def test_close_while_they_are_started(home: Path) -> None:
 
 async def test_a_runtime_that_is_forgotten_keeps_none() -> None:
     runtime = keeping()
-    assert await warm(runtime)
+    assert await runtime.wait_until_warm()
     waiting = pids(runtime)
     del runtime
     gc.collect()
@@ -348,34 +339,35 @@ async def test_the_end_of_the_process_leaves_none(end: str, until: str, more: st
     await until_async(lambda: not any(map(alive, waiting)))
 
 
-async def test_a_forked_child_has_its_own(runtime: LocalRuntime) -> None:
-    waiting = pids(runtime)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
+async def test_a_forked_child_has_its_own() -> None:
+    async with kept() as runtime:
+        waiting = pids(runtime)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
 
-            async def work() -> None:
-                await create(runtime)
-                assert await run(runtime, "echo $PPID") == f"{os.getpid()}\n"
-                assert await warm(runtime)
-                mine = pids(runtime)
-                assert len(mine) == SIZE and not set(mine) & set(waiting)
-                await create(runtime, "t")
-                assert await pid_of(runtime, "t") == mine[0]
-                mine = pids(runtime)
-                await runtime.close()
-                assert mine and not any(map(alive, mine))
+                async def work() -> None:
+                    await create(runtime)
+                    assert await run(runtime, "echo $PPID") == f"{os.getpid()}\n"
+                    assert await runtime.wait_until_warm()
+                    mine = pids(runtime)
+                    assert len(mine) == SIZE and not set(mine) & set(waiting)
+                    await create(runtime, "t")
+                    assert await pid_of(runtime, "t") == mine[0]
+                    mine = pids(runtime)
+                    await runtime.close()
+                    assert mine and not any(map(alive, mine))
 
-            asyncio.new_event_loop().run_until_complete(asyncio.wait_for(work(), DEADLINE))
-            code = 0
-        finally:
-            os._exit(code)
-    status = (await asyncio.to_thread(os.waitpid, child, 0))[1]
-    assert os.waitstatus_to_exitcode(status) == 0
-    assert pids(runtime) == waiting
-    await create(runtime)
-    assert await pid_of(runtime) == waiting[0]
+                asyncio.new_event_loop().run_until_complete(asyncio.wait_for(work(), DEADLINE))
+                code = 0
+            finally:
+                os._exit(code)
+        status = (await asyncio.to_thread(os.waitpid, child, 0))[1]
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert pids(runtime) == waiting
+        await create(runtime)
+        assert await pid_of(runtime) == waiting[0]
 
 
 # -- the others that run meanwhile
@@ -393,7 +385,7 @@ async def test_many_at_once_from_several_threads() -> None:
         assert found == [[f"{thread}-{i}\n" for i in range(4)] for thread in range(3)]
         used = {await pid_of(runtime, name) for name in runtime.sessions}
         assert len(used) == 12 and used >= set(waiting)
-        assert await warm(runtime)
+        assert await runtime.wait_until_warm()
         assert shells(runtime).waiting == 6
 
 
