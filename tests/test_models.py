@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
 import pickle
@@ -213,11 +212,9 @@ async def test_a_stream_ends_with_the_observation() -> None:
 
 async def test_a_sessions_observation_is_as_pydantic_makes_it() -> None:
     """It is made without pydantic's own constructor, which takes longer."""
-    async with asyncio.timeout(20):
-        runtime = LocalRuntime()
-        await runtime.create_session(abstract.CreateBashSessionRequest(startup_timeout=10))
-        made = await runtime.run_in_session(abstract.BashAction(command="echo a; false", check="silent"))
-        await runtime.close()
+    async with LocalRuntime() as runtime:
+        await runtime.create_session()
+        made = await runtime.run("echo a; false", check="silent")
     given: dict[str, typing.Any] = {"output": "a\n", "exit_code": 1, "failure_reason": "", "output_dropped": 0}
     given["expect_string"] = "SHELLPS1PREFIX"
     wanted = abstract.BashObservation(**given)
@@ -244,18 +241,14 @@ async def test_an_action_may_be_of_another_class_or_changed_since() -> None:
         def __getattr__(self, name: str) -> object:
             return self._fields[name]
 
-    runtime = LocalRuntime()
-    await runtime.create_session(abstract.CreateBashSessionRequest())
     changed = abstract.BashAction(command="false", check="raise")
     changed.command, changed.check = "echo changed; (exit 2)", "silent"
-    for action in (
-        changed,
-        Named(command="echo changed; (exit 2)", check="silent"),
-        Reads(command="echo changed; (exit 2)", check="silent"),
-    ):
-        answer = await runtime.run_in_session(action)
-        assert (answer.output, answer.exit_code) == ("changed\n", 2)
-    await runtime.close()
+    fields = {"command": changed.command, "check": "silent"}
+    async with LocalRuntime() as runtime:
+        await runtime.create_session()
+        for action in (changed, Named(**fields), Reads(**fields)):
+            answer = await runtime.run_in_session(action)
+            assert (answer.output, answer.exit_code) == ("changed\n", 2)
 
 
 def test_the_core_makes_models_of_what_can_be_one_only() -> None:

@@ -89,17 +89,15 @@ PASSWORD = [
 _TMUX = """export TERM=xterm; tmux -S s -f /dev/null new-session -d 'echo attached; sleep 1000'
 server=$(tmux -S s display -p '#{pid}')"""
 
+WAIT = [
+    "read x", "cat", 'read -r x; echo "got $x"', "python3 -c 'input()'", "head -1", "read -s x",
+    'while read -r x; do echo "got $x"; done', "select x in a b; do echo $x; done", "python3 -q", "bash",
+    "bash --norc", "sh", "env -i bash --noprofile --norc -i",
+]  # fmt: skip
+
 LEFT_OPEN: dict[str, tuple[str, str, str, str]] = {
-    **{
-        waiting: (needed, "", f"echo begun; {waiting}", "begun")
-        for needed, several in {
-            "": ("read x", "cat", 'read -r x; echo "got $x"', "python3 -c 'input()'", "head -1", "read -s x",
-                 'while read -r x; do echo "got $x"; done', "select x in a b; do echo $x; done", "python3 -q", "bash",
-                 "bash --norc", "sh", "env -i bash --noprofile --norc -i"),
-            "bc": ("bc -q",),
-        }.items()
-        for waiting in several
-    },
+    **{waiting: ("", "", f"echo begun; {waiting}", "begun") for waiting in WAIT},
+    "bc": ("bc", "", "echo begun; bc -q", "begun"),
     "less": ("less", "export TERM=dumb", "less long", "not fully functional"),
     # `git diff` opens less, which waits for a key. That is a command that has not ended.
     "git and its pager": ("git less", "unset GIT_PAGER PAGER; export LESS= TERM=dumb", "git diff HEAD~1",

@@ -79,13 +79,11 @@ async def test_a_loop_that_would_not_sleep_is_not_waited_for() -> None:
     loop.call_soon(int)
     assert queue.inline_wait() == 0, "a callback is ready"
     await asyncio.sleep(0)
-    runtime = LocalRuntime()
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
-    task = asyncio.ensure_future(runtime.run_in_session(BashAction(command="read x")))
-    while not queue.pending:
-        await asyncio.sleep(0)
-    assert queue.inline_wait() == 0, "another call waits"
-    await runtime.close()
+    async with LocalRuntime() as runtime:
+        await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
+        task = asyncio.ensure_future(runtime.run("read x"))
+        await until_async(lambda: queue.pending)
+        assert queue.inline_wait() == 0, "another call waits"
     await asyncio.wait([task])
     assert task.exception() and queue.inline_wait() == completions.INLINE_MICROSECONDS
 

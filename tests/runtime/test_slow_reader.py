@@ -38,10 +38,9 @@ ENDLESS = "while :; do head -c 100000 /dev/zero | tr '\\0' x; done"
 @pytest.fixture
 async def runtime() -> AsyncIterator[LocalRuntime]:
     """One that keeps so little of an output that a reader is soon too far behind."""
-    runtime = LocalRuntime(output_limit=LIMIT)
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-    yield runtime
-    await runtime.close()
+    async with LocalRuntime(output_limit=LIMIT) as runtime:
+        await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+        yield runtime
 
 
 def writer_waits() -> bool:

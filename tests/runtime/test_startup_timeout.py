@@ -33,15 +33,12 @@ def test_the_default_is_that_of_swe_rex() -> None:
 @pytest.mark.parametrize("kind", RUNTIMES)
 async def test_only_a_limit_that_was_set_is_obeyed(kind: str, tmp_path: Path) -> None:
     with serving(tmp_path / "log") as server:
-        runtime = RUNTIMES[kind](server)
-        try:
+        async with RUNTIMES[kind](server) as runtime:
             assert (await runtime.create_session()).output == "up\n"
             named = CreateBashSessionRequest(session="named")
             assert (await runtime.create_session(named)).output == "up\n"
             with pytest.raises(CommandTimeoutError, match=r"1\.0 seconds while reading the startup files"):
                 await runtime.create_session(CreateBashSessionRequest(session="limited", startup_timeout=1.0))
-        finally:
-            await runtime.close()
 
 
 @pytest.mark.slow
