@@ -36,9 +36,8 @@ from swerex_c.models import OUTPUT_LIMIT
 from swerex_c.sandbox.file_scripts import escape, failure, frames, in_place, text
 from swerex_c.sandbox.loader import NO_INPUT, REUSABLE
 from swerex_c.utils import background
-from swerex_c.utils.cancellation import Cancellation
 from swerex_c.utils.progress import adding
-from swerex_c.utils.threads import in_cancellable_thread, in_thread
+from swerex_c.utils.threads import in_thread, in_thread_to_its_end
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -281,7 +280,7 @@ async def _feed(
                     produce(form, write)
 
         try:
-            await in_cancellable_thread(Cancellation(), fill)
+            await in_thread_to_its_end(fill)
         except BaseException:
             with contextlib.suppress(SwerexException, TimeoutError):
                 async with asyncio.timeout(0 if running.note else _CLEAN_UP_SECONDS):
@@ -374,7 +373,7 @@ async def download(sandbox: Sandbox, source: str, target: str, progress: Progres
     async with await sandbox.start(text("get"), in_place(source)) as running:
         running.limit_errors()
         await running.close_input()
-        await in_cancellable_thread(Cancellation(), _receive, sandbox, running, source, target, progress)
+        await in_thread_to_its_end(_receive, sandbox, running, source, target, progress)
 
 
 class _Output(io.RawIOBase):

@@ -22,6 +22,7 @@ from collections.abc import AsyncGenerator, Coroutine, Iterable
 from typing import IO, Any, TypeVar
 
 from swerex_c.exceptions import ResourceError
+from swerex_c.utils.cancellation import check_cancelled
 from swerex_c.utils.threads import start_thread
 
 __all__ = [
@@ -203,7 +204,8 @@ async def iterate(items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
 def run_blocking(work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
     """Run a coroutine in the loop from another thread. Blocks.
 
-    The coroutine has ended when this returns or raises.
+    The coroutine has ended when this returns or raises. In a call of `threads.in_thread_to_its_end` a cancellation
+    cancels it within a second.
 
     Args:
         timeout: seconds after which the coroutine is cancelled; None means no limit.
@@ -225,6 +227,7 @@ def run_blocking(work: Coroutine[Any, Any, T], timeout: float | None = None) -> 
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         ended = False
         while not ended and (left := deadline - time.monotonic()) > 0:
+            check_cancelled()
             ended = bool(concurrent.futures.wait([call], min(left, _SIGNAL_SECONDS)).done)
         late = not ended
         if late:

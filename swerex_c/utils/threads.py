@@ -101,12 +101,25 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
     return await done
 
 
+def _cancellable(cancelled: threading.Event, name: str, function: Callable[[], T]) -> Callable[[], T]:
+    """Return a function that calls another one, which can use `check_cancelled`."""
+
+    def call() -> T:
+        this_call.cancelled = cancelled
+        return function()
+
+    call.__name__ = name
+    return call
+
+
 async def in_thread_to_its_end(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a blocking function as `in_thread` does; a cancellation is raised when the function has ended.
 
-    It is raised after a minute if the function has not ended by then.
+    The function finds out by `check_cancelled`. If it has not ended after a minute, the cancellation is raised then.
     """
-    return await settle(in_thread(function, *args, **kwargs), _CANCELLED_SECONDS)
+    cancelled = threading.Event()
+    call = _cancellable(cancelled, getattr(function, "__name__", "work"), lambda: function(*args, **kwargs))
+    return await settle(in_thread(call), _CANCELLED_SECONDS, cancelled.set)
 
 
 async def in_file_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -116,19 +129,13 @@ async def in_file_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kw
     at most. If the caller is cancelled, the function finds out by `check_cancelled`.
     """
     loop, cancelled = asyncio.get_running_loop(), threading.Event()
-
-    def call() -> T:
-        this_call.cancelled = cancelled
-        return function(*args, **kwargs)
-
-    call.__name__ = "swerex-file"
     slots = _file_slots.setdefault(loop, asyncio.Semaphore(_MAX_FILE_CALLS))
     await slots.acquire()
     with contextlib.ExitStack() as slot:
         slot.callback(slots.release)
         timer = loop.call_later(_LONG_SECONDS, slot.close)
         try:
-            return await in_thread(call)
+            return await in_thread(_cancellable(cancelled, "swerex-file", lambda: function(*args, **kwargs)))
         finally:
             timer.cancel()
             cancelled.set()

@@ -13,16 +13,17 @@ __all__ = ["_wait_until_alive", "settle"]
 T = TypeVar("T")
 
 
-async def settle(work: Awaitable[T], seconds: float = 86400.0) -> T:
+async def settle(work: Awaitable[T], seconds: float = 86400.0, interrupt: Callable[[], object] = lambda: None) -> T:
     """Wait for work that must not be left half done, such as a request that creates something; return its result.
 
-    A cancellation is raised when the work has ended, or after `seconds`, when it is cancelled too. A second one does
-    not cut that short.
+    A cancellation calls `interrupt`, and is raised when the work has ended, or after `seconds`, when it is cancelled
+    too. A second one does not cut that short.
     """
     working = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(working)
     except asyncio.CancelledError:
+        interrupt()
         deadline = time.monotonic() + seconds
         while not working.done() and (left := deadline - time.monotonic()) > 0:
             with contextlib.suppress(asyncio.CancelledError):

@@ -200,7 +200,7 @@ async def test_a_timeout_ends_the_whole_tree(target: Target, name: str) -> None:
 async def test_a_cancellation_ends_the_whole_tree(target: Target, name: str) -> None:
     number = seconds()
     command, count = TREES[name]
-    running = asyncio.ensure_future(target.execute(command.format(number)))
+    running = asyncio.ensure_future(target.execute(command.format(number), timeout=10 * DEADLINE))
     await target.until_sleeping(number, count)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
