@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import signal
@@ -41,12 +40,6 @@ def test_exec(docker: Engine, bash_only: str) -> None:
     assert not docker.docker("ps", "-aq")
 
 
-def test_exec_passes_input(docker: Engine, bash_min: str) -> None:
-    data = bytes(range(256)) * 1000
-    given = exec_in(docker, "--image", bash_min, "--stdin", "sha256sum", input=data)
-    assert given == (f"{hashlib.sha256(data).hexdigest()}  -\n".encode(), b"", 0)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_exec_removes_its_container_when_it_is_ended(docker: Engine, bash_only: str, number: signal.Signals) -> None:
     """Also if it gets the signal twice."""
@@ -66,8 +59,7 @@ def test_exec_removes_its_container_when_it_is_ended(docker: Engine, bash_only: 
 @pytest.mark.slice
 def test_shell(docker: Engine, bash_min: str) -> None:
     arguments = ["shell", "--image", bash_min, "-C", "/tmp", "-e", "A=b c"]
-    person = Person(*arguments, rows=31, columns=91, command=COMMAND, **docker.environment)
-    try:
+    with Person(*arguments, rows=31, columns=91, command=COMMAND, **docker.environment) as person:
         person.until(rb"# ", 60)
         # Docker tells the container the size of the terminal a moment after the start.
         person.keys(b'echo "$A-$((6 * 7)) $PWD"; until [ "$(stty size 2>/dev/null)" ]; do :; done; stty size\r')
@@ -78,34 +70,19 @@ def test_shell(docker: Engine, bash_min: str) -> None:
         person.until(rb"# ")
         person.keys(b"exit 5\r")
         assert person.exit_code() == 5
-    finally:
-        person.end()
     assert not docker.docker("ps", "-aq")
 
 
 def test_shell_removes_its_container_when_it_is_ended(docker: Engine, bash_min: str) -> None:
-    person = Person("shell", "--image", bash_min, command=COMMAND, **docker.environment)
-    try:
+    with Person("shell", "--image", bash_min, command=COMMAND, **docker.environment) as person:
         person.until(rb"# ", 60)
         person.process.terminate()
         assert person.exit_code() == 128 + signal.SIGTERM
-    finally:
-        person.end()
     assert not docker.docker("ps", "-aq")
 
 
 def test_shell_names_what_is_missing(docker: Engine, bash_min: str) -> None:
-    person = Person("shell", "--image", bash_min, "--startup-source", "/no/such", command=COMMAND, **docker.environment)
-    try:
+    arguments = ["shell", "--image", bash_min, "--startup-source", "/no/such"]
+    with Person(*arguments, command=COMMAND, **docker.environment) as person:
         person.until(rb"the first --startup-source 1: 1\r\n", 60)
         assert person.exit_code() == 1
-    finally:
-        person.end()
-
-
-def test_prune_without_an_output(docker: Engine) -> None:
-    command = f"{sys.executable} -m swerex_c prune --dry-run >/dev/full"
-    environment = {**our_environment(), **docker.environment}
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=100, env=environment)
-    told = "swerex-c: the output cannot be written: No space left on device\n"
-    assert (done.stderr, done.returncode) == (told, 1)
