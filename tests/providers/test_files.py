@@ -344,28 +344,20 @@ def test_a_place_that_is_gone(
 
 
 @pytest.mark.xdist_group("engine")
-def test_an_image_with_bash_and_nothing_else(docker_place: DockerPlace, here: Path, bash_only: str) -> None:
-    place = Blocking(Sandbox(docker_place(bash_only)))
-    for content in ("a\0\\b\n", "x\0" * 100_000, ""):
-        files.write_text(place, "/f", content)
-        assert files.read_text(place, "/f") == content
-    make_tree("s")
-    os.chmod("s/bytes", 0o644)
-    files.upload(place, "s/bytes", "/bytes")
-    files.download(place, "/bytes", "bytes")
-    assert Path("bytes").read_bytes() == Path("s/bytes").read_bytes()
-    place.close()
-
-
-@pytest.mark.xdist_group("engine")
 @pytest.mark.parametrize("image", ["bash_only", "bash_min"])
-def test_mounted_full_and_closed_places(
+def test_plain_mounted_full_and_closed_places(
     docker_place: DockerPlace, here: Path, image: str, request: pytest.FixtureRequest
 ) -> None:
     small = ("--tmpfs", "/small:size=1m", "--tmpfs", "/shut:ro")
     place = Blocking(Sandbox(docker_place(request.getfixturevalue(image), *small)))
-    files.write_text(place, "/etc/hosts", "127.0.0.1 here\n")
-    assert files.read_text(place, "/etc/hosts") == "127.0.0.1 here\n"
+    for path, content in (("/etc/hosts", "127.0.0.1 here\n"), ("/f", "x\0" * 100_000), ("/f", "a\0\\b\n"), ("/f", "")):
+        files.write_text(place, path, content)
+        assert files.read_text(place, path) == content
+    (here / "bytes").write_bytes(bytes(range(256)) * 1000)
+    os.chmod("bytes", 0o644)
+    files.upload(place, "bytes", "/bytes")
+    files.download(place, "/bytes", "back")
+    assert Path("back").read_bytes() == Path("bytes").read_bytes()
     files.write_text(place, "/small/f", "old")
     (here / "f").write_text("x" * 3_000_000)
     (here / "s").mkdir()

@@ -84,56 +84,49 @@ async def test_what_is_asked_for_and_logged(
 # ---- what goes wrong
 
 
-@pytest.mark.parametrize(
-    ("status", "message", "words"),
-    [
-        (401, "Invalid credentials", "refuses the key.*DAYTONA_API_KEY"),
-        (403, "Total CPU limit exceeded. Maximum allowed: 10.", "quota.*Total CPU limit exceeded"),
-        (429, "Too many requests", "rate limit is reached"),
-        (400, "Region nowhere not found", "Region nowhere not found"),
-        (503, "maintenance", "cannot be reached.*maintenance"),
-        (200, "no sandbox", "Daytona says: .*validation errors"),
-    ],
-)
-async def test_a_refusal_is_told_in_a_sentence(
-    world: DaytonaWorld, make: Make, status: int, message: str, words: str
-) -> None:
-    world.refusal = {"status": status, "message": message}
-    deployment = make()
-    with pytest.raises(DeploymentStartupError, match=words) as caught:
-        await deployment.start()
-    assert "\n" not in str(caught.value)
-    world.refusal = None
-    await deployment.start()
-
-
 class WithCommand(DaytonaDeployment):
     def _get_command(self, *, token: str) -> str:  # as a subclass of SWE-ReX's class has it
         return "swerex-remote"
 
 
-@pytest.mark.parametrize(
-    ("variables", "fields", "words"),
-    [
-        ({}, {"api_key": "wrong"}, "refuses the key"),
-        ({"DAYTONA_API_KEY": ""}, {}, "DAYTONA_API_KEY"),
-        ({"DAYTONA_API_URL": "http://127.0.0.1:1/api"}, {}, "cannot be reached"),
-        ({}, {"image": "missing:1"}, "manifest for this image not found"),
-        ({}, {"image": "broken:1"}, "the runner has no room"),
-        ({}, {"server": True}, "runs no server"),
-        ({}, {"kind": WithCommand}, "runs no server"),
-    ],
-)
-async def test_what_keeps_it_from_starting_is_told(
+def refused(status: int, message: str) -> dict[str, Any]:
+    return {"refusal": {"status": status, "message": message}}
+
+
+NEVER: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    (refused(401, "Invalid credentials"), {}, "refuses the key.*DAYTONA_API_KEY"),
+    (refused(403, "Total CPU limit exceeded. Maximum allowed: 10."), {}, "quota.*Total CPU limit exceeded"),
+    (refused(429, "Too many requests"), {}, "rate limit is reached"),
+    (refused(400, "Region nowhere not found"), {}, "Region nowhere not found"),
+    (refused(503, "maintenance"), {}, "cannot be reached.*maintenance"),
+    (refused(200, "no sandbox"), {}, "Daytona says: .*validation errors"),
+    ({}, {"api_key": "wrong"}, "refuses the key"),
+    ({"DAYTONA_API_KEY": ""}, {}, "DAYTONA_API_KEY"),
+    ({"DAYTONA_API_URL": "http://127.0.0.1:1/api"}, {}, "cannot be reached"),
+    ({}, {"image": "missing:1"}, "manifest for this image not found"),
+    ({}, {"image": "broken:1"}, "the runner has no room"),
+    ({}, {"server": True}, "runs no server"),
+    ({}, {"kind": WithCommand}, "runs no server"),
+]
+"""What Daytona answers or the environment has, fields, and words of the error."""
+
+
+@pytest.mark.parametrize(("outside", "fields", "words"), NEVER)
+async def test_what_keeps_it_from_starting_is_told_in_a_sentence(
     world: DaytonaWorld, make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-    variables: dict[str, str], fields: dict[str, Any], words: str,
+    outside: dict[str, Any], fields: dict[str, Any], words: str,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)  # the library looks for files there
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(NotSupportedError if "server" in words else DeploymentStartupError, match=words):
-        await make(**fields).start()
-    assert not world.all()
+    world.refusal = outside.get("refusal")
+    for name in outside.keys() - {"refusal"}:
+        monkeypatch.setenv(name, outside[name])
+    deployment = make(**fields)
+    with pytest.raises(NotSupportedError if "server" in words else DeploymentStartupError, match=words) as caught:
+        await deployment.start()
+    assert "\n" not in str(caught.value) and not world.all()
+    if world.refusal:
+        world.refusal = None
+        await deployment.start()
 
 
 @pytest.mark.parametrize(
