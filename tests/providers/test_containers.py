@@ -36,18 +36,21 @@ from tests.support.sandboxes import DockerPlace
 from tests.support.targets import DEADLINE, Session, Target
 from tests.support.wait import settle, until, until_async
 
-Contained = Callable[..., Awaitable[Target]]
+Contained = Callable[..., Awaitable[tuple[Target, Session]]]
 
 
 @pytest.fixture
 async def contained(docker_place: DockerPlace) -> AsyncIterator[Contained]:
-    """`await contained(image, *arguments of docker run)` gives a target in a container of its own, by its id."""
+    """`await contained(image, *arguments of docker run)` gives a target in a container of its own, by its id.
+
+    And a session of it, which is not created.
+    """
     opened: list[Target] = []
 
-    async def start(image: str, *arguments: str) -> Target:
+    async def start(image: str, *arguments: str) -> tuple[Target, Session]:
         backend = await asyncio.to_thread(docker_place, image, *arguments)
         opened.append(Target(backend.container, SandboxRuntime(backend), "/tmp"))
-        return opened[-1]
+        return opened[-1], Session(opened[-1].runtime, "default")
 
     yield start
     for target in opened:
@@ -93,8 +96,7 @@ ONLY_BASH = [
 
 async def test_where_there_is_only_bash(contained: Contained, bash_only: str) -> None:
     """There is no stty: the terminal echoes and makes "\\r\\n" all the time."""
-    target = await contained(bash_only)
-    session = Session(target.runtime, "default")
+    target, session = await contained(bash_only)
     await session.create()
     for command, output, code in ONLY_BASH:
         said = await session.run(command)
@@ -121,8 +123,7 @@ async def test_where_there_is_only_bash(contained: Contained, bash_only: str) ->
 
 
 async def test_commands_where_there_is_only_bash(contained: Contained, bash_only: str) -> None:
-    target = await contained(bash_only)
-    session = Session(target.runtime, "default")
+    target, session = await contained(bash_only)
 
     async def sh(command: str | list[str], **fields: Any) -> CommandResponse:
         return await session.runtime.execute(Command(command=command, shell=isinstance(command, str), **fields))
@@ -140,8 +141,7 @@ async def test_commands_where_there_is_only_bash(contained: Contained, bash_only
 
 
 async def test_without_bash(contained: Contained, ash_min: str) -> None:
-    target = await contained(ash_min)
-    session = Session(target.runtime, "default")
+    _, session = await contained(ash_min)
     words = r"(?s)There is no bash in container \w+.*executable file not found"
     with pytest.raises(NotSupportedError, match=words):
         await session.create()
@@ -149,8 +149,7 @@ async def test_without_bash(contained: Contained, ash_min: str) -> None:
 
 async def test_a_benchmark_image(contained: Contained, swebench: str, swebench_user: str) -> None:
     for image, user in ((swebench, "0"), (swebench_user, "1001")):
-        target = await contained(image)
-        session = Session(target.runtime, "default")
+        target, session = await contained(image)
         assert "Welcome to this image!" in await session.create(startup_source=["~/.bashrc"])
         said = await session.run('id -u; pwd; echo "$ODD_VALUE|$CONDA_DEFAULT_ENV"; type python; ulimit -n >/dev/null')
         path = "/opt/conda/envs/testbed/bin/python"
@@ -165,8 +164,7 @@ async def test_a_benchmark_image(contained: Contained, swebench: str, swebench_u
 
 @pytest.mark.parametrize("end", [("kill",), ("stop", "-t", "0"), ("rm", "-f"), ("restart", "-t", "0")])
 async def test_a_container_ends(docker: Engine, contained: Contained, bash_min: str, end: tuple[str, ...]) -> None:
-    target = await contained(bash_min)
-    session = Session(target.runtime, "default")
+    target, session = await contained(bash_min)
     await session.create()
     idle = Session(session.runtime)
     await idle.create()
@@ -191,8 +189,7 @@ async def test_a_container_ends(docker: Engine, contained: Contained, bash_min: 
 async def test_a_container_that_runs_again_before_its_end_is_seen(
     docker: Engine, contained: Contained, bash_min: str
 ) -> None:
-    target = await contained(bash_min)
-    session = Session(target.runtime, "default")
+    target, session = await contained(bash_min)
     command = asyncio.ensure_future(session.runtime.execute(Command(command=["sleep", "1000"])))
     await asyncio.to_thread(until, lambda: living(target, "sleep 1000"))
     again = threading.Event()
@@ -210,8 +207,7 @@ async def test_a_container_that_runs_again_before_its_end_is_seen(
 
 
 async def test_a_container_pauses(docker: Engine, contained: Contained, bash_min: str) -> None:
-    target = await contained(bash_min)
-    session = Session(target.runtime, "default")
+    target, session = await contained(bash_min)
     await session.create()
     shells = sandbox_of(target)._shells
     # An engine that pauses a container in which it is starting something may hang.
@@ -232,8 +228,7 @@ async def test_a_container_pauses(docker: Engine, contained: Contained, bash_min
 
 async def test_a_client_is_killed(contained: Contained, bash_min: str) -> None:
     """What the shell or its command did not say is not told as theirs, and nothing of the session goes on."""
-    target = await contained(bash_min)
-    session = Session(target.runtime, "default")
+    target, session = await contained(bash_min)
     await session.create()
     running = asyncio.ensure_future(session.run("sleep 1001"))
     await asyncio.to_thread(until, lambda: living(target, "sleep 1001"))
@@ -253,8 +248,7 @@ async def test_a_client_is_killed(contained: Contained, bash_min: str) -> None:
 @pytest.mark.parametrize("lives", [False, True])
 async def test_a_start_is_given_up(contained: Contained, bash_min: str, lives: bool) -> None:
     """Before its shell lives, and then."""
-    target = await contained(bash_min)
-    session = Session(target.runtime, "default")
+    target, session = await contained(bash_min)
     await session.runtime.execute(Command(command=["true"]))
     starting = asyncio.ensure_future(session.create())
     await settle()
@@ -285,8 +279,7 @@ while time.monotonic() < end:
 
 
 async def test_storms_and_other_users(contained: Contained, debian_py: str) -> None:
-    target = await contained(debian_py, "--pids-limit", "200")
-    session = Session(target.runtime, "default")
+    target, session = await contained(debian_py, "--pids-limit", "200")
     place, mark = sandbox_of(target), processes.new_mark(processes.new_mark())
     await session.create()
     await session.run(f"printf %s {shlex.quote(STORM)} >/tmp/storm.py")
@@ -364,7 +357,7 @@ ODD = {
 @pytest.mark.parametrize("user", ["root", "4242:4242"])
 async def test_an_odd_environment_changes_no_answer(contained: Contained, debian_py: str, user: str) -> None:
     variables = [word for name, value in ODD.items() for word in ("-e", f"{name}={value}")]
-    talk = await contained(debian_py, "-u", user, *variables)
+    talk, session = await contained(debian_py, "-u", user, *variables)
     for code in (0, 3, 137, 145, 255):
         assert await says(talk, f"echo out; echo err >&2; exit {code}") == (code, "out\n", "err\n")
     for number in (2, 9, 15, 17, 34):
@@ -381,7 +374,6 @@ async def test_an_odd_environment_changes_no_answer(contained: Contained, debian
         await says(talk, "setsid sleep 8100042 & exec sleep 8100041", timeout=0.5)
     await talk.runtime.write_file(WriteFileRequest(path="/tmp/swx/a/b", content="text\n"))
     assert (await talk.runtime.read_file(ReadFileRequest(path="/tmp/swx/a/b"))).content == "text\n"
-    session = Session(talk.runtime)
     await session.create()
     await session.gives("echo in; (exit 4)", "in\n", 4)
     await talk.execute(["sleep", "1.5"])  # a shell with that TMOUT ends itself when nobody says anything for a second
@@ -390,7 +382,7 @@ async def test_an_odd_environment_changes_no_answer(contained: Contained, debian
 
 
 async def test_a_cat_that_does_not_copy(contained: Contained, docker: Engine, debian_py: str) -> None:
-    fake = await contained(debian_py)
+    fake, _ = await contained(debian_py)
     script = r"mv /bin/cat /bin/dog; printf '#!/bin/sh\nexec tr a-z A-Z\n' >/bin/cat; chmod +x /bin/cat"
     await asyncio.to_thread(docker.docker, "exec", fake.name, "sh", "-c", script)
     await many(fake, 3)
@@ -398,7 +390,7 @@ async def test_a_cat_that_does_not_copy(contained: Contained, docker: Engine, de
 
 
 async def test_what_stops_its_shell_leaves_nothing(contained: Contained, debian_py: str) -> None:
-    talk = await contained(debian_py)
+    talk, _ = await contained(debian_py)
     for _ in range(2):
         with pytest.raises(CommandTimeoutError):
             await says(talk, "kill -STOP $PPID; exec sleep 8200041", timeout=0.3)
@@ -407,15 +399,14 @@ async def test_what_stops_its_shell_leaves_nothing(contained: Contained, debian_
         return (await says(talk, "ps -eo stat,args | grep '^[Tt]\\|[s]leep 82000'"))[1] == ""
 
     await until_async(nothing_is_left)
-    killed = [says(talk, f"kill -{signal} $PPID; sleep 0.1") for signal in ("TERM", "KILL")]
-    for error in await asyncio.gather(*killed, return_exceptions=True):
-        assert isinstance(error, ResourceError), error
-        assert "has ended while the command ran" in str(error)
+    for number in ("TERM", "KILL"):
+        with pytest.raises(ResourceError, match="has ended while the command ran"):
+            await says(talk, f"kill -{number} $PPID; sleep 0.1")
     assert await says(talk, "kill -CHLD $PPID; kill -CONT $PPID; kill -TSTP $PPID; echo on; exit 3") == (3, "on\n", "")
 
 
 async def test_few_descriptors(contained: Contained, debian_py: str) -> None:
-    talk = await contained(debian_py, "--ulimit", "nofile=20:20")
+    talk, _ = await contained(debian_py, "--ulimit", "nofile=20:20")
     await says(talk, "(while :; do echo late; echo late >&2; done) & echo mine")
     for number in range(4):
         assert await says(talk, f"echo {number}; echo e >&2; exit {number}") == (number, f"{number}\n", "e\n")
@@ -426,8 +417,8 @@ async def test_few_descriptors(contained: Contained, debian_py: str) -> None:
 
 async def test_calls_that_are_cancelled_at_any_moment(contained: Contained, debian_py: str) -> None:
     """The next ones have their own answers, and neither files nor threads nor processes are left of them."""
-    talk = await contained(debian_py)
-    runtime, session = talk.runtime, Session(talk.runtime)
+    talk, session = await contained(debian_py)
+    runtime = talk.runtime
     await session.create()
 
     async def one(number: int) -> None:
@@ -456,7 +447,7 @@ async def test_calls_that_are_cancelled_at_any_moment(contained: Contained, debi
 
 async def test_two_runtimes_in_one_container(contained: Contained, debian_py: str) -> None:
     """Neither ends what is the other's, nor what is nobody's."""
-    talk = await contained(debian_py)
+    talk, _ = await contained(debian_py)
     other = Target(talk.name, SandboxRuntime(sandbox_of(talk).backend), talk.root)
     for one in (talk, other):
         session = Session(one.runtime, "default")

@@ -12,11 +12,7 @@ from pathlib import Path
 import pytest
 
 from swerex_c.deployment.docker import DockerDeployment
-from swerex_c.exceptions import (
-    DeploymentStartupError,
-    DockerPullError,
-    RuntimeClosedError,
-)
+from swerex_c.exceptions import DeploymentStartupError, DockerPullError, RuntimeClosedError
 from swerex_c.providers.ssh.backend import SSHBackend
 from swerex_c.utils import background
 from swerex_c.utils.background import run_blocking

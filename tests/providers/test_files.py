@@ -22,19 +22,14 @@ from typing import Any
 
 import pytest
 
-from swerex_c.exceptions import (
-    NotSupportedError,
-    ProtocolError,
-    ResourceError,
-    SandboxLostError,
-    UploadError,
-)
+from swerex_c.exceptions import NotSupportedError, ProtocolError, ResourceError, SandboxLostError, UploadError
 from swerex_c.providers.docker.backend import DockerBackend
 from swerex_c.sandbox import file_scripts
 from swerex_c.sandbox import files as _files
 from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.sandbox import Sandbox
 from swerex_c.utils import background
+from tests.contracts.test_files import raises
 from tests.support import needs
 from tests.support.docker_engine import Engine
 from tests.support.local_backend import Here
@@ -83,11 +78,6 @@ def sandbox(backend: Backend) -> Iterator[Blocking]:
         yield place
     finally:
         place.close()
-
-
-def raises(kind: type[OSError], number: int, path: str) -> Any:
-    """`with raises(...)`: an OSError of this class, number and file."""
-    return pytest.raises(kind, check=lambda error: (error.errno, error.filename) == (number, path))
 
 
 @pytest.mark.xdist_group("engine")

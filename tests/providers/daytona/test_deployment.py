@@ -13,12 +13,7 @@ import pytest
 pytest.importorskip("daytona")
 
 from swerex_c.deployment.daytona import DaytonaDeployment, find_owned
-from swerex_c.exceptions import (
-    DeploymentStartupError,
-    NotSupportedError,
-    SandboxLostError,
-    SwerexException,
-)
+from swerex_c.exceptions import DeploymentStartupError, NotSupportedError, SandboxLostError, SwerexException
 from swerex_c.models import Command
 from swerex_c.providers import orphans
 from tests.support.daytona_fixtures import KEY, DaytonaWorld, server, world

@@ -30,9 +30,7 @@ from swerex_c.exceptions import (
     SwerexException,
 )
 from swerex_c.providers.docker.engine import Engine as Client
-from swerex_c.runtime.abstract import (
-    Command,
-)
+from swerex_c.runtime.abstract import Command
 from tests.support import hosts, images, needs
 from tests.support.docker_deployments import NO_NETWORK, Make, make, names, reach, said
 from tests.support.docker_engine import Engine
@@ -147,12 +145,8 @@ async def test_startup_files_that_take_longer_than_a_second(make: Make, bash_min
         assert (await deployment.runtime.create_session()).output == "up\n"
 
 
-@pytest.mark.parametrize("more", ["-it", "-d", "--interactive", "--attach=stderr"])
+@pytest.mark.parametrize("more", ["-it", "-d", "--interactive"])
 async def test_streams_of_the_callers_choice(make: Make, more: str) -> None:
-    if more == "--attach=stderr":  # docker's own words
-        with pytest.raises(DeploymentStartupError, match="onflict"):
-            await make(docker_args=[*NO_NETWORK, more]).start()
-        return
     deployment = make(docker_args=[*NO_NETWORK, more])
     await deployment.start()
     assert await said(deployment, "echo there") == "there\n"
@@ -260,6 +254,7 @@ async def test_what_is_kept(make: Make, reach: Engine) -> None:
         ({"image": "127.0.0.1:1/none", "pull": "missing"}, DockerPullError, "Failed to pull image 127.0.0.1:1/none"),
         ({"docker_args": ["--network", "no-such-network"]}, DeploymentStartupError, "no-such-network"),
         ({"docker_args": [*NO_NETWORK, "--entrypoint=/bin/bash", "--no-such-option"]}, DeploymentStartupError, "unkn"),
+        ({"docker_args": [*NO_NETWORK, "--attach=stderr"]}, DeploymentStartupError, "onflict"),  # docker's own words
         ({"startup_timeout": 0.05}, StartupTimeoutError, "did not start within 0.05 seconds"),
         ({"remove_container": False, "image": "swx-test/ash-min"}, DeploymentStartupError, "has no bash"),
         ({"exec_shell": ["/no/such/shell", "-c"]}, DeploymentStartupError, "/no/such/shell"),

@@ -10,11 +10,7 @@ from pathlib import Path
 import pytest
 
 from swerex_c.deployment.docker import DockerDeployment
-from swerex_c.exceptions import (
-    DeploymentStartupError,
-    SandboxLostError,
-    StartupTimeoutError,
-)
+from swerex_c.exceptions import DeploymentStartupError, SandboxLostError, StartupTimeoutError
 from swerex_c.providers import server_bundle
 from swerex_c.runtime.abstract import (
     BashAction,

@@ -28,6 +28,7 @@ from swerex_c.providers.ssh.backend import SSHBackend
 from swerex_c.runtime.abstract import Command
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.utils.background import run_blocking
+from tests.contracts.test_program import ODD
 from tests.support import hosts, needs
 from tests.support.original import our_environment, run_python
 from tests.support.processes import descendants
@@ -35,22 +36,12 @@ from tests.support.sandboxes import lost, ssh_backend, working
 from tests.support.targets import Session
 from tests.support.wait import until
 
-ODD = "a'b\"c\\d&e\\&f!g!h@40%n$x`ls` ;|*?[a]{b,c}~#<>ü\n\t\n"
-
 
 @pytest.fixture
 def own() -> Iterator[hosts.Sshd]:
     """A server for one test, which may do to it what it likes."""
     with needs.started(hosts.Sshd) as place:
         yield place
-
-
-def run(
-    backend: SSHBackend, script: str, *words: str, names: tuple[str, ...] = (), **variables: str
-) -> subprocess.CompletedProcess[bytes]:
-    argv = backend.command(["bash", "-c", script, "bash", *words], names, False)
-    environment = backend.environment() | variables
-    return subprocess.run(argv, env=environment, input=b"", capture_output=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash", "zsh", "fish", "tcsh"])
@@ -63,19 +54,22 @@ def test_no_login_shell_sees_what_is_in_a_command(own: hosts.Sshd, shell: str) -
     key = (own.directory / "user_key.pub").read_text()
     (own.directory / "authorized").write_text(f'command="{forced}" {key}')
     backend = ssh_backend(own)
+
+    def run(*argv: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+        command = backend.command(argv, [*variables, "MISSING"], False)
+        environment = backend.environment() | variables
+        return subprocess.run(command, env=environment, input=b"", capture_output=True, timeout=60)
+
     run_blocking(backend.open(), 60)
     try:
-        script = 'printf "<%s>" "$ODD" "${EMPTY-unset}" "${MISSING-unset}" "$PS1" "$@"; exit 7'
         words = (ODD, "", "-x", "@", "\\")
-        names = ("ODD", "EMPTY", "MISSING")
-        done = run(backend, script, *words, names=names, ODD=ODD, EMPTY="")
+        script = 'printf "<%s>" "$ODD" "${EMPTY-unset}" "${MISSING-unset}" "$PS1" "$@"; exit 7'
+        done = run("bash", "-c", script, "bash", *words, ODD=ODD, EMPTY="")
         said = done.stdout.decode()
         assert said == "greeting\n" + "".join(f"<{word}>" for word in (ODD, "", "unset", "", *words)), done.stderr
         assert (done.returncode, done.stderr) == (7, b"greeting\n")
         # A prompt reaches a program there, though shells here and there forget it.
-        argv = backend.command(["printenv", "PS1"], ["PS1"], False)
-        done = subprocess.run(argv, env=backend.environment() | {"PS1": ODD}, capture_output=True, timeout=60)
-        assert done.stdout.decode() == f"greeting\n{ODD}\n"
+        assert run("printenv", "PS1", PS1=ODD).stdout.decode() == f"greeting\n{ODD}\n"
     finally:
         run_blocking(backend.close())
 
