@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -230,33 +231,24 @@ async def test_what_is_asked_for(world: ModalWorld, make: Make) -> None:
     assert kwargs["tags"] == {"mine": "1"}
 
 
-@pytest.mark.parametrize(
-    ("method", "fault", "told"),
-    [
-        ("AppGetOrCreate", {"status": "PERMISSION_DENIED", "message": "not yours"}, "does not permit it: not yours"),
-        ("build", {"message": "apt failed"}, "could not build the image: .*apt failed"),
-        ("SandboxCreateV2", {"status": "RESOURCE_EXHAUSTED", "message": "quota of 5"}, "quota.*quota of 5"),
-        ("SandboxCreateV2", {"status": "INVALID_ARGUMENT", "message": "no such region"}, "no such region"),
-        ("TaskExecStart", {"status": "INVALID_ARGUMENT", "message": "no exec here", "times": 9}, "no exec here"),
-        ("from_registry", modal.exception.InvalidError("no such image"), "Modal says: no such image"),
-    ],
-)
-async def test_what_keeps_it_from_starting_is_told(
-    world: ModalWorld, make: Make, method: str, fault: dict[str, Any] | Exception, told: str
-) -> None:
-    deployment = make(image=f"debian:{method}-{len(told)}".lower())
-    with pytest.MonkeyPatch.context() as patch:
-        if isinstance(fault, Exception):
-            patch.setattr(modal.Image, method, mock.Mock(side_effect=fault))
-        else:
-            world.fault(method, **fault)
-        with pytest.raises(DeploymentStartupError, match=told) as raised:
-            await deployment.start()
-    assert "\n" not in str(raised.value)
-    world.faults.clear()
-    assert not world.running()
-    await deployment.start()
-    assert await deployment.is_alive()
+Outside = Callable[[ModalWorld, pytest.MonkeyPatch], object]
+
+
+def fault(method: str, **how: Any) -> Outside:
+    return lambda world, _: world.fault(method, **how)
+
+
+def variables(**values: str) -> Outside:
+    def prepare(_: ModalWorld, patch: pytest.MonkeyPatch) -> None:
+        for name, value in values.items():
+            patch.setenv(f"MODAL_{name}", value)
+        patch.setattr(_Client, "_client_from_env", None)  # the SDK keeps its client
+
+    return prepare
+
+
+def no_image(_: ModalWorld, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(modal.Image, "from_registry", mock.Mock(side_effect=modal.exception.InvalidError("no such image")))
 
 
 class WithCommand(ModalDeployment):
@@ -264,69 +256,70 @@ class WithCommand(ModalDeployment):
         return "swerex-remote"
 
 
-@pytest.mark.parametrize(
-    ("variables", "fields", "told"),
-    [
-        ({"TOKEN_SECRET": "as-wrong"}, {}, "Modal refuses the credentials.*Token validation failed.*modal setup"),
-        ({"TOKEN_SECRET": "", "TOKEN_ID": ""}, {}, "Modal refuses the credentials.*Token missing"),
-        ({"SERVER_URL": "http://127.0.0.1:1"}, {"startup_timeout": 2}, "did not start within 2 seconds"),
-        ({}, {"modal_sandbox_kwargs": {"no_such_thing": 1}}, "no_such_thing"),
-        ({}, {"server": True}, "runs no server"),
-        ({}, {"kind": WithCommand}, "runs no server"),
-    ],
-)
-async def test_what_the_caller_has_wrong_is_told(
-    make: Make, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], fields: dict[str, Any], told: str
-) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(f"MODAL_{name}", value)
-        monkeypatch.setattr(_Client, "_client_from_env", None)  # the SDK keeps its client
-    with pytest.raises(NotSupportedError if "server" in told else DeploymentStartupError, match=told) as raised:
-        await make(**fields).start()
-    assert isinstance(raised.value, StartupTimeoutError) is ("within" in told)
+NEVER: dict[str, tuple[Outside | None, dict[str, Any], str]] = {
+    "app": (fault("AppGetOrCreate", status="PERMISSION_DENIED", message="not yours"), {}, "not permit it: not yours"),
+    "build": (fault("build", message="apt failed"), {}, "could not build the image: .*apt failed"),
+    "quota": (fault("SandboxCreateV2", status="RESOURCE_EXHAUSTED", message="quota of 5"), {}, "quota.*quota of 5"),
+    "region": (fault("SandboxCreateV2", status="INVALID_ARGUMENT", message="no such region"), {}, "no such region"),
+    "exec": (fault("TaskExecStart", status="INVALID_ARGUMENT", message="no exec here", times=9), {}, "no exec here"),
+    "image": (no_image, {}, "Modal says: no such image"),
+    "wrong": (variables(TOKEN_SECRET="as-wrong"), {}, "refuses the credentials.*Token validation failed.*modal setup"),
+    "missing": (variables(TOKEN_SECRET="", TOKEN_ID=""), {}, "Modal refuses the credentials.*Token missing"),
+    "away": (variables(SERVER_URL="http://127.0.0.1:1"), {"startup_timeout": 2}, "did not start within 2 seconds"),
+    "slow": (fault("TaskExecStart", delay=1000, times=99), {"startup_timeout": 2}, "No shell has started|startup_time"),
+    "argument": (None, {"modal_sandbox_kwargs": {"no_such_thing": 1}}, "no_such_thing"),
+    "server": (None, {"server": True}, "runs no server"),
+    "command": (None, {"kind": WithCommand}, "runs no server"),
+}
 
 
-async def test_a_start_that_takes_too_long(world: ModalWorld, make: Make) -> None:
-    world.fault("TaskExecStart", delay=1000, times=99)
-    with pytest.raises(StartupTimeoutError, match="No shell has started|startup_timeout"):
-        await make(startup_timeout=2).start()
+@pytest.mark.parametrize("name", NEVER)
+async def test_what_keeps_it_from_starting_is_told_in_a_sentence(world: ModalWorld, make: Make, name: str) -> None:
+    """And nothing is left; what comes from outside keeps no later start from being one."""
+    outside, fields, told = NEVER[name]
+    deployment = make(**{"image": f"debian:{name}", **fields})
+    with pytest.MonkeyPatch.context() as patch:
+        if outside:
+            outside(world, patch)
+        with pytest.raises(NotSupportedError if "server" in told else DeploymentStartupError, match=told) as raised:
+            await deployment.start()
+    assert "\n" not in str(raised.value)
+    assert isinstance(raised.value, StartupTimeoutError) is ("startup_timeout" in fields)
+    world.faults.clear()
     assert not world.running()
+    if not fields:
+        await deployment.start()
+        assert await deployment.is_alive()
 
 
 STAGES = ["AppGetOrCreate", "ImageGetOrCreate", "build", "SandboxCreateV2", "TaskExecStart"]
+ROOM = "SandboxGetTaskId"
+"""What is asked again and again while a sandbox of the first kind waits for room."""
 
 
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("stage", STAGES)
-async def test_a_start_is_given_up(world: ModalWorld, make: Make, stage: str, after: bool) -> None:
+@pytest.mark.parametrize(("stage", "after"), [*itertools.product(STAGES, (False, True)), (ROOM, False)])
+async def test_a_start_is_given_up(
+    world: ModalWorld, make: Make, monkeypatch: pytest.MonkeyPatch, stage: str, after: bool
+) -> None:
     """While a request is under way, before it is carried out and before its answer; nothing is left."""
-    world.fault(stage, delay=3, after=after)
+    world.fault(stage, after=after, **({"delay": 1000, "times": 99} if stage == ROOM else {"delay": 3}))
+    if stage == ROOM:
+        monkeypatch.setenv("MODAL_SANDBOX_V2", "0")
+        monkeypatch.setattr("swerex_c.deployment.modal._SETTLE_SECONDS", 0.5)
     deployment = make(image=f"debian:{stage}-{after}".lower())
     starting = asyncio.ensure_future(deployment.start())
     name = "ImageGetOrCreate" if stage == "build" else stage
     await until_async(lambda: world.calls(name) or starting.done())
+    assert world.running() or stage != ROOM
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
+    if stage == ROOM:
+        await until_async(lambda: not world.running())
     world.faults.clear()
     assert not world.running()
     await deployment.start()
     assert await deployment.is_alive()
-
-
-async def test_a_sandbox_that_waits_for_room_is_given_up(
-    world: ModalWorld, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MODAL_SANDBOX_V2", "0")
-    monkeypatch.setattr("swerex_c.deployment.modal._SETTLE_SECONDS", 0.5)
-    world.fault("SandboxGetTaskId", delay=1000, times=99)
-    starting = asyncio.ensure_future(make().start())
-    await until_async(lambda: world.calls("SandboxGetTaskId"))
-    assert world.running()
-    starting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await starting
-    await until_async(lambda: not world.running())
 
 
 @pytest.mark.parametrize("own_app", [False, True])
