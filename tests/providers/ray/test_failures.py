@@ -55,8 +55,15 @@ async def is_lost(
 
 @pytest.mark.parametrize("what", ["ray.kill", "actor killed", "actor crashed", "server", "supervisor"])
 async def test_a_process_dies(made: Made, tmp_path: Path, mark: str, what: str) -> None:
+    """Callers in several threads are all told; and another may be started."""
     deployment = made()
+
+    def wait() -> BaseException:
+        return asyncio.run(raised(deployment.runtime.execute(Command(command=["sleep", mark]))))
+
     call = await begin(deployment, mark, tmp_path / "ran")
+    others = [asyncio.ensure_future(asyncio.to_thread(wait)) for _ in range(3)]
+    await until_async(lambda: len(running(f"sleep {mark}")) == 5)
     facts = deployment._facts
     pids = {"actor": facts["pid"], "supervisor": facts["supervisor"], "server": facts["server"]}
     assert len(set(pids.values())) == 3
@@ -73,7 +80,10 @@ async def test_a_process_dies(made: Made, tmp_path: Path, mark: str, what: str) 
         return
     words = await is_lost(deployment, call, mark, tmp_path / "ran")
     assert what != "server" or "was killed by signal 9" in words
+    assert {type(error) for error in await asyncio.wait_for(asyncio.gather(*others), DEADLINE)} == {SandboxLostError}
     await until_async(lambda: not any(map(alive, pids.values())))
+    await deployment.start()
+    assert (await deployment.runtime.execute(Command(command=["echo", "new"]))).stdout == "new\n"
 
 
 async def test_a_node_dies(nodes: Nodes, made: Made, tmp_path: Path, mark: str) -> None:
@@ -86,24 +96,6 @@ async def test_a_node_dies(nodes: Nodes, made: Made, tmp_path: Path, mark: str) 
     words = await is_lost(deployment, call, mark, tmp_path / "ran")
     assert node.node_id in words
     assert await other.is_alive()
-
-
-async def test_one_that_was_lost_can_be_started_again(made: Made, mark: str) -> None:
-    """Calls of several threads are all told that it was lost."""
-    deployment = made()
-    await deployment.start()
-
-    def wait() -> BaseException:
-        return asyncio.run(raised(deployment.runtime.execute(Command(command=["sleep", mark]))))
-
-    calls = [asyncio.ensure_future(asyncio.to_thread(wait)) for _ in range(3)]
-    await until_async(lambda: len(running(f"sleep {mark}")) == 3)
-    ray.kill(deployment._channel._handle)
-    errors = await asyncio.wait_for(asyncio.gather(*calls), DEADLINE)
-    assert {type(error) for error in errors} == {SandboxLostError}
-    assert not await deployment.is_alive()
-    await deployment.start()
-    assert (await deployment.runtime.execute(Command(command=["echo", "new"]))).stdout == "new\n"
 
 
 LEFT = """
