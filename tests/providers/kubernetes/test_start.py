@@ -411,45 +411,36 @@ async def test_from_within_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyP
 # The watch
 
 
-async def test_a_watch_whose_version_is_too_old_begins_anew(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "_WATCH_SECONDS", 1000.0)  # a state that a watch misses is missed
-
-    async def kubelet(server: ApiServer, pod: Pod) -> None:
-        await server.schedule(pod)
-        await until_async(lambda: server.watching)
-        pod["status"] = {**pod["status"], "phase": "Running"}
-        names = [{"name": "main", "state": {"running": {}}, "containerID": "x"}]
-        pod["status"]["containerStatuses"] = names  # which nobody is told
-        (server.directory / pod["metadata"]["name"]).mkdir()
-        await server.forget_history()
-
-    server.kubelet = kubelet
-    await starts(server)
-
-
-@pytest.mark.parametrize("how", ["silent", "forbidden", "restart"])
+@pytest.mark.parametrize("how", ["silent", "forbidden", "restart", "too old"])
 async def test_what_no_watch_tells_is_asked_for(server: ApiServer, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     go = threading.Event()
 
     async def kubelet(server: ApiServer, pod: Pod) -> None:
         await server.schedule(pod)
         await until_async(go.is_set)
-        await server.run(pod)
+        if how != "too old":
+            await server.run(pod)
+            return
+        names = [{"name": "main", "state": {"running": {}}, "containerID": "x"}]
+        pod["status"] = {**pod["status"], "phase": "Running", "containerStatuses": names}  # which nobody is told
+        (server.directory / pod["metadata"]["name"]).mkdir()
+        await server.forget_history()
 
     def refuse(request: Any, body: Any) -> Any:
         words = 'pods is forbidden: User "a" cannot list resource "pods"'
         return status(403, "Forbidden", words) if request.path.endswith("/pods") and not body else None
 
     server.kubelet = kubelet
-    if how == "silent":
-        server.silent_watch = True
-        monkeypatch.setattr(readiness, "_WATCH_SECONDS", 0.5)
+    if how in ("silent", "too old"):
+        server.silent_watch = how == "silent"
+        monkeypatch.setattr(readiness, "_WATCH_SECONDS", 0.5 if how == "silent" else 1000.0)
     elif how == "forbidden":
         server.refusals.append(refuse)
     starting = asyncio.ensure_future(starts(server))
     await until_async(lambda: server.asked.count("GET /api/v1/namespaces/default/pods"))  # a watch
-    if how == "restart":
+    if how in ("restart", "too old"):
         await until_async(lambda: server.watching)
+    if how == "restart":
         await asyncio.to_thread(server.restart)
     go.set()
     await asyncio.wait_for(starting, DEADLINE)
