@@ -50,6 +50,11 @@ class Site:
         """What the next starts raise."""
         self.before_start: Callable[[Tested], Awaitable[None]] | None = None
         self.before_stop: Callable[[Tested], Awaitable[None]] | None = None
+        self.go_on = asyncio.Event()
+
+    async def wait(self, _: Tested) -> None:
+        """What a start or a stop does that lasts until the test sets `go_on`."""
+        await self.go_on.wait()
 
     def make(self) -> Tested:
         self.made += 1
@@ -195,9 +200,11 @@ async def test_a_start_that_fails_for_good_tells_the_last_cause(site: Site) -> N
     async with pooled(site, 2, start_attempts=2) as pool:
         error = await fails(pool, EnvironmentStartError, r"2 attempts, the last\): .*no disk, 2")
         assert isinstance(error.__cause__, DeploymentStartupError) and error.attempts == 2  # type: ignore[attr-defined]
+        before = pool.stats()
         async with pool.environment():
             pass
         assert pool.stats().counts["starts_failed"] == 1
+        assert before.counts["handed_out"] == 0  # a snapshot stays as it is
 
 
 @pytest.mark.parametrize(
@@ -235,17 +242,12 @@ async def test_pauses_between_attempts_grow(site: Site, monkeypatch: pytest.Monk
 
 
 async def test_warm_ones_are_there_before_anybody_asks_and_are_kept_up(site: Site) -> None:
-    go = asyncio.Event()
-
-    async def slow(_: Tested) -> None:
-        await go.wait()
-
     async with pooled(site, 4, warm=2) as pool:
         await until_async(lambda: pool.stats().idle == 2)
-        site.before_start = slow
+        site.before_start = site.wait
         first, second = User(pool), User(pool)
         await first.got(), await second.got()
-        go.set()
+        site.go_on.set()
         await until_async(lambda: pool.stats().idle == 2)
         assert site.made == 4 and pool.stats().in_use == 2
         await first.go()
@@ -265,19 +267,14 @@ async def test_warming_up_that_fails_rests_until_somebody_asks(site: Site) -> No
 
 
 async def test_those_that_nobody_wants_any_more_end(site: Site) -> None:
-    go = asyncio.Event()
-
-    async def slow(_: Tested) -> None:
-        await go.wait()
-
-    site.before_start = slow
+    site.before_start = site.wait
     async with pooled(site, 4, starts_at_once=1, idle_timeout=0.05) as pool:
         users = [User(pool) for _ in range(3)]
         await until_async(lambda: len(site.starting) == 1)
         for user in users:
             await user.cancel()
         await until_async(lambda: pool.stats().starting == 1)  # those that had not begun are given up at once
-        go.set()
+        site.go_on.set()
         await until_async(lambda: pool.stats().counts["started"] == 1)
         await until_async(lambda: pool.stats().idle == pool.stats().ending == 0)
         assert site.alive == [] and site.made == 1
@@ -302,13 +299,10 @@ async def test_a_full_queue_refuses_at_once(site: Site, room: int) -> None:
 
 
 async def test_waiting_has_a_limit_that_tells_what_is_going_on(site: Site) -> None:
-    async def hangs(_: Tested) -> None:
-        await asyncio.Event().wait()
-
     async with pooled(site, 2, backoff=0.01) as pool:
         holder = User(pool)
         await holder.got()
-        site.errors, site.before_start = [DeploymentStartupError("quota")], hangs
+        site.errors, site.before_start = [DeploymentStartupError("quota")], site.wait
         says = "in 0.2 seconds: of 2, 1 are in use and 1 are starting.*quota"
         await fails(pool, PoolTimeoutError, says, wait_timeout=0.2)
         assert (pool.stats().waiting, pool.stats().counts["gave_up"]) == (0, 1)
@@ -351,13 +345,11 @@ async def test_errors_go_through_and_a_loss_is_believed(site: Site, error: Excep
 
 
 async def test_a_stop_that_never_returns_is_given_up_and_counted(site: Site) -> None:
-    hanging = asyncio.Event()
-
     async def hangs(deployment: Tested) -> None:
         if deployment.number == 1:
             with suppress(asyncio.CancelledError):
-                await hanging.wait()
-            await hanging.wait()
+                await site.wait(deployment)
+            await site.wait(deployment)
 
     site.before_stop = hangs
     async with Pool(site.make, 1, stop_timeout=0.05) as pool:
@@ -367,7 +359,7 @@ async def test_a_stop_that_never_returns_is_given_up_and_counted(site: Site) -> 
             pass
     counts = pool.stats().counts
     assert (counts["ended"], counts["ends_failed"]) == (2, 1)
-    hanging.set()
+    site.go_on.set()
     await until_async(lambda: not site.alive)
 
 
@@ -432,16 +424,10 @@ def test_arguments_that_make_no_sense(wrong: dict[str, Any]) -> None:
 
 
 async def test_closing_ends_everything_and_tells_everybody(site: Site) -> None:
-    go = asyncio.Event()
-
-    async def slow(deployment: Tested) -> None:
-        if deployment.number > 2:
-            await go.wait()
-
-    site.before_start = slow
     pool = Pool(site.make, 3)
     holder, other = User(pool), User(pool)
     await holder.got(), await other.got()
+    site.before_start = site.wait
     starting, waiting = User(pool), User(pool)
     await until_async(lambda: len(site.starting) == 1)
     await asyncio.gather(pool.close(), pool.close())
@@ -459,12 +445,7 @@ async def test_closing_ends_everything_and_tells_everybody(site: Site) -> None:
 
 
 async def test_closing_goes_on_when_it_is_cancelled(site: Site) -> None:
-    hanging = asyncio.Event()
-
-    async def hangs(_: Tested) -> None:
-        await hanging.wait()
-
-    site.before_stop = hangs
+    site.before_stop = site.wait
     async with Pool(site.make, 2) as pool:
         async with pool.environment():
             pass
@@ -473,7 +454,7 @@ async def test_closing_goes_on_when_it_is_cancelled(site: Site) -> None:
         closing.cancel()
         with suppress(asyncio.CancelledError):
             await closing
-        hanging.set()
+        site.go_on.set()
     assert site.alive == []
 
 
@@ -498,10 +479,7 @@ def test_a_pool_belongs_to_a_loop_and_ends_with_it(site: Site) -> None:
 
 
 def test_a_pool_starts_nothing_more_when_its_loop_ends(site: Site) -> None:
-    async def hangs(_: Tested) -> None:
-        await asyncio.Event().wait()
-
-    site.before_start = hangs
+    site.before_start = site.wait
     pool = Pool(site.make, 2, warm=1)
 
     async def use() -> None:
@@ -528,23 +506,3 @@ def test_a_process_that_ends_without_closing_its_pool_ends_quietly() -> None:
     """
     done = run_python(code)
     assert (done.returncode, done.stdout, done.stderr) == (0, "used\n", "")
-
-
-# Numbers
-
-
-async def test_what_a_pool_counts(site: Site) -> None:
-    async with pooled(site, 2) as pool:
-        first = User(pool)
-        await first.got()
-        second, third = User(pool), User(pool)
-        await second.got()
-        before = pool.stats()
-        assert (before.size, before.waiting, before.in_use, before.starting, before.idle) == (2, 1, 2, 0, 0)
-        await settle()
-        for user in (first, second, third):
-            await user.go()
-        await until_async(lambda: pool.stats().ending == 0)
-        counts = pool.stats().counts
-        assert (counts["handed_out"], counts["started"], counts["ended"]) == (3, 3, 3)
-        assert before.counts["handed_out"] == 2  # a snapshot stays as it is

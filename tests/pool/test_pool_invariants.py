@@ -237,6 +237,8 @@ class Machine(RuleBasedStateMachine):
         self.do()
         stats = self.pool.stats()
         waiting = sum(caller.waits for caller in self.callers)
+        in_use = sum(caller.holds for caller in self.callers)
+        assert (stats.waiting, stats.in_use, stats.counts["handed_out"]) == (waiting, in_use, len(self.served))
         if waiting:
             assert stats.idle == 0, stats
             assert stats.starting >= min(waiting, stats.size - stats.in_use - stats.ending), stats
