@@ -9,14 +9,15 @@ import pytest
 
 from swerex_c.exceptions import CommandTimeoutError, InvalidInputError, NonZeroExitCodeError, SwerexException
 from swerex_c.models import Command
+from tests.contracts.test_program import ODD
 from tests.support.results import WrongAnswer
 from tests.support.targets import ALL, DEADLINE, Target, seconds, token
 
 TARGETS = [*(name for name in ALL if name != "original"), "cat", "no-cat"]
 
-wrong = pytest.mark.wrong_in_original
-
 MEGABYTE = 1 << 20
+
+WORDS = [ODD, "", " ", "-x", "-n", "@", "\\", "\\x41", "\n", "*", "€", "%s", "x" * 100_000]
 
 ANSWERS: dict[str, tuple[str | list[str], dict[str, Any], tuple[str, str, int]]] = {
     "streams apart": ("echo out; echo err >&2; echo out; exit 3", {}, ("out\nout\n", "err\n", 3)),
@@ -27,7 +28,7 @@ ANSWERS: dict[str, tuple[str | list[str], dict[str, Any], tuple[str, str, int]]]
     ),
     "nothing": (["true"], {}, ("", "", 0)),
     "no newline at the end": ("printf 'a b'; printf err >&2", {}, ("a b", "err", 0)),
-    "words": (["printf", "%s|", "a b", "é\t'\"$x", "*", "", "\\x41", "-n"], {}, ("a b|é\t'\"$x|*||\\x41|-n|", "", 0)),
+    "words": (["printf", "<%s>", *WORDS], {}, ("".join(f"<{word}>" for word in WORDS), "", 0)),
     "arguments of a shell's text": (['echo "$0 $1"', "zero", "one"], {"shell": True}, ("zero one\n", "", 0)),
     "UTF-8": ("echo 'ä € 漢 😀'", {}, ("ä € 漢 😀\n", "", 0)),
     "control characters": ("printf 'a\\tb\\r\\n\\033[31mred'", {}, ("a\tb\r\n\033[31mred", "", 0)),
@@ -35,6 +36,9 @@ ANSWERS: dict[str, tuple[str | list[str], dict[str, Any], tuple[str, str, int]]]
     "bytes": ("printf 'a\\000\\377\\n'; printf '\\200' >&2", {}, ("a\0\\xff\n", "\\x80", 0)),
     "standard input is at its end": (["cat"], {}, ("", "", 0)),
     "standard input of a shell is at its end": ("read x; echo $?", {}, ("1\n", "", 0)),
+    "without an environment it is the runtime's own": ("echo ${PATH:+set}", {}, ("set\n", "", 0)),
+    "descriptors": (["ls", "/proc/self/fd"], {}, ("0\n1\n2\n3\n", "", 0)),  # the fourth is that of the directory
+    "output that is left open": ("(sleep 5 >&2) & printf out; exec 1>&-; exit 3", {}, ("out", "", 3)),
     "directory": (["pwd"], {"cwd": "/"}, ("/\n", "", 0)),
     "no terminal": ("[ -t 0 ] || [ -t 1 ] || [ -t 2 ] || echo none", {}, ("none\n", "", 0)),
     "here-document": ("cat <<'E'\na $x\n\tb\nE\necho c", {}, ("a $x\n\tb\nc\n", "", 0)),
@@ -93,10 +97,6 @@ async def test_the_environment_is_complete(target: Target, name: str) -> None:
     environment = ENVIRONMENTS[name]
     answer = await target.execute([program, "-0"], env=environment)
     assert sorted(answer.stdout.split("\0")) == sorted(["", *(f"{key}={value}" for key, value in environment.items())])
-
-
-async def test_without_an_environment_the_runtimes_own_is_there(target: Target) -> None:
-    assert (await target.says("echo ${PATH:+set}")) == "set\n"
 
 
 # ---- errors

@@ -38,11 +38,6 @@ async def test_every_byte_arrives_and_comes_back(target: Target, tmp_path: Path,
     assert (tmp_path / "down").read_bytes() == data
 
 
-async def test_words_pass_whatever_is_in_them(target: Target) -> None:
-    words = [ODD, "", " ", "-x", "@", "\\", "\n", "*", "€", "%s", "x" * 100_000]
-    assert await target.says(["printf", "<%s>", *words]) == "".join(f"<{word}>" for word in words)
-
-
 @pytest.mark.slice
 async def test_variables_pass_whatever_is_in_them(target: Target) -> None:
     path = (await target.says("echo $PATH")).strip()
@@ -89,16 +84,6 @@ async def test_signals_are_default(target: Target, session: Session) -> None:
     assert ignored_and_blocked(await target.says(["cat", "/proc/self/status"])) == 0
     assert ignored_and_blocked((await session.run("cat /proc/self/status")).output) == 0
     assert await target.says("yes | head -1") == "y\n"
-
-
-async def test_a_program_has_no_descriptors_but_its_three(target: Target) -> None:
-    """The fourth is that of the directory which is listed."""
-    assert await target.says(["ls", "/proc/self/fd"]) == "0\n1\n2\n3\n"
-
-
-async def test_a_program_that_leaves_its_output_open_ends_nevertheless(target: Target) -> None:
-    answer = await target.execute("(sleep 5 >&2) & printf out; exec 1>&-; exit 3")
-    assert (answer.stdout, answer.exit_code) == ("out", 3)
 
 
 async def test_much_output_at_once(target: Target, session: Session) -> None:
