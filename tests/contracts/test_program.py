@@ -59,6 +59,7 @@ async def test_bytes_that_are_no_text_pass(target: Target) -> None:
     name = f"{target.new()}/{odd}"
     await target.runtime.write_file(WriteFileRequest(path=name, content="x"))
     assert (await target.runtime.read_file(ReadFileRequest(path=name))).content == "x"
+    assert await target.says(["cat", name]) == "x"
 
 
 async def test_values_of_variables_are_in_no_command_line(target: Target, session: Session) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,10 @@ from swerex_c.runtime.abstract import Command, CommandResponse
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox import clients as clients_module
 from swerex_c.sandbox import loader, loader_pool
-from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.clients import ClientProcess, CompletedCommand, run_command
 from swerex_c.sandbox.commands import execute
 from swerex_c.sandbox.loader import Frames
-from swerex_c.sandbox.sandbox import Sandbox as _Sandbox
+from swerex_c.sandbox.sandbox import Sandbox
 from swerex_c.utils import background
 from tests.support import needs
 from tests.support.local_backend import NO_CAT, Here
@@ -40,30 +39,27 @@ from tests.support.wait import DEADLINE, until, until_async
 LIMIT = 1 << 28
 
 
-def Sandbox(backend: Backend) -> Any:
-    return Blocking(_Sandbox(backend))
+@pytest.fixture
+def reach() -> Iterator[Callable[..., Any]]:
+    """`reach(*client, **variables)` makes a place, of which no client is left when the test has ended."""
+    places: list[Any] = []
+
+    def make(*client: str, **variables: str) -> Any:
+        places.append(Blocking(Sandbox(Here(*client, **variables))))
+        return places[-1]
+
+    yield make
+    for place in places:
+        place.end_marked(place.mark)  # what a test that failed has left would take a processor from all others
+        place.close()
+        until(lambda place=place: not clients(place))
 
 
 @pytest.fixture
-def here() -> Iterator[Any]:
-    place = Sandbox(Here())
+def here(reach: Callable[..., Any]) -> Any:
+    place = reach()
     place.open(DEADLINE)
-    yield place
-    place.close()
-    until(lambda: not clients(place))
-
-
-@pytest.fixture(params=["cat", "no cat"])
-def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A place whose shells take many scripts, and one where each takes one, because nothing can copy."""
-    if request.param == "no cat":
-        monkeypatch.setattr(loader, "_LOADER", loader._LOADER.replace(*NO_CAT))
-    place = Sandbox(Here())
-    place.open(DEADLINE)
-    assert [it.reusable for it in place._shells._idle] == [request.param == "cat"]
-    yield place
-    place.end_marked(place.mark)  # what a test that failed has left would take a processor from all others
-    place.close()
+    return place
 
 
 def clients(place: Any) -> list[int]:
@@ -83,15 +79,22 @@ def sleeping(number: str) -> list[int]:
 
 
 def test_a_program_is_heard_until_it_has_said_a_line() -> None:
-    def say(script: str) -> CompletedCommand:
-        command = run_command(["bash", "-c", script], environment=os.environ, timeout=DEADLINE, until=b"to ")
-        return background.run_blocking(command)
+    """Those before it are told."""
+    lines: list[str] = []
+
+    def say(script: str, until: bytes = b"to ") -> CompletedCommand:
+        command = ["bash", "-c", script]
+        how: dict[str, Any] = {"environment": os.environ, "timeout": DEADLINE, "tell": lines.append}
+        return background.run_blocking(run_command(command, until=until, **how))
 
     said = say("echo $$ >&2; echo no to; printf t; sleep 0.02; echo o be; exec sleep 1000")
-    assert (said.code, said.stdout) == (0, b"no to\nto be\n")
+    assert (said.code, said.stdout, lines) == (0, b"no to\nto be\n", ["no to"])
     assert not os.path.exists(f"/proc/{int(said.stderr)}")
     said = say("echo no to; printf 'to be'; exit 3")  # not a whole line
     assert (said.code, said.stdout) == (3, b"no to\nto be")
+    lines.clear()
+    said = say("echo one; echo two >&2; printf th; sleep 0.02; echo ree", b"")
+    assert (said.code, said.stdout, said.stderr, lines) == (0, b"one\nthree\n", b"two\n", ["one", "three"])
     with pytest.raises(TimeoutError):
         background.run_blocking(run_command(["sleep", "1000"], environment=os.environ, timeout=0.05, until=b"to "))
     with pytest.raises(ResourceError, match="prints more than 64 MiB"):
@@ -113,19 +116,9 @@ def test_what_a_client_printed_is_kept_for_a_slow_reader() -> None:
     assert background.run_blocking(work(), DEADLINE) == {1: 60000, 2: 5000}
 
 
-def test_a_script(either: Any) -> None:
-    every = bytes(range(1, 256)).decode("utf-8", "surrogateescape")
-    for _ in range(3):
-        answer = either.run('printf "%s|" "$@"; echo error >&2; exit 3', "a b", "", every)
-        assert answer.stdout == b"a b||" + os.fsencode(every) + b"|"
-        assert (answer.code, answer.stderr) == (3, b"error\n")
-    assert either.run('echo "${#1}"', "x" * 3_000_000).stdout == b"3000000\n"
-    assert either.run("read -r x; echo $x; read -r y; echo $?", input=b"one\n").stdout == b"one\n1\n"
-
-
-def test_the_place_cannot_change_the_loader() -> None:
+def test_the_place_cannot_change_the_loader(reach: Callable[..., Any]) -> None:
     variables = {"LC_ALL": "C.UTF-8", "BASH_ENV": "/dev/stdin", "SHELLOPTS": "xtrace", "BASH_FUNC_read%%": "() { :; }"}
-    place = Sandbox(Here(**variables))
+    place = reach(**variables)
     for _ in range(3):
         answer = place.run('echo ${#1} $- $LC_ALL; printf "%s " /proc/self/fd/*; env', "é")
         words = answer.stdout.split()
@@ -133,7 +126,6 @@ def test_the_place_cannot_change_the_loader() -> None:
         assert words[3:6] == [b"/proc/self/fd/%d" % number for number in range(3)] and answer.stderr == b""
         assert variables.pop("SHELLOPTS", None) != "" and b"OPTS" not in answer.stdout
         assert all(b"%s=%s" % (name.encode(), value.encode()) in answer.stdout for name, value in variables.items())
-    place.close()
 
 
 def test_what_is_kept_of_much_output(here: Any) -> None:
@@ -177,14 +169,23 @@ def test_a_non_blocking_pipe_loses_nothing(here: Any) -> None:
 # -- failures -------------------------------------------------------------------------------------------------------
 
 
-def test_a_command_that_kills_the_shell_above_it(either: Any) -> None:
+@pytest.mark.parametrize("reusable", [True, False])
+def test_a_command_that_kills_the_shell_above_it(
+    reach: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, reusable: bool
+) -> None:
+    """Also of shells that take one script each, because nothing can copy."""
+    if not reusable:
+        monkeypatch.setattr(loader, "_LOADER", loader._LOADER.replace(*NO_CAT))
+    place = reach()
+    place.open(DEADLINE)
+    assert [it.reusable for it in place._shells._idle] == [reusable]
     for command in ("kill -9 $PPID; echo on", "kill -9 $PPID; exec sleep 1"):
         with pytest.raises(ResourceError, match="shell in this machine has ended while the command ran.* status -9$"):
-            sh(either, command, timeout=DEADLINE)
-    assert sh(either, "echo next").stdout == "next\n"
-    either.backend.lost = "This machine was switched off"
+            sh(place, command, timeout=DEADLINE)
+    assert sh(place, "echo next").stdout == "next\n"
+    place.backend.lost = "This machine was switched off"
     with pytest.raises(SandboxLostError, match="switched off"):
-        sh(either, "kill -9 $PPID", timeout=DEADLINE)
+        sh(place, "kill -9 $PPID", timeout=DEADLINE)
 
 
 def test_a_ready_client_that_died_is_replaced(here: Any) -> None:
@@ -206,56 +207,50 @@ def test_a_ready_client_that_died_is_replaced(here: Any) -> None:
         ('printf %sH3.2..\\; "$8"; printf %sH\\; "$8" >&2; read x', NotSupportedError, "is 3.2; 4.4"),
     ],
 )
-def test_a_client_that_does_not_start(client: str, kind: type[Exception], words: str) -> None:
-    backend = Here("sh", "-c", client, "sh") if " " in client else Here(client)
-    place = Sandbox(backend)
+def test_a_client_that_does_not_start(
+    reach: Callable[..., Any], client: str, kind: type[Exception], words: str
+) -> None:
+    place = reach("sh", "-c", client, "sh") if " " in client else reach(client)
     for _ in range(2):
         with pytest.raises(kind, match=words):
             place.open(DEADLINE)
-    backend.lost = "It is gone"
+    place.backend.lost = "It is gone"
     if kind is not NotSupportedError or "3.2" not in words:
         with pytest.raises(SandboxLostError if " " in client else kind):
             place.run("echo")
-    place.close()
-    assert not clients(place)
 
 
-def test_a_client_that_ends_where_bash_has_run(tmp_path: Path) -> None:
+def test_a_client_that_ends_where_bash_has_run(reach: Callable[..., Any], tmp_path: Path) -> None:
     """As one of an engine that is being started again: its exit code does not mean that there is no bash."""
-    place = Sandbox(Here("sh", "-c", f'[ ! -e {tmp_path}/ended ] || exit 126; exec env "$@"', "sh"))
+    place = reach("sh", "-c", f'[ ! -e {tmp_path}/ended ] || exit 126; exec env "$@"', "sh")
     assert place.run("echo").code == 0
     (tmp_path / "ended").touch()
     with pytest.raises(ResourceError, match="has ended while the command ran"):
         sh(place, "kill -9 $PPID; exec sleep 1")
     with pytest.raises(ResourceError, match="its client ended with status 126"):
         place.run("echo")
-    place.close()
 
 
-def test_a_client_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Sandbox(Here("sh", "-c", "read x"))
+def test_a_client_that_hangs(reach: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    place = reach("sh", "-c", "read x")
     with pytest.raises(TimeoutError):
         place.open(0.2)
     monkeypatch.setattr(loader_pool, "START_SECONDS", 0.3)
-    place.close()
-    assert not clients(place)
 
 
-def test_what_clients_say_is_not_output(here: Any) -> None:
+def test_what_clients_say_is_not_output(reach: Callable[..., Any]) -> None:
     greeting = 'echo "Welcome; H5.2.1;"; echo "a warning" >&2; exec env "$@"'
-    place = Sandbox(Here("sh", "-c", greeting, "sh"))
+    place = reach("sh", "-c", greeting, "sh")
     for _ in range(3):
         answer = sh(place, "echo out; echo err >&2; exit 3")
         assert (answer.stdout, answer.stderr, answer.exit_code) == ("out\n", "err\n", 3)
-    place.close()
 
 
 @pytest.mark.parametrize("record", ["H", "H5.2", "H5.x.1.", "H--.-.1.", "E5"])
-def test_a_greeting_that_no_bash_sends(record: str) -> None:
-    place = Sandbox(Here("sh", "-c", f'for word; do :; done; echo "$word{record};"; echo "$word{record};" >&2', "sh"))
+def test_a_greeting_that_no_bash_sends(reach: Callable[..., Any], record: str) -> None:
+    place = reach("sh", "-c", f'for word; do :; done; echo "$word{record};"; echo "$word{record};" >&2', "sh")
     with pytest.raises(ResourceError, match="No shell could be started"):
         place.open(DEADLINE)
-    place.close()
 
 
 def test_closing_ends_what_runs(here: Any) -> None:
@@ -272,30 +267,19 @@ def test_closing_ends_what_runs(here: Any) -> None:
     here.close()
 
 
-def test_shells_that_end_before_their_script() -> None:
-    place = Sandbox(Here("sh", "-c", 'exec "$@" </dev/null', "sh"))
+def test_shells_that_end_before_their_script(reach: Callable[..., Any]) -> None:
+    place = reach("sh", "-c", 'exec "$@" </dev/null', "sh")
     place.open(DEADLINE)
     with pytest.raises(ResourceError, match="runs nothing: each of its shells ends before"):
         sh(place, "true")
-    place.close()
 
 
 PROGRAM = """
-import gc, os, sys
-from pathlib import Path
+import os, sys
 from swerex_c.sandbox.sandbox import Sandbox
 from swerex_c.utils import background
 from tests.support import needs
 from tests.support.local_backend import Here
-from tests.support.wait import until
-
-def drop():
-    global place
-    del place
-    gc.collect()
-    until(lambda: not needs.mentioning(mark))
-    tasks = Path("/proc/self/task")
-    until(lambda: not "".join((task / "children").read_text() for task in tasks.iterdir()), "a zombie")
 
 place = Sandbox(Here())
 assert background.run_blocking(place.run("echo")).code == 0
@@ -306,8 +290,8 @@ print(mark, flush=True)
 """
 
 
-@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "sys.exit(0)", "os._exit(0)", "drop()"])
-def test_clients_end_with_their_process_or_their_sandbox(end: str) -> None:
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "sys.exit(0)", "os._exit(0)"])
+def test_clients_end_with_their_process(end: str) -> None:
     done = run_python(PROGRAM.format(end=end))
     assert (done.returncode, len(done.stdout)) == (-9 if "kill" in end else 0, 25), done.stderr
     until(lambda: not needs.mentioning(done.stdout.strip()))
@@ -399,7 +383,7 @@ async def test_a_forked_child_does_not_hold_the_pipes_of_a_client() -> None:
 async def test_a_start_of_a_client_does_not_hold_up_the_loop(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(clients_module._start)
     monkeypatch.setattr(clients_module, "_start", slow)
-    place = _Sandbox(Here())
+    place = Sandbox(Here())
     running = asyncio.ensure_future(background.run(place.run("echo")))
     await slow.begun()
     assert here.run("echo meanwhile").stdout == b"meanwhile\n"
@@ -408,11 +392,10 @@ async def test_a_start_of_a_client_does_not_hold_up_the_loop(here: Any, monkeypa
     await background.run(place.close())
 
 
-def test_a_directory_that_was_made_anew(tmp_path: Path) -> None:
+def test_a_directory_that_was_made_anew(reach: Callable[..., Any], tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
-    place = Sandbox(Here("env", "-C", str(work)))
+    place = reach("env", "-C", str(work))
     assert sh(place, f"cd /; rm -r {work}; mkdir {work}; touch {work}/new").exit_code == 0
     for _ in range(4):
         assert sh(place, "ls").stdout == "new\n"
-    place.close()

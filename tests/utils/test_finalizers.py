@@ -52,6 +52,7 @@ until(lambda: Nowhere.ended)
 """
 
 PLACE = """
+from pathlib import Path
 from tests.support import needs
 from swerex_c.sandbox.sandbox import Sandbox
 from swerex_c.utils import background
@@ -66,6 +67,8 @@ with background._lock:  # as a caller has it that starts the loop
     gc.collect()
     assert not shells._closed
 until(lambda: not needs.mentioning(mark))
+tasks = Path("/proc/self/task")
+until(lambda: not "".join((task / "children").read_text() for task in tasks.iterdir()), "a zombie")
 """
 
 

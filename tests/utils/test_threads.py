@@ -6,38 +6,16 @@ import asyncio
 import os
 import subprocess
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from swerex_c.sandbox.clients import CompletedCommand, run_command
+from swerex_c.sandbox.clients import run_command
 from swerex_c.utils import background
 from swerex_c.utils.threads import in_thread_to_its_end
 from tests.support.processes import running
 from tests.support.wait import settle, until_async
-
-
-def program(text: str, **how: Any) -> Callable[[], CompletedCommand]:
-    def call() -> CompletedCommand:
-        work = run_command(["bash", "-c", text], environment=dict(os.environ), timeout=60, **how)
-        return background.run_blocking(work)
-
-    return call
-
-
-def test_lines_are_told_as_they_come() -> None:
-    lines: list[str] = []
-    completed = program("echo one; echo two >&2; printf 'th'; printf 'ree\\n'; exit 3", tell=lines.append)()
-    assert lines == ["one", "three"]
-    assert (completed.code, completed.stdout, completed.stderr) == (3, b"one\nthree\n", b"two\n")
-
-
-def test_a_line_ends_the_run() -> None:
-    lines: list[str] = []
-    completed = program("echo one; echo ready now; sleep 100", until=b"ready", tell=lines.append)()
-    assert (completed.code, completed.stdout, lines) == (0, b"one\nready now\n", ["one"])
 
 
 async def test_a_cancelled_call_kills_its_program(tmp_path: Path) -> None:
