@@ -207,7 +207,11 @@ def test_output_that_nobody_reads_stops_the_program(here: Here) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-async def test_the_end_of_the_place_is_told(here: Here, runtime: SandboxRuntime) -> None:
+async def test_why_nothing_starts_and_the_end_of_the_place_are_told(here: Here, runtime: SandboxRuntime) -> None:
+    here.refuses = "quota exceeded"
+    with pytest.raises(ResourceError, match="quota exceeded"):
+        await runtime.execute(Command(command=["true"]))
+    here.refuses = None
     await runtime.create_session(CreateBashSessionRequest())
     action = BashAction(command="echo a >~/on; sleep 1000", timeout=DEADLINE)
     running = asyncio.ensure_future(runtime.run_in_session(action))
@@ -219,14 +223,6 @@ async def test_the_end_of_the_place_is_told(here: Here, runtime: SandboxRuntime)
     assert not isinstance(caught.value, CommandTimeoutError)
     with pytest.raises(SandboxLostError, match="The sandbox was ended"):
         await runtime.execute(Command(command=["true"]))
-
-
-async def test_what_fails_to_start_says_why(here: Here) -> None:
-    here.refuses = "quota exceeded"
-    runtime = SandboxRuntime(here)
-    with pytest.raises(ResourceError, match="quota exceeded"):
-        await runtime.execute(Command(command=["true"]))
-    await runtime.close()
 
 
 async def test_a_connection_that_breaks_under_the_input_is_told(
