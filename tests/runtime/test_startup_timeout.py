@@ -23,11 +23,6 @@ def slow_home(family: Family) -> None:
     Path(os.environ["HOME"], ".bashrc").write_text("sleep 1.6; echo up\n")
 
 
-def test_the_default_is_that_of_swe_rex() -> None:
-    assert CreateBashSessionRequest().startup_timeout == 1.0
-    assert CreateBashSessionRequest().model_dump()["startup_timeout"] == 1.0
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("slow_home")
 @pytest.mark.parametrize("kind", RUNTIMES)
