@@ -15,7 +15,7 @@ import pytest
 
 from swerex_c.exceptions import SessionExistsError
 from tests.support.original import run_python
-from tests.support.session import Gate, Shell
+from tests.support.session import Gate, Session, Shell
 from tests.support.wait import DEADLINE
 
 
@@ -43,7 +43,7 @@ def test_a_loop_that_goes_away_in_the_middle(sh: Shell, gate: Gate) -> None:
 
 def test_one_name_created_twice_at_once(sh: Shell) -> None:
     async def at_once() -> list[Any]:
-        creates = (sh.aio.create_session(sh.creation(session="same")) for _ in range(4))
+        creates = (Session(sh.aio, "same").create() for _ in range(4))
         return await asyncio.gather(*creates, return_exceptions=True)
 
     assert sum(isinstance(result, SessionExistsError) for result in sh.wait(at_once())) == 3

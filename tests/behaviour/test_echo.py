@@ -89,7 +89,7 @@ def test_many_sessions_on_a_busy_machine(sh: Shell) -> None:
         name = f"echo{number}"
         await sh.aio.create_session(CreateBashSessionRequest(session=name, startup_timeout=60))
         modes = chance.choice(["echo", "sane", "raw echo"])
-        await sh.aio.run_in_session(sh.action(f"stty {modes}", 60, session=name))
+        await sh.aio.run_in_session(sh.action(f"stty {modes}", session=name))
         wrong_ones = []
         for i in range(25):
             text = f"{number}.{i}"
@@ -101,7 +101,7 @@ def test_many_sessions_on_a_busy_machine(sh: Shell) -> None:
                     (f"cat <<E\n{text}\n{'x' * 5000}\nE", f"{text}\n{'x' * 5000}\n"),
                 ]
             )
-            seen = await sh.aio.run_in_session(sh.action(command, 60, session=name))
+            seen = await sh.aio.run_in_session(sh.action(command, session=name))
             if (seen.output, seen.exit_code) != (output, 0):
                 wrong_ones.append((command, seen))
         return wrong_ones

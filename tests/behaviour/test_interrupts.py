@@ -132,7 +132,7 @@ def test_a_program_that_is_just_starting(sh: Shell, tmp_path: Path) -> None:
             running = asyncio.ensure_future(sh.go(f"> {path}; sleep 1000"))
             while not path.exists():
                 await settle(1)
-            await sh.aio.run_in_session(sh.interruption(timeout=DEADLINE, n_retry=1))
+            await sh.session.interrupt(timeout=DEADLINE, n_retry=1)
             codes.append((await running).exit_code)
         return codes
 
@@ -157,7 +157,7 @@ def test_a_command_whose_syntax_is_still_being_checked(
     async def interrupted(command: str) -> Any:
         running = asyncio.ensure_future(sh.go(command))
         await asyncio.sleep(0)
-        await sh.aio.run_in_session(sh.interruption(timeout=DEADLINE, n_retry=1))
+        await sh.session.interrupt(timeout=DEADLINE, n_retry=1)
         return await running
 
     for _ in range(10):

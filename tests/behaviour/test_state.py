@@ -371,8 +371,8 @@ def test_startup_files(shells: type[Shell], tmp_path: Path) -> None:
     one.write_text("echo one; A=$FIRST$FIRST\nPS1='one> '\n")
     two.write_text("echo two; B=$A$A\nset +o emacs\nfalse\n")
     sh = shells(startup_source=[str(one), str(two)])
-    assert sh.created.output.replace("\r", "").endswith("one\ntwo\n")
-    assert "from bashrc\n" in sh.created.output
+    assert sh.greeting.replace("\r", "").endswith("one\ntwo\n")
+    assert "from bashrc\n" in sh.greeting
     sh.gives("echo $FIRST $A $B; ll", "1 11 1111\nalias-ll\n")
 
 

@@ -109,7 +109,7 @@ def test_interrupt_is_quick(sh: Shell) -> None:
 def test_interrupt_from_another_thread(sh: Shell, gate: Gate) -> None:
     def later() -> None:
         gate.reached()
-        asyncio.run(sh.aio.run_in_session(sh.interruption()))
+        asyncio.run(sh.session.interrupt())
 
     thread = threading.Thread(target=later)
     thread.start()

@@ -12,7 +12,7 @@ import pytest
 from swerex_c.engine.patterns import make_matcher
 from swerex_c.exceptions import CommandTimeoutError, InvalidInputError
 from tests.support.patterns import CATASTROPHIC, COSTLY
-from tests.support.session import Shell
+from tests.support.session import Session, Shell
 from tests.support.wait import DEADLINE, quicker_than
 
 # ---- refused
@@ -87,7 +87,7 @@ def test_one_that_costs_too_much_holds_nobody_up(sh: Shell, letters: Path, patte
 
 async def costly_beside_short_ones(sh: Shell, letters: Path, pattern: str) -> list[float]:
     """Search for a costly pattern until it is given up; how long commands of another session took meanwhile."""
-    await sh.aio.create_session(sh.creation(session="other"))
+    await Session(sh.aio, "other").create()
     costly = asyncio.ensure_future(sh.go(f"cat {letters}; sleep 1000", expect=["never", pattern]))
     waits = []
     while not costly.done():

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from swerex_c.exceptions import CommandTimeoutError
-from tests.support.session import Gate, Shell
+from tests.support.session import Gate, Session, Shell
 from tests.support.wait import DEADLINE
 
 
@@ -68,7 +68,7 @@ def test_no_output_is_lost_behind_a_frozen_prompt(sh: Shell, frozen: str) -> Non
     """What PS0 prints is taken out while the reader takes the rest: also when the end was seen, or is asked for."""
 
     async def work(name: str) -> None:
-        await sh.aio.create_session(sh.creation(session=name))
+        await Session(sh.aio, name).create()
         await sh.aio.run_in_session(sh.action(frozen, session=name))
         for number in range(100):
             action = sh.action(f"printf 'a{number}\\n'", session=name)

@@ -351,9 +351,8 @@ def world(directory: Path, patch: pytest.MonkeyPatch) -> Iterator[World]:
     for name, value in variables.items():
         patch.setenv(name, value)
     patch.setattr(boto3, "DEFAULT_SESSION", None)  # which may have been made with others
-    # Tasks change their state when they are looked at, and not with the time; and few tries are many.
+    # Tasks change their state when they are looked at, and not with the time.
     patch.setattr(fargate, "_POLL_SECONDS", 0.02)
-    patch.setattr(fargate, "_AGREE_SECONDS", 8.0)
     patch.setattr(tasks, "_FIND_SECONDS", 0.5)
     patch.setattr(aws_teardown, "_END_SECONDS", 6.0)
     commands = directory / "bin"

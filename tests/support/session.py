@@ -1,4 +1,4 @@
-"""A session of the engine under test, driven from code that is not asynchronous.
+"""A session of a runtime, and one of the engine under test that is driven from code that is not asynchronous.
 
 `SWX_PLACE=here` runs the tests in a place that is reached by programs and is this machine, `SWX_PLACE=CONTAINER` in a
 container: see `tests.support.local_backend`.
@@ -9,15 +9,22 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from swerex_c.exceptions import CommandTimeoutError
-from swerex_c.runtime.abstract import BashAction, BashInterruptAction, CreateBashSessionRequest
+from swerex_c.models import (
+    BashAction,
+    BashInterruptAction,
+    BashObservation,
+    CloseBashSessionRequest,
+    CreateBashSessionRequest,
+)
+from swerex_c.runtime.abstract import AbstractRuntime
 from swerex_c.runtime.local import LocalRuntime
 from tests.support.results import WrongAnswer
 from tests.support.wait import DEADLINE, until, until_async
@@ -40,32 +47,84 @@ Steps = Sequence[tuple[str, str | None, int | None]]
 """Commands, each with its output and its exit code (None: any)."""
 
 
-class Shell:
-    """One session and the loop that drives it.
+class Session:
+    """A session of a runtime, in few words."""
 
-    Each call runs in its own `asyncio.Runner` cycle of the same loop; `aio` is the runtime for tests that write
-    their own coroutines.
+    def __init__(self, runtime: AbstractRuntime, name: str = "", patience: float = DEADLINE):
+        self.runtime = runtime
+        self.name = name or f"s-{secrets.token_hex(6)}"
+        self.patience = patience
+        self.ended = False
+        """Set by a case after which the session need not answer any more."""
+
+    async def create(self, **request: Any) -> str:
+        """Start the session and return the output of its startup files."""
+        request = {"startup_timeout": self.patience, **request}
+        return (await self.runtime.create_session(CreateBashSessionRequest(session=self.name, **request))).output
+
+    def action(self, command: str, **action: Any) -> BashAction:
+        fields = {"session": self.name, "timeout": self.patience, "check": "silent", **action}
+        return BashAction(command=command, **fields)
+
+    async def run(self, command: str, **action: Any) -> BashObservation:
+        """Return the observation of a command."""
+        return await self.runtime.run_in_session(self.action(command, **action))
+
+    async def gives(self, command: str, output: str | None, code: int | None = 0, **action: Any) -> None:
+        """Run a command that must have exactly this output and exit code; None: any."""
+        seen = await self.run(command, **action)
+        if output not in (None, seen.output) or code not in (None, seen.exit_code):
+            gave, wanted = (seen.output[-2000:], seen.exit_code), (output and output[-2000:], code)
+            raise WrongAnswer(f"{command[:200]!r} gave {gave!r}, not {wanted!r}")
+
+    async def begin(self, command: str, ready: str = "") -> None:
+        """Run a command that does not end, and return when it has begun, or has printed a text."""
+        if not ready:
+            command, ready = f"echo up; {command}", "up\n"
+        seen = await self.run(command, expect=[re.escape(ready)], check="ignore")
+        assert seen.expect_string == re.escape(ready), f"{command[:200]!r} gave {seen!r}"
+
+    async def interrupt(self, **action: Any) -> BashObservation:
+        # A program whose start swallows a SIGINT gets the next one after a second, not at the end of all patience.
+        action = {"timeout": self.patience / 60, "n_retry": 60, **action}
+        return await self.runtime.run_in_session(BashInterruptAction(session=self.name, **action))
+
+    async def stream(
+        self, command: str, *, hear: Callable[[str], object] | None = None, **action: Any
+    ) -> tuple[list[str], BashObservation]:
+        """Return the pieces of a command's output, and its observation; `hear` is called with each piece."""
+        items: list[Any] = []
+        async for item in self.runtime.stream_in_session(self.action(command, **action)):
+            assert item and (not items or isinstance(items[-1], str)), "something came after the observation"
+            items.append(item)
+            if hear and isinstance(item, str):
+                hear(item)
+        return items[:-1], items[-1]
+
+    async def synced(self) -> None:
+        """The session answers each of three different commands with its own output and exit code."""
+        for code in (0, 41, 7):
+            text = secrets.token_hex(6)
+            await self.gives(f"echo {text}; (exit {code})", f"{text}\n", code)
+
+    async def close(self) -> None:
+        await self.runtime.close_session(CloseBashSessionRequest(session=self.name))
+
+
+class Shell:
+    """A session that is driven from code that is not asynchronous, and the loop that drives it.
+
+    Each call runs in its own `asyncio.Runner` cycle of the same loop; `aio` is the runtime, and `session` the session,
+    for tests that write their own coroutines.
     """
 
-    def __init__(self, session: str = "default", *, aio: Any = None, create: bool = True, **request: Any):
-        self.session = session
+    def __init__(self, name: str = "default", *, aio: Any = None, create: bool = True, **request: Any):
         self.aio = make_runtime() if aio is None else aio
+        self.session = Session(self.aio, name)
+        self.action, self.go = self.session.action, self.session.run
         self.runner = asyncio.Runner()
         self.ended = False
-        self.created: Any = None
-        if create:
-            self.created = self.wait(self.aio.create_session(self.creation(**request)))
-
-    def creation(self, **request: Any) -> Any:
-        fields = {"session": self.session, "startup_timeout": DEADLINE, **request}
-        return CreateBashSessionRequest(**fields)
-
-    def action(self, command: str, timeout: float | None = DEADLINE, check: str = "silent", **more: Any) -> Any:
-        more.setdefault("session", self.session)
-        return BashAction(command=command, timeout=timeout, check=check, **more)
-
-    def interruption(self, **more: Any) -> Any:
-        return BashInterruptAction(session=self.session, **more)
+        self.greeting = self.wait(self.session.create(**request)) if create else ""
 
     def wait(self, coroutine: Awaitable[T]) -> T:
         async def one() -> T:
@@ -73,13 +132,9 @@ class Shell:
 
         return self.runner.run(one())
 
-    def run(self, command: str, timeout: float | None = DEADLINE, check: str = "silent", **more: Any) -> Any:
+    def run(self, command: str, timeout: float | None = DEADLINE, **more: Any) -> Any:
         """The observation of a command."""
-        return self.wait(self.aio.run_in_session(self.action(command, timeout, check, **more)))
-
-    def go(self, command: str, timeout: float | None = DEADLINE, **more: Any) -> Coroutine[Any, Any, Any]:
-        """The coroutine of a command, for tests that gather several."""
-        return self.aio.run_in_session(self.action(command, timeout, **more))
+        return self.wait(self.go(command, timeout=timeout, **more))
 
     def out(self, command: str, timeout: float | None = DEADLINE) -> str:
         """The output of a command that must succeed."""
@@ -87,40 +142,23 @@ class Shell:
         assert seen.exit_code == 0, f"{command!r} gave {seen!r}"
         return seen.output
 
-    def gives(
-        self, command: str, output: str | None, exit_code: int | None = 0, timeout: float | None = DEADLINE
-    ) -> None:
+    def gives(self, command: str, output: str | None, code: int | None = 0, **more: Any) -> None:
         """Assert exactly this output and exit code; None: any."""
-        seen = self.run(command, timeout)
-        if output not in (None, seen.output) or exit_code not in (None, seen.exit_code):
-            gave, wanted = (seen.output[-2000:], seen.exit_code), (output and output[-2000:], exit_code)
-            raise WrongAnswer(f"{command[:200]!r} gave {gave!r}, not {wanted!r}")
+        self.wait(self.session.gives(command, output, code, **more))
 
     def take(self, steps: Steps) -> None:
         """Run commands one after the other, and assert what they give."""
         for step in steps:
             self.gives(*step)
 
-    def stream(
-        self, command: str, timeout: float | None = DEADLINE, *, hear: Callable[[str], None] | None = None, **more: Any
-    ) -> tuple[str, Any]:
-        """The pieces of a command's output, joined, and the observation; `hear` is called with each piece."""
-
-        async def read() -> tuple[str, Any]:
-            pieces: list[Any] = []
-            async for item in self.aio.stream_in_session(self.action(command, timeout, **more)):
-                assert item and (not pieces or isinstance(pieces[-1], str)), "something came after the observation"
-                pieces.append(item)
-                if hear and isinstance(item, str):
-                    hear(item)
-            return "".join(pieces[:-1]), pieces[-1]
-
-        return self.wait(read())
+    def stream(self, command: str, timeout: float | None = DEADLINE, **more: Any) -> tuple[str, Any]:
+        """The pieces of a command's output, joined, and the observation."""
+        pieces, seen = self.wait(self.session.stream(command, timeout=timeout, **more))
+        return "".join(pieces), seen
 
     def begin(self, command: str, ready: str) -> None:
         """Return when a command has printed a text; it runs on."""
-        seen = self.run(command, check="ignore", expect=[re.escape(ready)])
-        assert seen.expect_string == re.escape(ready), f"{command[:200]!r} gave {seen!r}"
+        self.wait(self.session.begin(command, ready))
 
     def times_out(self, command: str, timeout: float = 0.3) -> Any:
         """Run a command that must not be reported as finished; the CommandTimeoutError."""
@@ -130,21 +168,19 @@ class Shell:
         return caught.value
 
     def interrupt(self, **more: Any) -> Any:
-        return self.wait(self.aio.run_in_session(self.interruption(**more)))
+        """Interrupt as often and as long as the API does by default."""
+        return self.wait(self.aio.run_in_session(BashInterruptAction(session=self.session.name, **more)))
 
     def talk(self, command: str, *expect: str, timeout: float = DEADLINE) -> Any:
         """One exchange with an interactive program, until one of its prompts."""
         return self.run(command, timeout, is_interactive_command=True, expect=list(expect))
 
-    def leave(self, command: str, timeout: float = DEADLINE) -> Any:
+    def leave(self, command: str) -> Any:
         """Leave an interactive program."""
-        return self.run(command, timeout, is_interactive_quit=True)
+        return self.run(command, is_interactive_quit=True)
 
     def synced(self) -> None:
-        """The session answers each of three different commands with its own output and its own exit code."""
-        for code in (0, 41, 7):
-            token = uuid.uuid4().hex
-            self.gives(f"echo {token}; (exit {code})", f"{token}\n", code)
+        self.wait(self.session.synced())
 
     def close(self) -> None:
         self.wait(self.aio.close())
@@ -158,7 +194,7 @@ class Gate:
     """
 
     def __init__(self, directory: Path) -> None:
-        token = uuid.uuid4().hex
+        token = secrets.token_hex(6)
         self.come, fifo = directory / f"come-{token}", directory / f"fifo-{token}"
         os.mkfifo(fifo)
         self.ends = os.open(fifo, os.O_RDWR)

@@ -17,20 +17,14 @@ from unittest import mock
 
 import pytest
 
-from swerex_c import CreateBashSessionRequest, RemoteRuntime
+from swerex_c import RemoteRuntime
 from swerex_c.deployment.abstract import AbstractDeployment
 from swerex_c.exceptions import SwerexException
-from swerex_c.models import (
-    BashAction,
-    BashInterruptAction,
-    BashObservation,
-    CloseBashSessionRequest,
-    Command,
-    CommandResponse,
-)
+from swerex_c.models import Command, CommandResponse
 from swerex_c.runtime.abstract import AbstractRuntime
 from tests.support import needs
 from tests.support.results import WrongAnswer
+from tests.support.session import Session
 from tests.support.wait import DEADLINE, until_async
 
 
@@ -100,60 +94,6 @@ for p in /proc/[1-9]*/cmdline; do
     [[ ${w[0]##*/} == sleep && ${w[1]} == "$1" || ${w[1]} == sleep && ${w[2]} == "$1" ]] && ((n += 1))
 done
 echo $n"""
-
-
-class Session:
-    """A session of a runtime, in few words."""
-
-    def __init__(self, runtime: AbstractRuntime, name: str = "", patience: float = DEADLINE):
-        self.runtime = runtime
-        self.name = name or f"s-{token()}"
-        self.patience = patience
-        self.ended = False
-        """Set by a case after which the session need not answer any more."""
-
-    async def create(self, **request: Any) -> str:
-        """Start the session and return the output of its startup files."""
-        request = {"startup_timeout": self.patience, **request}
-        return (await self.runtime.create_session(CreateBashSessionRequest(session=self.name, **request))).output
-
-    def action(self, command: str, **action: Any) -> BashAction:
-        return BashAction(session=self.name, command=command, **{"timeout": self.patience, "check": "silent", **action})
-
-    async def run(self, command: str, **action: Any) -> BashObservation:
-        """Return the observation of a command."""
-        return await self.runtime.run_in_session(self.action(command, **action))
-
-    async def gives(self, command: str, output: str | None, code: int | None = 0, **action: Any) -> None:
-        """Run a command that must have exactly this output (None: any) and exit code."""
-        seen = await self.run(command, **action)
-        if output not in (None, seen.output) or seen.exit_code != code:
-            gave, wanted = (seen.output[-2000:], seen.exit_code), (output and output[-2000:], code)
-            raise WrongAnswer(f"{command[:200]!r} gave {gave!r}, not {wanted!r}")
-
-    async def begin(self, command: str) -> None:
-        """Run a command that does not end, and return when it has begun."""
-        seen = await self.run(f"echo up; {command}", expect=["up\n"], check="ignore")
-        assert seen.expect_string == "up\n", seen
-
-    async def interrupt(self, **action: Any) -> BashObservation:
-        # A program whose start swallows a SIGINT gets the next one after a second, not at the end of all patience.
-        action = {"timeout": self.patience / 60, "n_retry": 60, **action}
-        return await self.runtime.run_in_session(BashInterruptAction(session=self.name, **action))
-
-    async def stream(self, command: str, **action: Any) -> tuple[list[str], BashObservation]:
-        """Return the pieces of a command's output, and its observation."""
-        items = [item async for item in self.runtime.stream_in_session(self.action(command, **action))]
-        return [item for item in items[:-1] if isinstance(item, str)], items[-1]  # type: ignore[return-value]
-
-    async def synced(self) -> None:
-        """The session answers two commands each with its own output and exit code."""
-        for code in (41, 0):
-            text = token()
-            await self.gives(f"echo {text}; (exit {code})", f"{text}\n", code)
-
-    async def close(self) -> None:
-        await self.runtime.close_session(CloseBashSessionRequest(session=self.name))
 
 
 def token() -> str:

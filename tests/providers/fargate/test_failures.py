@@ -12,6 +12,7 @@ import pytest
 
 from swerex_c.deployment.fargate import FargateDeployment
 from swerex_c.exceptions import DeploymentStartupError, StartupTimeoutError
+from swerex_c.providers.fargate import deployment as fargate
 from tests.support.aws_fixtures import Answer, World, aws, deployment, failed_task, json_error, xml_error
 from tests.support.wait import DEADLINE, settle, until_async
 
@@ -73,8 +74,9 @@ def without_subnets(aws: World, _: pytest.MonkeyPatch) -> None:
         ec2.delete_subnet(SubnetId=subnet["SubnetId"])
 
 
-def without_address(aws: World, _: pytest.MonkeyPatch) -> None:
+def without_address(aws: World, monkeypatch: pytest.MonkeyPatch) -> None:
     aws.address_after = 1_000_000
+    monkeypatch.setattr(fargate, "_AGREE_SECONDS", 0.5)
 
 
 def failing(step: dict[str, Any]) -> Callable[[World, pytest.MonkeyPatch], None]:
@@ -120,7 +122,7 @@ REFUSALS: dict[str, tuple[Callable[[World, pytest.MonkeyPatch], None], str]] = {
     "page": (refuses("ecs.CreateCluster", (503, "text/html", b"<h1>proxy</h1>" * 1000)), "cannot get or create the cl"),
     "cpu": (unplaced("RESOURCE:CPU"), "the task was not placed: RESOURCE:CPU"),
     "capacity": (unplaced("Capacity is unavailable at this time"), "not placed: Capacity is unavailable at this time"),
-    "address": (without_address, "got no public address within 8 seconds: check that the subnet subnet-"),
+    "address": (without_address, "got no public address within 0.5 seconds: check that the subnet subnet-"),
     "pull": (
         failing(failed_task(PULL)),
         "The task is not running. The task [0-9a-f-]+ is STOPPED: CannotPullContainerError: pull",
