@@ -224,12 +224,6 @@ def test_wheel_names_the_msgpack_that_is_compiled_in(built: Path) -> None:
     assert f"{folder.name}/sboms/swerex-c.cdx.json,sha256=" in (folder / "RECORD").read_text()
 
 
-def test_core_is_free_of_python() -> None:
-    sources = list((ROOT / "csrc").glob("swx_*.[ch]"))
-    assert sources
-    assert [path.name for path in sources if "Python.h" in path.read_text()] == []
-
-
 def test_source_distribution_is_complete(tree: Path, tmp_path: Path) -> None:
     result = python(tree, "setup.py", "sdist", f"--dist-dir={tmp_path}")
     assert result.returncode == 0, result.stderr

@@ -57,7 +57,8 @@ def test_attributes_have_defaults_of_their_own() -> None:
     exceptions.BashIncorrectSyntaxError("a").extra_info["x"] = 1
     assert exceptions.BashIncorrectSyntaxError("m").extra_info == {}
     assert exceptions.CommandTimeoutError("m").output == ""
-    assert str(exceptions.DeploymentNotStartedError()).startswith("Deployment not started: call ")
+    advice = "Deployment not started: call `await deployment.start()` first"
+    assert str(exceptions.DeploymentNotStartedError()) == advice
     error = exceptions.SessionDiedError()
     assert (error.exit_code, error.signal) == (None, None)
 

@@ -15,7 +15,6 @@ from swerex_c import (
     BashAction,
     Command,
     CreateBashSessionRequest,
-    DockerDeployment,
     LocalDeployment,
     LocalRuntime,
     Pool,
@@ -62,6 +61,7 @@ async def test_another_session() -> None:
             await runtime.run("ls", session="tow")
         assert str(caught.value) == "session 'tow' does not exist"
         assert caught.value.__notes__ == ["Open sessions: 'default', 'two'"]
+    assert not await runtime.is_alive()
 
 
 async def test_a_command_line_without_a_shell() -> None:
@@ -71,12 +71,6 @@ async def test_a_command_line_without_a_shell() -> None:
         assert caught.value.filename == "ls -la"
         with pytest.raises(FileNotFoundError, match="^.Errno 2. No such file or directory: 'no-such-program'$"):
             await runtime.execute(Command(command="no-such-program"))
-
-
-@pytest.mark.parametrize("deployment", [LocalDeployment(), DockerDeployment(image="x")])
-def test_a_deployment_that_is_not_started(deployment: Any) -> None:
-    with pytest.raises(SwerexException, match=r"call `await deployment.start\(\)` first"):
-        _ = deployment.runtime
 
 
 @pytest.mark.parametrize("wrong", ["docker", {"type": "local"}, LocalDeployment(), LocalDeploymentConfig])

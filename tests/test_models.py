@@ -181,11 +181,6 @@ def test_the_platform_is_taken_out_of_docker_args(given: list[str], platform: st
     assert data == {"docker_args": given}
 
 
-def test_responses_are_true_or_false() -> None:
-    assert abstract.IsAliveResponse(is_alive=True)
-    assert not abstract.IsAliveResponse(is_alive=False, message="why")
-
-
 def test_annotations_of_models_resolve() -> None:
     for name in abstract.__all__:
         thing = getattr(abstract, name)

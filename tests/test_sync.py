@@ -1,4 +1,4 @@
-"""The form without `async`, and the short forms that it shares with the other one."""
+"""The form without `async`."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def test_a_session_commands_and_files(tmp_path: Path) -> None:
         assert runtime.read_file(ReadFileRequest(path=str(tmp_path / "c"))).content == "text"
     with pytest.raises(RuntimeClosedError):
         runtime.create_session()
+    assert not runtime.is_alive()
 
 
 def test_a_stream() -> None:
@@ -69,7 +70,8 @@ async def test_a_deployment_where_a_loop_runs_already() -> None:
     with SyncDeployment(LocalDeployment()) as deployment:
         deployment.runtime.create_session()
         assert deployment.runtime.run("echo hi").output == "hi\n"
-        assert deployment.is_alive().is_alive
+        assert deployment.is_alive()
+    assert not deployment.is_alive()
 
 
 def test_from_several_threads() -> None:
@@ -122,15 +124,3 @@ def test_an_interrupt_while_the_call_is_made_cancels_it(monkeypatch: pytest.Monk
         monkeypatch.undo()
         assert len(calls) >= 3 and next(stream, None) is None
         assert runtime.is_alive()
-
-
-async def test_the_short_forms_of_the_asynchronous_one() -> None:
-    async with LocalRuntime() as runtime:
-        await runtime.create_session()
-        answer = await runtime.run("echo hi", timeout=DEADLINE)
-        assert (answer.output, answer.exit_code) == ("hi\n", 0)
-        assert (await runtime.run(BashAction(command="echo it"))).output == "it\n"
-    assert not (await runtime.is_alive()).is_alive
-    async with LocalDeployment() as deployment:
-        await asyncio.gather(deployment.runtime.create_session(), deployment.is_alive())
-    assert not await deployment.is_alive()
