@@ -38,7 +38,7 @@ def contenders(peers: str | None, stack: contextlib.ExitStack) -> list[Contender
 
     try:
         engine = stack.enter_context(DockerEngine())
-        image = images.provide(engine, "debian-rex")
+        image = images.provide(engine.docker, "debian-rex")
     except needs.Lacking as lack:
         raise RuntimeError(f"no Docker engine: this machine lacks {lack}") from None
     variables = {key: it for key, it in engine.environment.items() if key == "PATH" or key.startswith("DOCKER_")}

@@ -254,7 +254,7 @@ class Bench:
 
         try:
             docker = stack.enter_context(docker_engine.Engine(network=True))
-            base = images.provide(docker, "debian-rex")
+            base = images.provide(docker.docker, "debian-rex")
         except needs.Lacking as lack:
             raise BenchError(f"this machine lacks {lack}") from None
         context = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swx-swe-agent-image-")))

@@ -259,7 +259,7 @@ def run(code: str, *arguments: str, **environment: str) -> None:
 def test_a_start_command_of_ones_own(docker: Engine) -> None:
     """In an image that has the original's server."""
     try:
-        image = images.provide(docker, "debian-rex")
+        image = images.provide(docker.docker, "debian-rex")
     except needs.Lacking as lack:
         needs.skip(lack)
     run(START_COMMAND, image, **docker.environment)

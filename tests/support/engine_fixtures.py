@@ -33,7 +33,7 @@ def _image(name: str) -> Any:
     @pytest.fixture(scope="session", name=name.replace("-", "_"))
     def image(docker: Engine) -> str:
         try:
-            return images.provide(docker, name)
+            return images.provide(docker.docker, name)
         except needs.Lacking as lack:
             needs.skip(lack)
 
@@ -60,7 +60,7 @@ def container(docker: Engine) -> Iterator[Callable[..., str]]:
 
 @pytest.fixture(scope="session")
 def podman() -> Iterator[hosts.Podman]:
-    """podman with storage of its own: `podman.argv` and `.environment` reach it, `.provide(name)` makes images."""
+    """podman with storage of its own: `podman.argv` and `.environment` reach it."""
     with needs.started(hosts.Podman) as place:
         yield place
 

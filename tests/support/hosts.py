@@ -15,7 +15,7 @@ from typing import Self
 import pytest
 
 from swerex_c.utils.free_port import find_free_port
-from tests.support import images, needs
+from tests.support import needs
 from tests.support.docker_engine import Daemon
 
 
@@ -43,15 +43,6 @@ class Podman:
         """One call of podman; its standard output without the last newline."""
         words = [*self.argv, *arguments]
         return needs.said_by(*words, environment=self.environment, input=input, check=check, seconds=seconds)
-
-    def provide(self, name: str) -> str:
-        """Makes the image (bash-only, bash-min or ash-min) unless it is there; its name for `podman run`."""
-        tag = "localhost/" + images.tag(name)
-        if self.run("image", "ls", "-q", tag):
-            return tag
-        tree, shell = images.small(name)
-        self.run("import", "-q", "-c", f'CMD ["{shell}"]', "-c", "ENV PATH=/bin", "-", tag, input=tree)
-        return tag
 
     def start(self, image: str, *arguments: str) -> str:
         """A container that waits; its id."""

@@ -22,12 +22,11 @@ import signal
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support import needs
-from tests.support.docker_engine import Engine
 
 PREFIX = "swx-test"
 CACHE = Path(os.environ.get("SWX_PLACES_CACHE", needs.ROOT / ".cache" / "places"))
@@ -253,26 +252,29 @@ def benchmark_files() -> Tree:
 
 # ---- images ---------------------------------------------------------------------------------------------------------
 
+Client = Callable[..., str]
+"""One call of an engine's client: `Engine.docker` or `Podman.run`."""
 
-def _build(engine: Engine, name: str, base: str, dockerfile: str, files: Tree) -> None:
-    provide(engine, base)
+
+def _build(client: Client, name: str, base: str, dockerfile: str, files: Tree) -> None:
+    provide(client, base)
     files.add("Dockerfile", dockerfile.encode())
-    engine.docker("build", "-q", "--pull=false", "--network", "none", "-t", tag(name), "-", input=files.whole())
+    client("build", "-q", "--pull=false", "--network", "none", "-t", tag(name), "-", input=files.whole())
 
 
-def provide(engine: Engine, name: str) -> str:
-    """Makes the image unless the engine has it; its name for `docker run`."""
-    if engine.docker("image", "ls", "-q", tag(name)):
+def provide(client: Client, name: str) -> str:
+    """Makes the image unless the engine has it; its name for `docker run`, or for `podman run`."""
+    if client("image", "ls", "-q", tag(name)):
         return tag(name)
     if name in ("bash-only", "bash-min", "ash-min"):
         tree, shell = small(name)
-        engine.docker("import", "-c", f'CMD ["{shell}"]', "-c", "ENV PATH=/bin", "-", tag(name), input=tree)
+        client("import", "-c", f'CMD ["{shell}"]', "-c", "ENV PATH=/bin", "-", tag(name), input=tree)
     elif name == "debian-py":
-        engine.docker("import", "-c", 'CMD ["/bin/bash"]', "-c", f"ENV PATH={PATH}", str(debian_tar()), tag(name))
+        client("import", "-c", 'CMD ["/bin/bash"]', "-c", f"ENV PATH={PATH}", str(debian_tar()), tag(name))
     elif name == "debian-rex":
-        _build(engine, name, "debian-py", REX, rex_files())
+        _build(client, name, "debian-py", REX, rex_files())
     elif name == "swebench":
-        _build(engine, name, "debian-py", BENCHMARK, benchmark_files())
+        _build(client, name, "debian-py", BENCHMARK, benchmark_files())
     else:
-        _build(engine, name, "swebench", BENCHMARK_USER, Tree())
+        _build(client, name, "swebench", BENCHMARK_USER, Tree())
     return tag(name)

@@ -22,7 +22,7 @@ from swerex_c.deployment.abstract import AbstractDeployment
 from swerex_c.exceptions import SwerexException
 from swerex_c.models import Command, CommandResponse
 from swerex_c.runtime.abstract import AbstractRuntime
-from tests.support import needs
+from tests.support import images, needs
 from tests.support.results import WrongAnswer
 from tests.support.session import Session
 from tests.support.wait import DEADLINE, until_async
@@ -315,7 +315,7 @@ def _docker_server(get: Get) -> Iterator[Target]:
 @_engine("podman", lost=True)
 def _podman(get: Get) -> Iterator[Target]:
     podman = get("podman")
-    fields = {"image": podman.provide("bash-min"), "docker_args": ["--network", "none", "--ulimit", "host"]}
+    fields = {"image": images.provide(podman.run, "bash-min"), "docker_args": ["--network", "none", "--ulimit", "host"]}
     with pytest.MonkeyPatch.context() as patch:
         podman.lead(patch)
         yield from _containers("podman", podman.run, container_runtime="podman", **fields)

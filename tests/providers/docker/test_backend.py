@@ -12,7 +12,7 @@ import pytest
 from swerex_c.providers.docker.backend import DockerBackend, PodmanBackend
 from swerex_c.providers.docker.engine import Engine as Client
 from swerex_c.utils.background import run_blocking
-from tests.support import hosts
+from tests.support import hosts, images
 from tests.support.docker_engine import Engine
 
 SECONDS = 60
@@ -28,7 +28,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[DockerBackend]:
         yield DockerBackend(name, environment=docker.environment)
         return
     podman: hosts.Podman = request.getfixturevalue("podman")
-    name = podman.start(podman.provide("bash-only"))
+    name = podman.start(images.provide(podman.run, "bash-only"))
     yield PodmanBackend(name, command=podman.argv, environment=podman.environment)
     podman.run("rm", "-f", "-t", "0", name, check=False)
 

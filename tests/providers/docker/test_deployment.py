@@ -328,7 +328,7 @@ async def test_an_engine_that_goes_away(
     make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Engine() as engine:
-        images.provide(engine, "bash-only")
+        images.provide(engine.docker, "bash-only")
         monkeypatch.setenv("DOCKER_HOST", engine.host)
         deployment = make(logger=logging.getLogger("rex-deploy-away"))
         await deployment.start()
@@ -399,7 +399,7 @@ async def test_podman_has_words_of_its_own(podman: hosts.Podman, monkeypatch: py
     podman.lead(monkeypatch)
     for image, kind, words in (
         ("localhost/swx-test/none", DockerPullError, "'localhost/swx-test/none' is not on this machine"),
-        (podman.provide("ash-min"), DeploymentStartupError, "has no bash"),
+        (images.provide(podman.run, "ash-min"), DeploymentStartupError, "has no bash"),
     ):
         with pytest.raises(kind, match=words):
             await DockerDeployment(

@@ -51,7 +51,7 @@ def reach(networked: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine
 async def test_always_takes_what_is_new(reach: Engine, registry: Registry) -> None:
     """And what is missing is pulled: the image is in the registry only."""
     image = registry.name("renewed")
-    reach.docker("tag", images.provide(reach, "bash-only"), image)
+    reach.docker("tag", images.provide(reach.docker, "bash-only"), image)
     reach.docker("push", "-q", image)
     reach.docker("rmi", image)
     steps: list[Any] = []
@@ -72,7 +72,7 @@ async def test_always_takes_what_is_new(reach: Engine, registry: Registry) -> No
 
 
 async def test_servers_that_start_at_once_get_ports_of_their_own(reach: Engine) -> None:
-    image = images.provide(reach, "debian-py")
+    image = images.provide(reach.docker, "debian-py")
     logger = logging.getLogger("rex-deploy-at-once")
     made = [
         DockerDeployment(image=image, server=True, pull="never", startup_timeout=200, logger=logger)
