@@ -83,8 +83,8 @@ class Played:
     container: dict[str, Any]  # of its definition
     command: list[str]  # the override that the container got
     environment: dict[str, str]
-    steps: list[Step]  # the states that are still to come; a string that is RUNNING starts the process
-    seen: dict[str, Any] = field(default_factory=dict)  # what is to be seen of it beside what moto tells
+    steps: list[Step]  # the states that are still to come; RUNNING starts the process
+    seen: dict[str, Any] = field(default_factory=lambda: {"lastStatus": "PROVISIONING"})  # beside what moto tells
     process: subprocess.Popen[bytes] | None = None
     output: Path | None = None
 
@@ -221,42 +221,34 @@ class World:
             self.tasks[task["taskArn"]] = Played(
                 task["taskArn"], container, mine["command"], environment, list(self.steps)
             )
-            task.update(lastStatus="PROVISIONING")
+            task["lastStatus"] = "PROVISIONING"
         return json.dumps(told).encode()
 
     def _describe(self, _: dict[str, Any], body: bytes) -> bytes:
         told = json.loads(body)
         for task in told["tasks"]:
-            played = self.tasks.get(task["taskArn"])
-            if played is None:
-                continue
-            if not played.seen or played.seen["lastStatus"] not in ("RUNNING", "STOPPED"):
-                self._next(played, task)
+            played = self.tasks[task["taskArn"]]
+            if played.seen["lastStatus"] not in ("RUNNING", "STOPPED"):
+                self._next(played)
             if played.seen["lastStatus"] == "RUNNING" and played.process and played.process.poll() is not None:
-                self._over(played, task)
-            (container,) = played.seen.get("containers") or [{}]
+                self._over(played)
+            task |= {"stoppedReason": "", "containers": [{}], **played.seen}
+            (container,) = task["containers"]
             told_of_it = {key: value for key, value in container.items() if value is not None}
-            task.update({key: value for key, value in played.seen.items() if key != "containers"})
-            if task["lastStatus"] != "STOPPED":
-                task["stoppedReason"] = played.seen.get("stoppedReason", "")
-            task["containers"] = [{"name": task["containers"][0].get("name"), **told_of_it}]
+            task["containers"] = [{"name": played.container["name"], **told_of_it}]
             # Attachments, and what is told of them, come in no order.
             task["attachments"].insert(0, {"id": "0", "type": "Service Connect", "status": "ATTACHED", "details": []})
             task["attachments"][-1]["details"].reverse()
         return json.dumps(told).encode()
 
-    def _next(self, played: Played, task: dict[str, Any]) -> None:
-        step = played.steps.pop(0) if played.steps else None
-        if isinstance(step, dict):
-            played.seen = {"lastStatus": task["lastStatus"], **step}
-        elif step is not None:
-            played.seen = {"lastStatus": step}
-            if step == "RUNNING":
-                self._begin(played)
+    def _next(self, played: Played) -> None:
+        if played.steps:
+            step = played.steps.pop(0)
+            played.seen = {"lastStatus": step} if isinstance(step, str) else step
+        if played.seen["lastStatus"] == "RUNNING":
+            self._begin(played)
         if played.seen["lastStatus"] == "STOPPED":
-            self.client("ecs").stop_task(
-                cluster=task["clusterArn"], task=played.arn, reason=played.seen.get("stoppedReason", "")
-            )
+            self._stop_in_moto(played)
 
     def _begin(self, played: Played) -> None:
         played.output = self.directory / f"{played.arn.split('/')[-1]}.log"
@@ -272,37 +264,36 @@ class World:
                 start_new_session=True,
             )
 
-    def _over(self, played: Played, task: dict[str, Any]) -> None:
+    def _stop_in_moto(self, played: Played) -> None:
+        cluster, reason = played.arn.split("/")[-2], played.seen["stoppedReason"]
+        self.client("ecs").stop_task(cluster=cluster, task=played.arn, reason=reason)
+
+    def _over(self, played: Played) -> None:
         assert played.process is not None
-        reason = "Essential container in task exited"
-        played.seen = failed_task(reason, None, played.process.returncode % 256, "EssentialContainerExited")
+        code, reason = played.process.returncode % 256, "Essential container in task exited"
+        played.seen = failed_task(reason, None, code, "EssentialContainerExited")
         self.end(played.arn)
         self._log(played)
-        self.client("ecs").stop_task(cluster=task["clusterArn"], task=played.arn, reason=reason)
+        self._stop_in_moto(played)
 
     def _log(self, played: Played) -> None:
         """What the log driver does."""
-        options = played.container.get("logConfiguration", {}).get("options")
-        if options is None or played.output is None:
-            return
-        assert options["awslogs-region"] == REGION
+        options = played.container["logConfiguration"]["options"]
+        assert options["awslogs-region"] == REGION and played.output is not None
         logs, group = self.client("logs"), options["awslogs-group"]
         with contextlib.suppress(logs.exceptions.ResourceAlreadyExistsException):
             logs.create_log_group(logGroupName=group)
         stream = f"{options['awslogs-stream-prefix']}/{played.container['name']}/{played.arn.split('/')[-1]}"
         logs.create_log_stream(logGroupName=group, logStreamName=stream)
-        now = int(time.time() * 1000)
-        lines = [line for line in played.output.read_text(errors="replace").splitlines() if line]
-        if lines:
-            events = [{"timestamp": now, "message": line} for line in lines]
+        lines, now = played.output.read_text(errors="replace").splitlines(), int(time.time() * 1000)
+        if events := [{"timestamp": now, "message": line} for line in lines if line]:
             logs.put_log_events(logGroupName=group, logStreamName=stream, logEvents=events)
 
     def _stop(self, request: dict[str, Any], body: bytes) -> bytes:
-        played = self.tasks.get(request["task"])
-        if played is not None:
-            self.end(played.arn)
-            if not played.seen or played.seen["lastStatus"] != "STOPPED":
-                played.seen = failed_task(request.get("reason", ""), None, 143, "UserInitiated")
+        played = self.tasks[request["task"]]
+        self.end(played.arn)
+        if played.seen["lastStatus"] != "STOPPED":
+            played.seen = failed_task(request.get("reason", ""), None, 143, "UserInitiated")
         return body
 
     def _interfaces(self, _: dict[str, Any], body: bytes) -> bytes:
@@ -319,8 +310,7 @@ class World:
 
 def _read(environ: dict[str, Any], body: bytes) -> tuple[str, dict[str, Any]]:
     """The operation that a request asks for, and its parameters."""
-    scope = re.search(r"Credential=[^,]*/([a-z0-9-]+)/aws4_request", environ.get("HTTP_AUTHORIZATION", ""))
-    service = scope[1] if scope else "?"
+    (service,) = re.findall(r"Credential=[^,]*/([a-z0-9-]+)/aws4_request", environ["HTTP_AUTHORIZATION"])
     if target := environ.get("HTTP_X_AMZ_TARGET"):
         return f"{service}.{target.rpartition('.')[2]}", json.loads(body or b"{}")
     form = dict(urllib.parse.parse_qsl(body.decode()))
