@@ -258,10 +258,8 @@ def run(code: str, *arguments: str, **environment: str) -> None:
 @pytest.mark.xdist_group("engine")
 def test_a_start_command_of_ones_own(docker: Engine) -> None:
     """In an image that has the original's server."""
-    try:
+    with needs.else_skipped():
         image = images.provide(docker.docker, "debian-rex")
-    except needs.Lacking as lack:
-        needs.skip(lack)
     run(START_COMMAND, image, **docker.environment)
 
 

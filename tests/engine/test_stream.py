@@ -68,12 +68,11 @@ def test_no_output_is_lost_behind_a_frozen_prompt(sh: Shell, frozen: str) -> Non
     """What PS0 prints is taken out while the reader takes the rest: also when the end was seen, or is asked for."""
 
     async def work(name: str) -> None:
-        await Session(sh.aio, name).create()
-        await sh.aio.run_in_session(sh.action(frozen, session=name))
+        session = Session(sh.aio, name)
+        await session.create()
+        await session.run(frozen)
         for number in range(100):
-            action = sh.action(f"printf 'a{number}\\n'", session=name)
-            pieces = [piece async for piece in sh.aio.stream_in_session(action)]
-            seen = pieces.pop()
+            pieces, seen = await session.stream(f"printf 'a{number}\\n'")
             assert seen.output == "".join(pieces) == f"a{number}\n"
 
     async def all_of_them() -> None:

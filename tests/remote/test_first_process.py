@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.needs import Lacking, alone, skip
+from tests.support.needs import alone, else_skipped
 from tests.support.server_process import KEY, REMOTE, environment, serving
 from tests.support.wait import DEADLINE, until
 
@@ -17,10 +17,8 @@ ZOMBIES = "cat /proc/[0-9]*/stat 2> /dev/null | grep -c ') Z '"
 @pytest.fixture
 def first() -> list[str]:
     """The server's command, as the first of processes of its own."""
-    try:
+    with else_skipped():
         return alone(*REMOTE)
-    except Lacking as lack:
-        skip(lack)
 
 
 def test_orphans_are_collected_and_exit_codes_are_kept(first: list[str], tmp_path: Path) -> None:

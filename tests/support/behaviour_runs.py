@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-
-from tests.support.harness import python_environment
 
 LEFT_OUT = (
     # `env` becomes the shell: who kills the shell kills the program that carries its terminal.
@@ -98,5 +97,6 @@ def run_tests(environment: dict[str, str], *words: str) -> int:
 
 
 def inherited() -> dict[str, str]:
-    """The environment for a pytest that is started by a test."""
-    return {k: v for k, v in python_environment().items() if not k.startswith("PYTEST_") and k != "CI_RESULTS"}
+    """The environment for a pytest that is started by a test: it finds the engine where this one does."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_") and k != "CI_RESULTS"}
+    return kept | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}

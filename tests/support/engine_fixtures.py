@@ -32,10 +32,8 @@ def _image(name: str) -> Any:
 
     @pytest.fixture(scope="session", name=name.replace("-", "_"))
     def image(docker: Engine) -> str:
-        try:
+        with needs.else_skipped():
             return images.provide(docker.docker, name)
-        except needs.Lacking as lack:
-            needs.skip(lack)
 
     return image
 

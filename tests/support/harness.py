@@ -50,11 +50,6 @@ def few_descriptors(left: int = 0) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def python_environment() -> dict[str, str]:
-    """For a Python started by a test: it finds the engine where this one does."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-
-
 def no_signals(status: str) -> bool:
     """Whether the SigIgn and SigBlk lines of a /proc status are empty but for the C library's own 32 and 33."""
     masks = [int(word, 16) for word in status.split() if not word.endswith(":")]

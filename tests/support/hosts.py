@@ -127,8 +127,6 @@ class Sshd(Daemon):
         return [self._client, "-F", str(self.config)]
 
     def start(self) -> Self:
-        if self.running():
-            return self
         d = self.directory
         for name in ("host_key", "user_key"):
             if not (d / name).exists():

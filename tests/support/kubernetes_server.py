@@ -270,8 +270,6 @@ class ApiServer:
         if wrong := await self.wrong(pod):
             raise Refused(422, "Invalid", f'Pod "{pod["metadata"].get("name")}" is invalid: {wrong}')
         name = pod["metadata"]["name"]
-        if (namespace, name) in self.pods:
-            raise Refused(409, "AlreadyExists", f'pods "{name}" already exists')
         pod["metadata"] |= {"namespace": namespace, "uid": str(uuid.uuid4())}
         pod["status"] = {"phase": "Pending"}
         self.pods[namespace, name] = pod

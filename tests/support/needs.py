@@ -39,12 +39,19 @@ def program(name: str, package: str) -> str:
 
 
 @contextlib.contextmanager
-def started(make: Callable[[], AbstractContextManager[T]]) -> Iterator[T]:
-    """What `make` makes, entered. Where the machine lacks something for it, the test is skipped, and is told what."""
+def else_skipped() -> Iterator[None]:
+    """Where the machine lacks something for the block, skip the test, and tell what."""
     try:
-        place = make()
+        yield
     except Lacking as lack:
         skip(lack)
+
+
+@contextlib.contextmanager
+def started(make: Callable[[], AbstractContextManager[T]]) -> Iterator[T]:
+    """What `make` makes, entered, or the test is skipped."""
+    with else_skipped():
+        place = make()
     with place as entered:
         yield entered
 

@@ -46,10 +46,8 @@ def test_what_describes_no_pod(tmp_path: Path, printed: str) -> None:
     ],
 )
 async def test_a_pod_that_is_lost(lose: Callable[[ApiServer, str], object], words: str) -> None:
-    try:
+    with needs.else_skipped():
         kubectl()
-    except needs.Lacking as lack:
-        needs.skip(lack)
     with ApiServer() as cluster:
         pod = cluster.start_pod()
         runtime, waiting = await working(kubectl_backend(cluster, pod), cluster.directory / "begun")
