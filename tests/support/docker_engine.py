@@ -134,8 +134,6 @@ class Engine(Daemon):
         return self.socket.exists() and bool(self.docker(*version, check=False, seconds=10))
 
     def start(self) -> Self:
-        if self.running():
-            return self
         d = self.directory
         (d / "client").mkdir()
         (d / "daemon.json").write_text("{}")

@@ -50,9 +50,9 @@ def else_skipped() -> Iterator[None]:
 @contextlib.contextmanager
 def started(make: Callable[[], AbstractContextManager[T]]) -> Iterator[T]:
     """What `make` makes, entered, or the test is skipped."""
-    with else_skipped():
-        place = make()
-    with place as entered:
+    with contextlib.ExitStack() as stack:
+        with else_skipped():
+            entered = stack.enter_context(make())
         yield entered
 
 

@@ -26,7 +26,7 @@ def networked() -> Iterator[Engine]:
     def make() -> Engine:
         needs.program("ip", "iproute2")
         needs.capability("CAP_NET_ADMIN", "a network of containers")
-        return Engine(network=True).start()
+        return Engine(network=True)
 
     with needs.started(make) as engine:
         yield engine
