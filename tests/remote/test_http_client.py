@@ -7,7 +7,6 @@ import contextlib
 import io
 import logging
 import os
-import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -22,19 +21,14 @@ from swerex_c.exceptions import (
     InvalidInputError,
     ProtocolError,
     ServerLimitError,
-    ServerRestartedError,
     SwerexException,
 )
 from swerex_c.remote.client import base, http
 from swerex_c.remote.client.http import JsonClient
 from swerex_c.remote.wire import file_transfer
 from swerex_c.runtime.abstract import (
-    BashAction,
-    BashObservation,
     Command,
     CommandResponse,
-    CreateBashSessionRequest,
-    CreateBashSessionResponse,
     ReadFileRequest,
     ReadFileResponse,
 )
@@ -43,7 +37,6 @@ from swerex_c.utils.free_port import find_free_port
 from tests.support.frames_tools import Proxy
 from tests.support.raw_http import read_request, serving
 from tests.support.server_process import KEY, Server, connections_to
-from tests.support.server_process import serving as server_process
 from tests.support.wait import DEADLINE, settle, until_async
 
 HEADERS = {"X-API-Key": KEY}
@@ -251,28 +244,6 @@ async def test_what_was_not_sent_is_sent_again(
     async with Proxy(our_server.port, port):
         assert (await waiting).exit_code == 0
         assert (tmp_path / "runs").read_text() == "run\n"
-
-
-async def test_a_restart_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is under way does not run on the next server, and what comes later works."""
-    monkeypatch.setattr(http, "_RETRIES", 10)
-    with server_process(tmp_path / "log") as server:
-        client = JsonClient(server.url, HEADERS)
-        create = CreateBashSessionRequest(session="s", startup_timeout=20)
-        await client.call("create_session", create, CreateBashSessionResponse)
-        running = asyncio.create_task(execute(client, f"echo run >> {tmp_path}/runs; sleep 60"))
-        await until_async((tmp_path / "runs").exists)
-        server.terminate(number=signal.SIGKILL)
-    with server_process(tmp_path / "log2", "--host", "127.0.0.1", "--port", str(server.port)):
-        with pytest.raises(ServerRestartedError):
-            await asyncio.wait_for(running, DEADLINE)
-        assert (tmp_path / "runs").read_text() == "run\n"
-        action = BashAction(session="s", command="true", timeout=10)
-        with pytest.raises(ServerRestartedError):
-            await client.call("run_in_session", action, BashObservation)
-        with pytest.raises(SwerexException, match="does not exist"):
-            await client.call("run_in_session", action, BashObservation)
-        assert (await execute(client, "echo on")).stdout == "on\n"
 
 
 # Files
