@@ -133,15 +133,23 @@ async def test_a_session_is_not_made(our_server: Server, tmp_path: Path, sleep: 
             await session.runtime.close_session(CloseBashSessionRequest(session=name))
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("wire", "says"), [("json", "no answer within"), ("msgpack", "did not respond to")])
 async def test_what_takes_longer_than_its_caller_waits(
-    our_server: Server, sleep: str, monkeypatch: pytest.MonkeyPatch
+    swerex_remote: Server, sleep: str, monkeypatch: pytest.MonkeyPatch, wire: Any, says: str, stream: bool
 ) -> None:
-    monkeypatch.setattr(base, "MARGIN", -59.5)
-
-    client = JsonClient(our_server.url, {"X-API-Key": KEY})
-    with pytest.raises(ConnectionLostError, match="no answer within"):
-        await client.call("execute", Command(command=sleep, shell=True, timeout=60), CommandResponse)
-    await until_async(lambda: not running(sleep))
+    async with session_of(swerex_remote.url, wire) as session:
+        monkeypatch.setattr(base, "MARGIN", -59.5)
+        with pytest.raises(ConnectionLostError, match=says):
+            if stream:
+                async for _ in session.runtime.stream_in_session(session.action(sleep, timeout=60)):
+                    pass
+            else:
+                await session.runtime.execute(Command(command=sleep, shell=True, timeout=60))
+        monkeypatch.undo()
+        if stream:
+            await session.interrupt()
+        await until_async(lambda: not running(sleep))
 
 
 @pytest.mark.parametrize("end", ["cut_up", "cut_down"])
@@ -196,6 +204,8 @@ async def test_a_server_that_does_not_answer_delays_nobody() -> None:
         await cancelled(task)
         assert _GIVE_UP_SECONDS <= time.monotonic() - begin + 0.1
         assert len(client._ending) == 1  # the server is told when it answers
+        with pytest.raises(ConnectionLostError, match="no answer within"):
+            await client.is_alive(0.2)
 
 
 class SlowToClose(LocalRuntime):

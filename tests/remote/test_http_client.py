@@ -173,21 +173,6 @@ async def test_who_is_not_reached_or_lets_nobody_in(our_server: Server, url: str
             await answer
 
 
-async def test_a_silent_server_costs_no_more_than_the_time_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "MARGIN", 0.3)
-
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
-
-    async with serving(silent) as url:
-        client = JsonClient(url, HEADERS)
-        with pytest.raises(ConnectionLostError, match="no answer within"):
-            await client.call("execute", shell("true", timeout=0), CommandResponse)
-        with pytest.raises(ConnectionLostError, match="no answer within"):
-            await client.is_alive(0.2)
-
-
 # Once
 
 
