@@ -7,10 +7,7 @@ import contextlib
 import gzip
 import itertools
 import logging
-from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -20,6 +17,7 @@ from swerex_c.remote.client.http import JsonClient
 from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest, ReadFileRequest, ReadFileResponse
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support import raw_http
+from tests.support.frames_tools import Proxy
 from tests.support.server_process import KEY, Server, serving
 from tests.support.wait import DEADLINE
 
@@ -48,64 +46,32 @@ async def test_a_deployment_stops_when_its_key_is_refused(swerex_remote: Server)
     await deployment.stop()
 
 
-NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+async def not_found(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.closing(writer), contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
 
 
-@contextlib.asynccontextmanager
-async def front(server: Server) -> AsyncIterator[tuple[Any, RemoteRuntime]]:
-    """What stands before a server, passes everything on, and can have nothing there itself; and a runtime to that."""
-    before = SimpleNamespace(url="", has_frames=True, has_http=True, wishes=0)  # how often it was asked for frames
-
-    async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-        while data := await source.read(1 << 16):
-            target.write(data)
-            await target.drain()
-        target.close()
-
-    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.closing(writer), contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            head = await reader.readuntil(b"\r\n\r\n")
-            wish = b"/wire HTTP" in head
-            before.wishes += wish
-            if not (before.has_frames if wish else before.has_http):
-                writer.write(NOT_FOUND)
-                await writer.drain()
-                return
-            there, back = await asyncio.open_connection("127.0.0.1", server.port)
-            with contextlib.closing(back):
-                back.write(head)
-                await asyncio.gather(copy(reader, back), copy(there, writer))
-
-    async with raw_http.serving(pass_on) as before.url:
-        yield before, RemoteRuntime(auth_token=KEY, host=before.url, timeout=10)
-
-
-async def test_frames_are_given_up_when_http_is_answered(swerex_remote: Server) -> None:
-    async with front(swerex_remote) as (before, runtime):
-        before.has_frames = before.has_http = False
+@pytest.mark.parametrize("has_frames", [False, True])
+async def test_frames_are_given_up_when_http_is_answered(
+    our_server: Server, swerex_remote: Server, has_frames: bool
+) -> None:
+    """They are used if they were not there at first, and after an answer over HTTP not asked for any more."""
+    async with raw_http.serving(not_found) as nowhere, Proxy(int(nowhere.rpartition(":")[2])) as proxy:
+        runtime = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=proxy.port, timeout=DEADLINE)
         assert not (await runtime.is_alive()).is_alive
-        before.has_http = True
-        assert all(answer.is_alive for answer in await asyncio.gather(*(runtime.is_alive() for _ in range(20))))
-        wishes = before.wishes
-        assert (await runtime.is_alive()).is_alive
-        assert before.wishes == wishes, "they are not asked for with each request"
-
-
-async def test_frames_that_were_not_there_at_first_are_used(swerex_remote: Server) -> None:
-    async with front(swerex_remote) as (before, runtime):
-        before.has_frames = before.has_http = False
-        assert not (await runtime.is_alive()).is_alive
-        before.has_frames = True
-        assert (await runtime.is_alive()).is_alive
+        for server in (swerex_remote if has_frames else our_server, swerex_remote):
+            proxy.to = server.port
+            assert all(answer.is_alive for answer in await asyncio.gather(*(runtime.is_alive() for _ in range(20))))
         assert runtime._wire_client is not None
-        assert runtime._wire_client._shared.instance_id
+        assert bool(runtime._wire_client._shared.instance_id) == has_frames
 
 
 async def test_json_that_was_asked_for_stays(swerex_remote: Server) -> None:
-    async with front(swerex_remote) as (before, _):
-        runtime = RemoteRuntime(auth_token=KEY, host=before.url, timeout=10, wire="json")
-        assert (await runtime.is_alive()).is_alive
-        assert before.wishes == 0
+    runtime = RemoteRuntime(auth_token=KEY, host=swerex_remote.url, timeout=DEADLINE, wire="json")
+    assert (await runtime.is_alive()).is_alive
+    assert runtime._wire_client is None
 
 
 @pytest.mark.parametrize("wire", ["msgpack", "json"])

@@ -138,6 +138,7 @@ class Proxy:
     """Passes a connection on to a port, and breaks it.
 
     Attributes:
+        to: the port to which the next connections are passed on.
         cut_up, cut_down: bytes from the client or to it after which the next connection is cut.
         gently: whether it is cut by closing, not by a reset.
         stalled: whether nothing is passed on.
@@ -153,7 +154,7 @@ class Proxy:
         self.rate = 0.0
         self.up = self.down = 0
         self.connections = 0
-        self._to = port
+        self.to = port
         self._open: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> Proxy:
@@ -174,7 +175,7 @@ class Proxy:
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         try:
-            far_reader, far = await asyncio.open_connection("127.0.0.1", self._to, limit=1 << 20)
+            far_reader, far = await asyncio.open_connection("127.0.0.1", self.to, limit=1 << 20)
         except OSError:
             writer.transport.abort()
             return
