@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import subprocess
 import sys
@@ -14,9 +13,8 @@ import requests
 
 from swerex_c.remote.server import auth as keys
 from tests.support import processes
-from tests.support.processes import Family
-from tests.support.server_process import KEY, REMOTE, UVICORN, Server, ended, in_background, serving
-from tests.support.wait import DEADLINE, until
+from tests.support.server_process import KEY, REMOTE, UVICORN, Server, ended, serving
+from tests.support.wait import until
 
 
 @pytest.fixture(params=["swerex-remote", "httptools", "h11"])
@@ -77,15 +75,6 @@ def test_an_application_without_lifespan_and_key_lets_nobody_in(tmp_path: Path) 
     with serving(tmp_path / "log", "--lifespan", "off", command=UVICORN, key=None) as server:
         answer = requests.post(server.url + "/close", headers={"Origin": "http://example.org"}, timeout=30)
         assert answer.status_code == 403 and "has no key" in answer.json()["detail"]
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_what_an_application_runs(tmp_path: Path, family: Family, number: int) -> None:
-    with serving(tmp_path / "log", command=UVICORN) as server:
-        running = in_background(lambda: server.post("/execute", command="sleep 1001", shell=True))
-        until(lambda: processes.running("sleep 1001"))
-        server.terminate(number=number)
-        assert running.result(DEADLINE).status_code == 511
 
 
 @pytest.mark.parametrize("command", [REMOTE, UVICORN], ids=["swerex-remote", "uvicorn"])

@@ -165,14 +165,11 @@ def key_of(server: Server, arguments: str) -> str:
 
 
 def test_the_front_listens_here_only_and_makes_a_key(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
     with serving(tmp_path / "log", "--port", "0", command=FRONT, key=None) as server:
         assert server.url.startswith("http://127.0.0.1:")
         server.client.headers["X-API-Key"] = key_of(server, f'host="http://127.0.0.1", port={server.port}')
         assert server.get("/is_alive").status_code == 200
-
-
-def test_the_front_names_its_unix_socket(tmp_path: Path) -> None:
-    path = tmp_path / "socket"
     with serving(tmp_path / "log", "--unix", str(path), command=FRONT, key=None) as server:
         assert talk(path, upgrade(key=key_of(server, f'host="unix://{path}"'))).startswith(b"HTTP/1.1 101 ")
 
@@ -251,9 +248,17 @@ def test_noise_on_the_port_is_not_logged(tmp_path: Path) -> None:
 # The end
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_everything_and_answers(tmp_path: Path, family: Family, number: signal.Signals) -> None:
-    with serving(tmp_path / "log") as server:
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        *((REMOTE, number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)),
+        *((UVICORN, number) for number in (signal.SIGTERM, signal.SIGINT)),
+    ],
+)
+def test_a_signal_ends_everything_and_answers(
+    tmp_path: Path, family: Family, command: list[str], number: signal.Signals
+) -> None:
+    with serving(tmp_path / "log", command=command) as server:
         assert server.post("/create_session", session_type="bash").status_code == 200
         left = "nohup sleep 1001 >/dev/null 2>&1 & setsid sleep 1002 & (trap '' TERM HUP INT; sleep 1003) & sleep 1004"
         in_session = in_background(lambda: server.post("/run_in_session", action_type="bash", command=left))
@@ -262,7 +267,7 @@ def test_a_signal_ends_everything_and_answers(tmp_path: Path, family: Family, nu
         idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3)]
         idle[1].sendall(b"GET /is_al")
         idle[2].sendall(upgrade())
-        assert server.terminate(number=number) == 0
+        assert server.terminate(number=number) in ([0] if command is REMOTE else [0, -number])
         assert not family.left()
         for request in (in_session, executed):
             answer = request.result(DEADLINE)
