@@ -254,38 +254,36 @@ async def test_more_connections_than_allowed_are_told_so() -> None:
             connection.close()
 
 
-@pytest.mark.parametrize("first", [b"", b"GET /", head("/x", 1000, None)], ids=["nothing", "part of a head", "no key"])
-async def test_who_shows_no_key_gives_way(first: bytes) -> None:
-    async with serving(Limits(unauthenticated=2)) as server:
+@pytest.mark.parametrize(
+    ("first", "tls"),
+    [(b"", False), (b"GET /", False), (head("/x", 1000, None), False), (b"", True)],
+    ids=["nothing", "part of a head", "no key", "no handshake"],
+)
+async def test_who_shows_no_key_gives_way_and_is_cut(
+    monkeypatch: pytest.MonkeyPatch, certificate: tuple[Path, Path], first: bytes, tls: bool
+) -> None:
+    clock = Clock(monkeypatch)
+    context = ssl.create_default_context(cafile=certificate[0])
+    client: dict[str, Any] = {"ssl": context, "server_hostname": "localhost"} if tls else {}
+    async with serving(Limits(unauthenticated=2, head_seconds=2.0), tls=certificate if tls else None) as server:
         strangers = [await connect(server, first) for _ in range(6)]
-        inside = await connect(server, upgrade())
+        inside = await connect(server, upgrade(), **client)
         assert (await inside.head())[0] == 101
         assert server.service.connections <= 3
         await strangers[0].ended()
+        clock.advance(2.5)
         for connection in strangers:
+            await connection.ended()
             connection.close()
         inside.close()
         await until_async(lambda: not server.service.connections)
-        assert await answers(server)
+        assert await answers(server, **client)
 
 
 async def test_a_crowd_with_the_key_is_not_cut() -> None:
     """More at once than may be without the key."""
     async with serving(Limits(unauthenticated=8)) as server:
         assert all(await asyncio.gather(*(answers(server) for _ in range(200))))
-
-
-async def test_who_begins_no_handshake_is_cut(monkeypatch: pytest.MonkeyPatch, certificate: tuple[Path, Path]) -> None:
-    clock = Clock(monkeypatch)
-    tls = {"ssl": ssl.create_default_context(cafile=certificate[0]), "server_hostname": "localhost"}
-    async with serving(Limits(unauthenticated=2, head_seconds=2.0), tls=certificate) as server:
-        strangers = [await connect(server) for _ in range(6)]
-        assert await answers(server, **tls), "others give way"
-        await strangers[0].ended()
-        clock.advance(2.5)
-        for connection in strangers:
-            await connection.ended()
-            connection.close()
 
 
 @pytest.mark.usefixtures("parser")

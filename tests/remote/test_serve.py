@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Coroutine
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,13 @@ from tests.support.wait import DEADLINE, until, until_async
 
 pytestmark = pytest.mark.slow
 
+MODULE = [sys.executable, "-m", "swerex_c.server"]
+
 # Options: every sentence and exit code
 
 
 @pytest.mark.parametrize("flag", ["-v", "--version"])
-@pytest.mark.parametrize("command", [REMOTE, FRONT], ids=["swerex-remote", "swerex-c serve"])
+@pytest.mark.parametrize("command", [REMOTE, FRONT, MODULE], ids=["swerex-remote", "swerex-c serve", "module"])
 def test_the_version_is_the_apis(flag: str, command: list[str]) -> None:
     done = ended(flag, command=command)
     assert (done.stdout, done.stderr, done.returncode) == ("1.4.0\n", "", 0)
@@ -252,6 +255,7 @@ def test_noise_on_the_port_is_not_logged(tmp_path: Path) -> None:
     ("command", "number"),
     [
         *((REMOTE, number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)),
+        (MODULE, signal.SIGTERM),
         *((UVICORN, number) for number in (signal.SIGTERM, signal.SIGINT)),
     ],
 )
@@ -262,12 +266,13 @@ def test_a_signal_ends_everything_and_answers(
         assert server.post("/create_session", session_type="bash").status_code == 200
         left = "nohup sleep 1001 >/dev/null 2>&1 & setsid sleep 1002 & (trap '' TERM HUP INT; sleep 1003) & sleep 1004"
         in_session = in_background(lambda: server.post("/run_in_session", action_type="bash", command=left))
-        executed = in_background(lambda: _other(server).post("/execute", command="sleep 1005", shell=True))
+        execute = partial(requests.post, server.url + "/execute", headers={"X-API-Key": KEY}, timeout=60)
+        executed = in_background(execute, json={"command": "sleep 1005", "shell": True})
         until(lambda: len([c for c in family.living().values() if "sleep 100" in c]) >= 5)
         idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3)]
         idle[1].sendall(b"GET /is_al")
         idle[2].sendall(upgrade())
-        assert server.terminate(number=number) in ([0] if command is REMOTE else [0, -number])
+        assert server.terminate(number=number) in ([0, -number] if command is UVICORN else [0])
         assert not family.left()
         for request in (in_session, executed):
             answer = request.result(DEADLINE)
@@ -278,12 +283,6 @@ def test_a_signal_ends_everything_and_answers(
         assert "Traceback" not in server.said()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", server.port))
-
-
-def _other(server: Server) -> Server:
-    other = Server(server.process, server.log)
-    other.url = server.url
-    return other
 
 
 HANGING = """if True:
@@ -324,15 +323,6 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         with pytest.raises(subprocess.TimeoutExpired):
             server.process.wait(0.5)
         assert server.terminate() == -signal.SIGTERM
-
-
-def test_the_servers_module_is_the_command_too(tmp_path: Path) -> None:
-    module = [sys.executable, "-m", "swerex_c.server"]
-    assert ended("--version", command=module).stdout == "1.4.0\n"
-    with serving(tmp_path / "log", command=module) as server:
-        assert server.get("/is_alive").status_code == 200
-        assert server.post("/create_session", session_type="bash").status_code == 200
-        assert server.terminate() == 0
 
 
 def _alive(server: Server) -> bool:
