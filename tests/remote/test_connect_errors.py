@@ -35,38 +35,29 @@ async def runtime(**kwargs: Any) -> AsyncIterator[RemoteRuntime]:
             await made.close()
 
 
-async def said_in_vain(timeout: float = 1.0, **kwargs: Any) -> str:
-    """The message of a `wait_until_alive` that fails."""
-    async with runtime(**kwargs) as made:
-        with pytest.raises(TimeoutError) as caught:
-            await made.wait_until_alive(timeout=timeout)
-    return str(caught.value)
-
-
 async def test_the_cause_is_told_however_often_it_was_tried() -> None:
     """Later attempts are so far apart that a look at the server ends between two of them."""
-    message = await said_in_vain(2.0, host="http://127.0.0.1", port=find_free_port())
+    async with runtime(host="http://127.0.0.1", port=find_free_port()) as made:
+        with pytest.raises(TimeoutError) as caught:
+            await made.wait_until_alive(timeout=2.0)
+    message = str(caught.value)
     assert message.count("cannot be reached: ") == 1 and "Connect call failed" in message
 
 
-async def test_a_server_that_hangs_up_may_want_https() -> None:
-    async with raw_http.serving(lambda _, writer: writer.close()) as url:
-        message = await said_in_vain(host=url)
-    assert "https://" in message
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "says"),
     [
+        (None, "https://"),  # a server that hangs up
         ("false", "the program ended without a response"),
         # It does not end before it is heard: then its end would be what is told.
         ("echo Hi; cat >/dev/null", r"What came from sh -c echo Hi.* is not what `swerex-remote --stdio` says"),
     ],
 )
-async def test_a_program_that_is_no_server_is_named(command: str, says: str) -> None:
-    async with runtime(command=["sh", "-c", command]) as made:
-        answer = await made.is_alive(timeout=DEADLINE)
+async def test_what_is_no_server_is_named(command: str | None, says: str) -> None:
+    async with raw_http.serving(lambda _, writer: writer.close()) as url:
+        where: dict[str, Any] = {"command": ["sh", "-c", command]} if command else {"host": url}
+        async with runtime(**where) as made:
+            answer = await made.is_alive(timeout=DEADLINE)
     assert not answer.is_alive and re.search(says, answer.message)
 
 

@@ -285,16 +285,14 @@ STREAMS: dict[str, list[list[Any]]] = {
 
 @pytest.mark.parametrize("what", STREAMS)
 async def test_wrong_streams(what: str) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.frames(1, REQUEST)
-        peer.send(*STREAMS[what])
-        await peer.ended()
-
     async def read(channel: ClientChannel) -> None:
         async for _ in channel.stream("stream_in_session", {}):
             await asyncio.sleep(0.02)
 
-    async with raw_server(script) as port, channel_to(port, 0.2) as channel:
+    def respond(asked: list[Any]) -> list[Any]:
+        return STREAMS[what]
+
+    async with raw_server(lambda peer: keep_answering(peer, respond)) as port, channel_to(port, 0.2) as channel:
         with pytest.raises(ProtocolError):
             await asyncio.wait_for(read(channel), 30)
 

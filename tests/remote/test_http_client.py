@@ -36,7 +36,7 @@ from swerex_c.utils import background
 from swerex_c.utils.free_port import find_free_port
 from tests.support.frames_tools import Proxy
 from tests.support.raw_http import read_request, serving
-from tests.support.server_process import KEY, Server, connections_to
+from tests.support.server_process import KEY, Server
 from tests.support.wait import DEADLINE, settle, until_async
 
 HEADERS = {"X-API-Key": KEY}
@@ -56,16 +56,6 @@ async def execute(client: JsonClient, command: str) -> CommandResponse:
 
 
 # Connections
-
-
-async def test_connections_are_kept_for_all_loops(our_server: Server, client: JsonClient) -> None:
-    for _ in range(2):  # the first one finds out that the server is one of ours
-        await execute(client, "true")
-    await until_async(lambda: connections_to(our_server.port) <= 1)  # those of earlier tests are closed
-    for _ in range(10):
-        await execute(client, "true")
-        await asyncio.to_thread(asyncio.run, execute(client, "true"))
-    assert connections_to(our_server.port) == 1
 
 
 async def test_proxies_of_the_environment_are_for_other_machines(

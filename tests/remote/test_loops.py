@@ -137,21 +137,26 @@ def test_a_forked_child_does_not_use_its_parents_program(over_stdio: RemoteRunti
     asyncio.run(runtime.close())
 
 
-def test_calls_in_loops_of_their_own_share_a_connection(swerex_remote: Server) -> None:
-    runtime = RemoteRuntime(host=swerex_remote.url, auth_token=KEY)
+@pytest.mark.parametrize("wire", ["msgpack", "json"])
+def test_calls_in_loops_of_their_own_share_a_connection(tmp_path: Path, wire: Any) -> None:
+    """Over frames a loop that goes on to call gets one of its own."""
 
     async def call() -> int:
-        """Return how many sockets this process has after a call."""
+        """Return how many connections there are after a call."""
         await runtime.execute(Command(command=["true"]))
-        return sum(path.resolve().name.startswith("socket:") for path in Path("/proc/self/fd").iterdir())
+        return connections_to(server.port)
 
     async def many() -> list[int]:
         return [await call() for _ in range(20)]
 
-    counts = [asyncio.run(call()) for _ in range(20)]
-    assert counts == counts[:1] * 20
-    assert asyncio.run(many()) == counts[:1] * 8 + [counts[0] + 1] * 12
-    asyncio.run(runtime.close())
+    with serving_process(tmp_path / "log") as server:
+        runtime = RemoteRuntime(host=server.url, auth_token=KEY, wire=wire)
+        asyncio.run(call())
+        asyncio.run(call())  # over HTTP the client knows from the first whom it talks to, and keeps its connections
+        until(lambda: connections_to(server.port) <= 1)
+        assert [asyncio.run(call()) for _ in range(20)] == [1] * 20
+        assert asyncio.run(many()) == ([1] * 8 + [2] * 12 if wire == "msgpack" else [1] * 20)
+        asyncio.run(runtime.close())
 
 
 async def test_a_connection_without_calls_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
