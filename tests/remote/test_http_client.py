@@ -8,7 +8,7 @@ import io
 import logging
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -123,9 +123,6 @@ async def test_every_answer_is_a_result_or_one_of_our_errors(
         else:
             with pytest.raises(error):
                 await client.is_alive(5)
-
-
-Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 def answering(status: int, body: bytes) -> contextlib.AbstractAsyncContextManager[str]:

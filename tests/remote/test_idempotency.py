@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -362,20 +362,15 @@ async def test_who_takes_no_answers_gets_no_more(tmp_path: Path) -> None:
 # The table of requests
 
 
-def counted(seconds: float = 0.0) -> tuple[list[int], Callable[[], Coroutine[Any, Any, Response]]]:
+async def test_it_goes_on_when_the_first_has_gone_away() -> None:
+    once: RequestTable = RequestTable(Limits())
     calls: list[int] = []
 
     async def start() -> Response:
         calls.append(1)
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(0.05)
         return Response(b"result")
 
-    return calls, start
-
-
-async def test_it_goes_on_when_the_first_has_gone_away() -> None:
-    once: RequestTable = RequestTable(Limits())
-    calls, start = counted(0.05)
     first = asyncio.create_task(once.run("a", "x", start))
     await settle()
     first.cancel()
