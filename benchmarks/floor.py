@@ -38,24 +38,17 @@ def build(source: str, directory: Path, *more: str) -> str:
     return str(path)
 
 
-class PlainC(Engine):
-    """The program `floor`, which has operations of its own: one run for each turn."""
+class PlainC:
+    """Operations by the program `floor`, one run for each turn, by the names of those of all other engines."""
 
     def __init__(self, directory: str) -> None:
-        self.binary = build("floor.c", Path(directory))
+        self.binary, self.engine = build("floor.c", Path(directory)), Engine()
 
-    def operations(self) -> Floor:
-        return Floor(self)
-
-
-class Floor:
-    """Operations of `floor`, by the names of those of all other engines."""
-
-    def __init__(self, engine: PlainC) -> None:
-        self.engine = engine
+    def operations(self) -> PlainC:
+        return self
 
     async def _run(self, mode: str, count: int, seconds: float, *arguments: object) -> Result:
-        words = [self.engine.binary, mode, str(min(count, 4000)), str(seconds), *map(str, arguments)]
+        words = [self.binary, mode, str(min(count, 4000)), str(seconds), *map(str, arguments)]
         process = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE)
         try:
             said, _ = await process.communicate()

@@ -10,23 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from swerex_c.bench import engines, rows
-from swerex_c.bench.engines import Answer, Engine, Pexpect, Subprocess
+from swerex_c.bench.engines import Answer
 from swerex_c.bench.measure import Contender, Row
 from swerex_c.bench.rows import LIMIT, OURS, PTYPROCESS, QUICK, SUBPROCESS, SWEREX, TUNED, turns
 from swerex_c.bench.worker import Operations, Result
 
-__all__ = [
-    "ACTIONS",
-    "BareTerminal",
-    "Ours",
-    "Pexpect",
-    "Ptyprocess",
-    "Subprocess",
-    "SweRex",
-    "TunedPexpect",
-    "all_rows",
-    "with_large_rows",
-]
+__all__ = ["ACTIONS", "LargeOperations", "all_rows", "with_large_rows"]
 
 PATTERNS = [*(rf"\(step {number}\) [$#>] " for number in range(19)), "Password:"]
 """Regular expressions of an `expect`."""
@@ -77,20 +66,49 @@ def all_rows() -> Iterator[Row]:
 
 
 def with_large_rows(contenders: list[Contender]) -> list[Contender]:
-    """Make engines of `swerex-c bench` those of this module, which have the operations of its rows too."""
+    """Give the engines of `swerex-c bench` the operations of this module's rows too."""
     for contender in contenders:
-        contender.kind = contender.kind.replace("swerex_c.bench.engines:", f"{__name__}:")
+        contender.options = {"engine": contender.kind.partition(":")[2], **contender.options}
+        contender.kind = f"{__name__}:LargeOperations"
     return contenders
 
 
 class LargeOperations(Operations):
+    """Operations of all rows, on an engine of `swerex_c.bench.engines`.
+
+    Args:
+        engine: name of its class.
+        options: keyword arguments of that.
+    """
+
+    def __init__(self, engine: str, **options: Any) -> None:
+        super().__init__(getattr(engines, engine)(**options))
+
+    def operations(self) -> LargeOperations:
+        return self
+
     async def expect(self, path: str, count: int, seconds: float) -> Result:
         """Measure `cat` of a file until the last of the patterns matches, which comes behind the file."""
         key, engine = await self.session("expect"), self.engine
         text = f"cat {path}; printf '%s' {PATTERNS[-1]}"
 
+        async def ours(engine: engines.Ours) -> Answer:
+            action = engine.api.BashAction(command=text, session=key, check="silent", expect=PATTERNS)
+            answer = await engine.runtime.run_in_session(action)
+            return answer.output, answer.exit_code
+
+        async def pexpect(engine: Any) -> Answer:
+            child = engine.shells[key]
+            child.sendline(text)
+            child.expect(PATTERNS)
+            output = child.before
+            engine.wait(child)
+            return output, None
+
+        until_match: Any = ours if isinstance(engine, engines.Ours) else pexpect
+
         async def one() -> tuple[float, bool]:
-            took, answer = await self.timed(lambda: engine.expect(key, text))  # type: ignore[attr-defined]
+            took, answer = await self.timed(lambda: until_match(engine))
             return took, self.is_file(answer, path)
 
         return {**await self.sample(one, count, seconds), "bytes": os.path.getsize(path)}
@@ -121,41 +139,3 @@ class LargeOperations(Operations):
             return max(0.01, times[1] - times[0]), right
 
         return await self.sample(one, count, seconds)
-
-
-class Large(Engine):
-    def operations(self) -> LargeOperations:
-        return LargeOperations(self)
-
-
-class BareTerminal(Large, engines.BareTerminal):
-    """The limit, asked for the large rows too."""
-
-
-class Ptyprocess(Large, engines.Ptyprocess):
-    """ptyprocess, asked for the large rows too."""
-
-
-class TunedPexpect(Large, engines.TunedPexpect):
-    """pexpect as a careful user tunes it, asked for the large rows too."""
-
-    async def expect(self, key: str, text: str) -> Answer:
-        child = self.shells[key]
-        child.sendline(text)
-        child.expect(PATTERNS)
-        output = child.before
-        self.wait(child)
-        return output, None
-
-
-class SweRex(Large, engines.SweRex):
-    """SWE-ReX, asked for the large rows too."""
-
-
-class Ours(Large, engines.Ours):
-    """This package, asked for the large rows too."""
-
-    async def expect(self, key: str, text: str) -> Answer:
-        action: Any = self.api.BashAction(command=text, session=key, check="silent", expect=PATTERNS)
-        answer = await self.runtime.run_in_session(action)
-        return answer.output, answer.exit_code
