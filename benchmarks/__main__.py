@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fnmatch
+import json
 import os
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from swerex_c.bench.measure import Contender, Row, Run
 from swerex_c.bench.rows import PLAIN_C
 from swerex_c.exceptions import InvalidInputError
 
-from . import docker, local, pictures, record, remote
+from . import docker, local, pictures, remote
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -94,14 +95,17 @@ def answers(found: Run) -> int:
 
 
 def keep(found: Run) -> None:
-    """Keep a record with its tables and pictures."""
+    """Keep a record with its tables and pictures in a directory of its own, named by date and commit."""
     about: dict[str, Any] = {
         "compiler": first_line(os.environ.get("CC", "cc"), "--version"),
         "commit": first_line("git", "-C", str(ROOT), "describe", "--always", "--dirty"),
         "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
     }
     data = report.as_data(found, **about)
-    path = record.write(data)
+    date = str(data["machine"]["date"]).removesuffix(" UTC").replace(" ", "-").replace(":", "")
+    path = pictures.RECORDS / f"{date}-{about['commit']}" / pictures.FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data, indent=1) + "\n")
     tables = ["# A run of the benchmarks", "", f"Commit {about['commit']}, made by `{about['command']}`.", "", "```"]
     path.with_name("tables.md").write_text("\n".join([*tables, *report.lines(found), "```", ""]))
     print("", path, *pictures.draw(data, path.parent), sep="\n")
@@ -130,10 +134,11 @@ def main() -> int:
 
             return 0 if check(arguments.keep) else 1
         if arguments.chart is not None:
-            path = record.find(arguments.chart) if arguments.chart else record.latest(pictures.has_bars)
-            pictures.figures(record.read(path))
-            pictures.speed(record.read(path), path)
-            print(f"from {path}:", *pictures.draw(record.read(path)), pictures.README, pictures.SPEED, sep="\n")
+            path = pictures.find(Path(arguments.chart).name)
+            found = pictures.read(path)
+            pictures.figures(found)
+            pictures.speed(found, path)
+            print(f"from {path}:", *pictures.draw(found), pictures.README, pictures.SPEED, sep="\n")
             return 0
         return run(arguments)
     except (LookupError, OSError, RuntimeError, InvalidInputError) as error:

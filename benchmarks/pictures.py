@@ -1,10 +1,11 @@
-"""Pictures and figures of a record for README.md and the pages: SVG for light and for dark pages, and tables.
+"""Records, and their pictures and figures for README.md and the pages: SVG for light and for dark pages, and tables.
 
 The pictures are written by hand, because a page shows them without any style sheet.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -15,10 +16,12 @@ from typing import Any, NamedTuple
 from swerex_c.bench.report import duration
 from swerex_c.bench.rows import LIMIT, OURS, PEXPECT, PLAIN_C, PRESTARTED, PTYPROCESS, SUBPROCESS, SWEREX, TUNED
 
-from .record import FILE, RECORDS, Record
+__all__ = ["CHARTS", "FILE", "RECORDS", "draw", "figures", "find", "read", "speed"]
 
-__all__ = ["CHARTS", "draw", "figures", "has_bars", "speed"]
+Record = dict[str, Any]
 
+RECORDS = Path(__file__).resolve().parent / "record"
+FILE = "run.json"
 PICTURES = Path(__file__).resolve().parent / "pictures"
 README = Path(__file__).resolve().parents[1] / "README.md"
 SPEED = README.parent / "swerex_c" / "docs" / "speed.md"
@@ -49,7 +52,6 @@ class Chart(NamedTuple):
     row: str
     title: str
     unit: str
-    value: Callable[[dict[str, Any]], float]
     names: tuple[str, ...]
 
 
@@ -59,35 +61,40 @@ CHARTS = {
         "true",
         "Time of one command (true) in a session",
         "milliseconds, shorter is better",
-        lambda line: line["p50_us"] / 1e3,
         (SWEREX, PEXPECT, TUNED, OURS),
     ),
-    "output": Chart(
-        "output-64",
-        "Rate of 64 MB of output",
-        "MB/s, longer is better",
-        lambda line: line["megabytes_per_second"],
-        MANY,
-    ),
-    "sessions": Chart(
-        "sessions-64",
-        "Commands a second in 64 sessions at once",
-        "commands/s, longer is better",
-        lambda line: line["per_second"],
-        MANY,
-    ),
+    "output": Chart("output-64", "Rate of 64 MB of output", "MB/s, longer is better", MANY),
+    "sessions": Chart("sessions-64", "Commands a second in 64 sessions at once", "commands/s, longer is better", MANY),
 }
+
+
+def amount(line: dict[str, Any]) -> float:
+    """Return the MB/s of an output, the commands a second of many sessions, or the milliseconds of anything else."""
+    found = line["megabytes_per_second"] if "bytes" in line else line.get("per_second", line["p50_us"] / 1e3)
+    return float(found)
 
 
 def values(record: Record, chart: Chart) -> dict[str, float]:
     """Return the numbers of a chart's lines, of those that were measured."""
     lines = record["rows"].get(chart.row, {}).get("lines", {})
-    return {name: chart.value(lines[name]) for name in chart.names if "p50_us" in lines.get(name, {})}
+    return {name: amount(lines[name]) for name in chart.names if "p50_us" in lines.get(name, {})}
 
 
-def has_bars(record: Record) -> bool:
-    """Check whether a record has all bars of the README's chart."""
-    return len(values(record, CHARTS["command"])) == len(CHARTS["command"].names)
+def read(path: Path) -> Record:
+    found: Record = json.loads(path.read_text())
+    return found
+
+
+def find(begin: str = "") -> Path:
+    """Return the file of the newest record whose directory's name begins so; of any, it has all bars of README.md.
+
+    Raises:
+        LookupError: if there is none.
+    """
+    for path in sorted(RECORDS.glob(f"{begin}*/{FILE}"), reverse=True):
+        if begin or len(values(read(path), CHARTS["command"])) == len(CHARTS["command"].names):
+            return path
+    raise LookupError(f"no record in {RECORDS} suits: make one with `python -m benchmarks`")
 
 
 def draw(record: Record, directory: Path = PICTURES) -> list[Path]:
@@ -148,40 +155,44 @@ def machine(about: dict[str, Any]) -> str:
     return f"{str(about['date']).split()[0]}, {where}; one interleaved run, every answer checked"
 
 
-# README.md
+# Tables
+
+
+def cells(row: dict[str, Any], names: tuple[str, ...], time: Callable[[float], str] = duration) -> list[str]:
+    """Format the numbers of a row's lines; those that were not measured are empty.
+
+    Args:
+        time: formats microseconds.
+    """
+    lines = {name.removesuffix(", 4 sessions"): line for name, line in row.get("lines", {}).items()}
+
+    def cell(line: dict[str, Any]) -> str:
+        if "bytes" in line:
+            return f"{written(amount(line))} MB/s"
+        return f"{amount(line):,.0f}/s" if "per_second" in line else time(line["p50_us"])
+
+    return [cell(lines[name]) if "p50_us" in lines.get(name, {}) else "" for name in names]
 
 
 def figures(record: Record, page: Path = README) -> None:
     """Write a record's numbers into the table of README.md, its date, and the text that stands for the chart."""
-
-    def ms(line: dict[str, Any]) -> str:
-        return f"{written(line['p50_us'] / 1e3)} ms"
-
-    def output(line: dict[str, Any]) -> str:
-        return f"{written(line['megabytes_per_second'])} MB/s"
-
-    def rate(line: dict[str, Any]) -> str:
-        return f"{line['per_second']:,.0f} commands/s"
-
+    here = (OURS, TUNED, SWEREX)
     wanted = [
-        ("`true` in a session", "true", ms, OURS),
-        ("`/bin/true` in a session", "bin-true", ms, OURS),
-        ("start of a session", "start", ms, OURS),
-        ("start, if its shell was started ahead of time", "start", ms, PRESTARTED),
-        ("1 MB of output", "output-1", output, OURS),
-        ("64 MB of output", "output-64", output, OURS),
-        ("64 sessions at once", "sessions-64", rate, OURS),
-        ("an interrupt", "interrupt", ms, OURS),
-        ("a container: start to the first answer", "docker-start", ms, f"{OURS}, docker"),
+        ("`true` in a session", "true", here),
+        ("`/bin/true` in a session", "bin-true", here),
+        ("start of a session", "start", here),
+        ("start, if its shell was started ahead of time", "start", (PRESTARTED, "", "")),
+        ("1 MB of output", "output-1", here),
+        ("64 MB of output", "output-64", here),
+        ("commands in 64 sessions at once", "sessions-64", here),
+        ("an interrupt", "interrupt", here),
+        ("a container: start to the first answer", "docker-start", (f"{OURS}, docker", "", f"{SWEREX}, docker")),
     ]
-    table = [f"| | {OURS} | {TUNED} | {SWEREX} |", "|---|---|---|---|"]
-    for title, key, form, ours in wanted:
-        lines = record["rows"].get(key, {}).get("lines", {})
-        others = {OURS: (TUNED, SWEREX), PRESTARTED: ("", "")}.get(ours, ("", f"{SWEREX}, docker"))
-        found = [lines.get(name, {}) for name in (ours, *others)]
-        found[2] = found[2] if "p50_us" in found[2] else lines.get(f"{SWEREX}, 4 sessions", {})
-        if "p50_us" in found[0]:
-            table.append(f"| {title} | {' | '.join(form(line) if 'p50_us' in line else '' for line in found)} |")
+    table = [f"| | {' | '.join(here)} |", "|---|---|---|---|"]
+    for title, key, names in wanted:
+        found = cells(record["rows"].get(key, {}), names, lambda microseconds: f"{written(microseconds / 1e3)} ms")
+        if found[0]:
+            table.append(f"| {title} | {' | '.join(found)} |")
     said = "; ".join(f"{name} {written(value)} ms" for name, value in values(record, CHARTS["command"]).items())
     now = page.read_text()
     now = re.sub(
@@ -191,8 +202,6 @@ def figures(record: Record, page: Path = README) -> None:
     now = re.sub(r'(command-light\.svg" alt=")[^"]*', rf"\1Time of one command: {said}", now)
     page.write_text(now)
 
-
-# speed.md
 
 COLUMNS = {
     "Sessions on this machine": (OURS, PRESTARTED, PLAIN_C, LIMIT, PTYPROCESS, TUNED, PEXPECT, SUBPROCESS, SWEREX),
@@ -208,22 +217,13 @@ def speed(record: Record, path: Path, page: Path = SPEED) -> None:
     Args:
         path: file of the record.
     """
-
-    def cell(line: dict[str, Any]) -> str:
-        if "p50_us" not in line:
-            return ""
-        if "bytes" in line:
-            return f"{written(line['megabytes_per_second'])} MB/s"
-        return f"{line['per_second']:,.0f}/s" if "per_second" in line else duration(line["p50_us"])
-
     parts = []
     for title, names in COLUMNS.items():
         body = []
         for key, row in record["rows"].items():
-            found = {name.removesuffix(", 4 sessions"): line for name, line in row["lines"].items()}
-            cells = [cell(found.get(name, {})) for name in names]
-            if cells[0] and not (names[0] == OURS and key.startswith("remote-")):  # whose baseline is a session here
-                body.append(f"| {row['title'].partition(';')[0]} | {' | '.join(cells)} |")
+            found = cells(row, names)
+            if found[0] and not (names[0] == OURS and key.startswith("remote-")):  # whose baseline is a session here
+                body.append(f"| {row['title'].partition(';')[0]} | {' | '.join(found)} |")
         parts += [f"### {title}", "", f"| | {' | '.join(names)} |", f"|{'---|' * (len(names) + 1)}", *body, ""]
     where = f"../../benchmarks/record/{path.relative_to(RECORDS).parent}"
     parts.append(f"{machine(record['machine'])}: [the run]({where}/tables.md), [all numbers]({where}/{FILE}).")

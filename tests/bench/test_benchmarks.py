@@ -8,7 +8,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from benchmarks import pictures, record
+from benchmarks import pictures
 from tests.support.original import ROOT
 from tests.support.wait import DEADLINE
 
@@ -48,29 +48,26 @@ def test_wrong_use_ends_with_2() -> None:
         assert done.returncode == 2 and "Traceback" not in done.stderr, arguments
 
 
-def newest() -> record.Record:
-    return record.read(record.latest(pictures.has_bars))
-
-
 def test_every_record_can_be_read() -> None:
-    files = sorted(record.RECORDS.glob("*/run.json"))
+    files = sorted(pictures.RECORDS.glob("*/run.json"))
     assert files
     for path in files:
-        found = record.read(path)
-        assert found["rows"] and record.read(record.find(path.parent.name)) == found
+        assert pictures.find(path.parent.name) == path and pictures.read(path)["rows"]
 
 
 def test_pictures_are_drawn_and_the_figures_of_the_page_are_those_of_the_record(tmp_path: Path) -> None:
-    made = pictures.draw(newest(), tmp_path)
+    path = pictures.find()
+    newest = pictures.read(path)
+    made = pictures.draw(newest, tmp_path)
     assert {path.name for path in made} == {f"{name}-{it}.svg" for name in pictures.CHARTS for it in pictures.THEMES}
-    for path in made:
-        texts = [it.text or "" for it in ElementTree.parse(path).iter() if it.tag.endswith("text")]
+    for picture in made:
+        texts = [it.text or "" for it in ElementTree.parse(picture).iter() if it.tag.endswith("text")]
         assert "swerex_c" in texts and any("every answer checked" in it for it in texts)
     page = tmp_path / "README.md"
     shutil.copy(ROOT / "README.md", page)
-    pictures.figures(newest(), page)
+    pictures.figures(newest, page)
     assert page.read_text() == (ROOT / "README.md").read_text()
     page = tmp_path / "speed.md"
     shutil.copy(pictures.SPEED, page)
-    pictures.speed(newest(), record.latest(pictures.has_bars), page)
+    pictures.speed(newest, path, page)
     assert page.read_text() == pictures.SPEED.read_text()
