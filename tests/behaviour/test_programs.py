@@ -12,6 +12,8 @@ import pytest
 from tests.support.harness import needs
 from tests.support.session import Shell
 
+PROGRAM = "int f(int a) { return a * 2; }\nint main(void) { return f(21) != 42; }"
+GDB = r"\(gdb\) "
 TALKS: dict[str, tuple[str, str, list[tuple[str, str, str]], str]] = {
     "python": ("python3", ":", [
         ("python3 -q", ">>> ", ".*"), ("print(6 * 7)", ">>> ", "42"), ("x = [i for i in range(3)]", ">>> ", ""),
@@ -30,42 +32,29 @@ TALKS: dict[str, tuple[str, str, list[tuple[str, str, str]], str]] = {
     "ipython": (sys.executable, "export TERM=xterm", [
         (f"{sys.executable} -m IPython --no-banner --no-confirm-exit", r"In \[", ".*"),
     ], "exit"),
+    "gdb": ("gdb gcc", f"echo '{PROGRAM}' | gcc -g -o p -xc -", [
+        ("gdb -q -nx ./p", GDB, ".*"), ("set confirm off", GDB, ""), ("break f", GDB, "Breakpoint 1.*"),
+        ("run", GDB, r".*Breakpoint 1, f \(a=21\).*"), ("print a", GDB, r"\$1 = 21"),
+        ("continue", GDB, ".*exited normally.*"),
+    ], "quit"),
 }  # fmt: skip
-"""The program, what comes before, lines with the prompt behind them and what they print (a pattern), the last line."""
+"""Programs, what comes before, lines with the prompt behind them and what they print (a pattern), the last line."""
 
 
 @pytest.mark.parametrize("name", TALKS)
 def test_a_talk(sh: Shell, tmp_path: Path, name: str) -> None:
-    program, before, lines, last = TALKS[name]
-    needs(program)
+    programs, before, lines, last = TALKS[name]
+    for program in programs.split():
+        needs(program)
     if name == "ipython":
         pytest.importorskip("IPython")
     sh.out(f"cd {tmp_path}; {before}")
     for line, prompt, output in lines:
         seen = sh.talk(line, prompt).output
+        if name == "gdb" and ("ptrace" in seen or "not permitted" in seen):
+            pytest.skip("this machine has no ptrace")
         assert re.fullmatch(output, seen, re.DOTALL), (line, seen)
     sh.leave(last)
-    sh.gives("echo out", "out\n")
-
-
-def test_gdb_on_a_program(sh: Shell, tmp_path: Path) -> None:
-    needs("gdb")
-    needs("gcc")
-    (tmp_path / "p.c").write_text(
-        '#include <stdio.h>\nint f(int a) { return a * 2; }\nint main(void) { printf("%d\\n", f(21)); return 0; }\n'
-    )
-    sh.out(f"cd {tmp_path} && gcc -g -o p p.c")
-    sh.talk("gdb -q -nx ./p", r"\(gdb\) ")
-    sh.talk("set confirm off", r"\(gdb\) ")
-    assert "Breakpoint 1" in sh.talk("break f", r"\(gdb\) ").output
-    seen = sh.talk("run", r"\(gdb\) ")
-    if "ptrace" in seen.output or "not permitted" in seen.output:
-        sh.leave("quit")
-        pytest.skip("this machine has no ptrace")
-    assert "Breakpoint 1, f (a=21)" in seen.output
-    assert "= 21" in sh.talk("print a", r"\(gdb\) ").output
-    assert "exited normally" in sh.talk("continue", r"\(gdb\) ").output
-    sh.leave("quit")
     sh.gives("echo out", "out\n")
 
 

@@ -151,11 +151,6 @@ def test_cancelled_at_every_moment(sh: Shell) -> None:
         sh.gives(f"echo y{i}; (exit {i})", f"y{i}\n", i)
 
 
-@pytest.mark.parametrize("timeout", [None, DEADLINE])
-def test_a_long_silence(sh: Shell, timeout: float | None) -> None:
-    sh.gives("sleep 1.2; echo done", "done\n", timeout=timeout)
-
-
 def test_output_that_never_ends(sh: Shell) -> None:
     """A million lines a second do not keep the deadline from being kept, nor an interrupt from coming through."""
     sh.times_out("yes", timeout=0.3)
