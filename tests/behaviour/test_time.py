@@ -12,7 +12,7 @@ import pytest
 
 from swerex_c.exceptions import CommandTimeoutError, SessionBusyError
 from tests.support.session import Gate, Shell
-from tests.support.wait import DEADLINE, quicker_than, settle
+from tests.support.wait import quicker_than, settle
 
 
 @pytest.mark.parametrize("timeout", [0.05, 0.1, 0.5])

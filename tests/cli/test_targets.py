@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 
 from swerex_c.cli.targets import find_target
 from tests.support.cli import COMMAND, cli, results, start
-from tests.support.original import our_environment
 from tests.support.person import Person
 from tests.support.processes import Family, running
 from tests.support.server_process import KEY, Server, serving
@@ -94,13 +92,3 @@ def test_what_the_options_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     assert data(None, None, '{"type": "local"}') == {}
     assert data(None, None, '{"type": "daytona", "target": "eu"}') == {"target": "eu"}
     assert find_target(None, None, None) is None
-
-
-def test_input_that_is_half_read(tmp_path: Path) -> None:
-    (tmp_path / "lines").write_text("a\nb\nc\n")
-    script = f"read x; {' '.join(COMMAND)} exec cat"
-    with open(tmp_path / "lines") as lines:
-        done = subprocess.run(
-            ["bash", "-c", script], stdin=lines, capture_output=True, text=True, env=our_environment()
-        )
-    assert results(done) == ("b\nc\n", "", 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from swerex_c.exceptions import BashIncorrectSyntaxError, CommandTimeoutError, NonZeroExitCodeError, SwerexException
-from swerex_c.runtime.abstract import Command, CreateBashSessionRequest
+from swerex_c.runtime.abstract import Command
 from tests.support.harness import few_descriptors
 from tests.support.processes import Family
 from tests.support.session import Shell
@@ -23,7 +24,7 @@ def test_bad_timeout(sh: Shell, tmp_path: Path, timeout: float) -> None:
     with pytest.raises(SwerexException, match="timeout"):
         sh.wait(sh.aio.execute(Command(command=["touch", str(tmp_path / "ran")], timeout=timeout)))
     with pytest.raises(SwerexException, match="timeout"):
-        sh.wait(sh.aio.create_session(CreateBashSessionRequest(session="t", startup_timeout=timeout)))
+        sh.wait(sh.aio.create_session(sh.creation(session="t", startup_timeout=timeout)))
     assert not (tmp_path / "ran").exists()
 
 
@@ -80,7 +81,7 @@ def test_startup_that_does_not_end(
     slow = tmp_path / "slow.sh"
     slow.write_text(text + "\n")
     before = len(family.living())
-    request = CreateBashSessionRequest(session="s", startup_source=[str(slow)], startup_timeout=seconds)
+    request = sh.creation(session="s", startup_source=[str(slow)], startup_timeout=seconds)
     with pytest.raises(CommandTimeoutError) as caught:
         sh.wait(sh.aio.create_session(request))
     assert str(caught.value) == (
@@ -88,25 +89,27 @@ def test_startup_that_does_not_end(
         "mend them, or set a longer `startup_timeout`"
     )
     until(lambda: len(family.living()) == before)
-    sh.wait(sh.aio.create_session(CreateBashSessionRequest(session="s")))
+    sh.wait(sh.aio.create_session(sh.creation(session="s")))
 
 
-@pytest.mark.parametrize("text", ["exit 5", "kill -9 $$", "set -e; false", "exec true"])
-def test_startup_file_that_ends_the_shell(sh: Shell, tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        *((text, True) for text in ("exit 5", "kill -9 $$", "set -e; false", "exec true")),
+        # Many a .bashrc ends with a false test; bash shrugs.
+        *((text, False) for text in ("false", "nosuchcommand-x", "return 3", "if", "PS1=x; unset PROMPT_COMMAND")),
+    ],
+)
+def test_startup_file_that_fails(sh: Shell, tmp_path: Path, text: str, ends: bool) -> None:
+    """It is an error only if it ends the shell."""
     bad = tmp_path / "bad.sh"
     bad.write_text(f"echo starting\n{text}\n")
-    with pytest.raises(SwerexException, match=rf"(?s)startup files \(.*{re.escape(str(bad))}\).*starting"):
-        sh.wait(sh.aio.create_session(CreateBashSessionRequest(session="b", startup_source=[str(bad)])))
-    sh.wait(sh.aio.create_session(CreateBashSessionRequest(session="b")))
-
-
-def test_startup_file_that_fails_is_no_error(sh: Shell, tmp_path: Path) -> None:
-    """Many a .bashrc ends with a false test; bash shrugs."""
-    for i, text in enumerate(("false", "nosuchcommand-x", "return 3", "if", "PS1='x '; unset PROMPT_COMMAND")):
-        (tmp_path / "rc.sh").write_text(text + "\n")
-        request = CreateBashSessionRequest(session=f"f{i}", startup_source=[str(tmp_path / "rc.sh")])
-        sh.wait(sh.aio.create_session(request))
-        assert sh.run("echo fine", session=f"f{i}").output == "fine\n"
+    told = rf"(?s)startup files \(.*{re.escape(str(bad))}\).*starting"
+    with pytest.raises(SwerexException, match=told) if ends else contextlib.nullcontext():
+        sh.wait(sh.aio.create_session(sh.creation(session="b", startup_source=[str(bad)])))
+        assert sh.run("echo fine", session="b").output == "fine\n"
+    if ends:
+        sh.wait(sh.aio.create_session(sh.creation(session="b")))
 
 
 @pytest.mark.parametrize("left", [1, 3, 5, 7, 9, 11])
@@ -115,7 +118,7 @@ def test_few_fds_left(sh: Shell, left: int) -> None:
     with few_descriptors(left):
         before = len(os.listdir("/proc/self/fd"))
         try:
-            sh.wait(sh.aio.create_session(CreateBashSessionRequest(session="n")))
+            sh.wait(sh.aio.create_session(sh.creation(session="n")))
         except SwerexException as error:
             assert str(error)
             assert len(os.listdir("/proc/self/fd")) <= before, "fewer where the other session went to rest meanwhile"
