@@ -1,11 +1,9 @@
 /* instructions.c: lets a process under callgrind say what of it is counted; loaded by instructions.py.
  *
  * Between begin and end every instruction of all threads is counted, and end writes the count to callgrind's file.
- * Outside of callgrind both do nothing, and inside says so.
+ * Outside of callgrind both do nothing.
  */
 #include <valgrind/callgrind.h>
-
-int inside(void) { return RUNNING_ON_VALGRIND != 0; }
 
 void begin(void)
 {

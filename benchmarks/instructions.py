@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-import importlib
 import json
 import os
 import re
@@ -25,8 +24,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from swerex_c import _core
 from swerex_c.bench.engines import Answer, Engine, Ours
 from swerex_c.bench.machine import environment, first_line
+from swerex_c.engine import completions
+from swerex_c.engine.patterns import make_matcher
 
 from .floor import build
 from .local import ACTIONS
@@ -73,8 +75,7 @@ class Core(Engine):
     """The core by itself: no event loop, no models."""
 
     def __init__(self) -> None:
-        self.core: Any = importlib.import_module("swerex_c._core")
-        self.completions = self.core.Completions()
+        self.completions = _core.Completions()
         self.poller = select.poll()
         self.poller.register(self.completions.fileno(), select.POLLIN)
 
@@ -86,7 +87,7 @@ class Core(Engine):
 
     async def open(self, key: str) -> None:
         variables = [os.fsencode(f"{name}={value}") for name, value in os.environ.items()]
-        self.shell = self.core.Session(os.fsencode(shutil.which("bash") or ""), variables, None, 24, 80, 1 << 30)
+        self.shell = _core.Session(os.fsencode(shutil.which("bash") or ""), variables, None, 24, 80, 1 << 30)
         startup = b"[[ ! -r /etc/bash.bashrc ]] || . /etc/bash.bashrc\n[[ ! -r ~/.bashrc ]] || . ~/.bashrc\n"
         self.finish(self.shell.start(startup, 10.0, self.completions, None))
 
@@ -119,7 +120,7 @@ async def create() -> Work:
 
 async def match(patterns: list[str]) -> Work:
     chunk, number = (LINE * 100)[:4096], 250
-    matcher = importlib.import_module("swerex_c.engine.patterns").make_matcher(patterns)
+    matcher = make_matcher(patterns)
 
     async def act() -> bool:
         return any(matcher.feed(chunk) is not None for _ in range(number))
@@ -128,23 +129,21 @@ async def match(patterns: list[str]) -> Work:
 
 
 async def strip() -> Work:
-    core: Any = importlib.import_module("swerex_c._core")
     data = LINE * 15_000
     plain = re.sub(rb"\x1b\[\d+m", b"", data)
 
     async def act() -> bool:
-        return bool(core.Strip().feed(data) != plain)
+        return bool(_core.Strip().feed(data) != plain)
 
     return len(data) // 1024, act
 
 
 async def scan() -> Work:
-    core: Any = importlib.import_module("swerex_c._core")
     texts = [text for text, _, _ in ACTIONS] * 20
-    verdicts = [core.scan(text)[0] for text in texts]
+    verdicts = [_core.scan(text)[0] for text in texts]
 
     async def act() -> bool:
-        return [core.scan(text)[0] for text in texts] != verdicts or "complete" not in verdicts
+        return [_core.scan(text)[0] for text in texts] != verdicts or "complete" not in verdicts
 
     return len(texts), act
 
@@ -153,7 +152,7 @@ ANSWER = {"output": "x" * 100, "exit_code": 0, "failure_reason": "", "expect_str
 
 
 async def encode() -> Work:
-    encoder, number = importlib.import_module("swerex_c._core").FrameEncoder(), 2000
+    encoder, number = _core.FrameEncoder(), 2000
     expected = encoder.encode(ANSWER)
 
     async def act() -> bool:
@@ -163,8 +162,7 @@ async def encode() -> Work:
 
 
 async def decode() -> Work:
-    core, number = importlib.import_module("swerex_c._core"), 2000
-    frame, decoder = core.FrameEncoder().encode(ANSWER), core.FrameDecoder()
+    frame, decoder, number = _core.FrameEncoder().encode(ANSWER), _core.FrameDecoder(), 2000
 
     async def act() -> bool:
         return any(decoder.feed(frame) != [ANSWER] for _ in range(number))
@@ -218,12 +216,7 @@ def count(work: Callable[[], Awaitable[Work]], switch: ctypes.CDLL, dumps: Path)
 def main(library: str, dumps: str) -> None:
     """Count every piece of work, and print the counts as JSON; runs under callgrind."""
     switch = ctypes.CDLL(library)
-    if not switch.inside():
-        raise RuntimeError("not under callgrind")
-    engine: Any = importlib.import_module("swerex_c.engine.completions")
-    if not hasattr(engine, "INLINE_MICROSECONDS"):
-        raise RuntimeError("the time for which a caller waits by itself has another name now")
-    engine.INLINE_MICROSECONDS = PATIENCE
+    completions.INLINE_MICROSECONDS = PATIENCE
     print(json.dumps({name: count(work, switch, Path(dumps)) for name, (_, work) in WORKS.items()}))
 
 
