@@ -50,19 +50,6 @@ def test_a_trap_waits_for_a_long_line(sh: Shell, tmp_path: Path) -> None:
         sh.gives(f"echo {'x' * 2000}", "x" * 2000 + "\n")
 
 
-@pytest.mark.parametrize("trap", ["-", ":"])
-def test_an_unbound_variable_ends_all_of_a_text(sh: Shell, trap: str) -> None:
-    sh.run(f"set -u; trap {trap} CHLD")
-    sh.gives("echo b\necho $nope\necho a", "b\nbash: nope: unbound variable\n", 1)
-    sh.gives(f"echo b\n: {'x' * 9000}\necho $nope\necho a", "b\nbash: nope: unbound variable\n", 1)
-
-
-@pytest.mark.parametrize("stages", [64, 65, 100])
-def test_a_long_pipeline_keeps_its_codes(sh: Shell, stages: int) -> None:
-    sh.gives("PS1=x; " + " | ".join(["(exit 7)"] * stages), "", 7)
-    sh.gives("echo ${PIPESTATUS[@]}", " ".join(["7"] * stages) + "\n")
-
-
 @pytest.mark.parametrize("mode", ["emacs", "vi"])
 def test_a_newline_that_is_bound(sh: Shell, mode: str) -> None:
     sh.run("bind -x '\"\\C-j\": echo BAD'")

@@ -35,10 +35,13 @@ STEPS: dict[str, Steps] = {
         ]
         for name, extra in (("long", _LONG), ("control", _CONTROL))
     },
-    "pipestatus of a long pipeline outlives a question": [
-        ("PS1=x; " + "true | " * 62 + "(exit 7) | false", "", 1),
-        ('echo "${PIPESTATUS[@]}"', "0 " * 62 + "7 1\n", 0),
-    ],
+    **{
+        f"pipestatus of {stages} outlives a question": [
+            ("PS1=x; " + "true | " * (stages - 2) + "(exit 7) | false", "", 1),
+            ('echo "${PIPESTATUS[@]}"', "0 " * (stages - 2) + "7 1\n", 0),
+        ]
+        for stages in (64, 65, 100)
+    },
     "last argument": [("echo a b last", "a b last\n", 0), ("echo $_", "last\n", 0)],
     "last argument of lines": [("true\necho two lines", "two lines\n", 0), ("echo $_", "lines\n", 0)],
     "last argument of what fails": [("echo fails; false nope", "fails\n", 1), ("echo $_", "nope\n", 0)],
@@ -72,6 +75,13 @@ STEPS: dict[str, Steps] = {
         ("echo still ${x-here}", "still here\n", 0), ("echo one\necho two", "one\ntwo\n", 0),
         ("echo 'a\x01b' | wc -c; : " + "z" * 5000, "4\n", 0), ("set +u", "", 0),
     ],
+    **{
+        f"nounset behind {trap}": [
+            (f"set -u; {trap}", "", 0), ("echo b\necho $nope\necho a", "b\nbash: nope: unbound variable\n", 1),
+            (f"echo b\n: {'x' * 9000}\necho $nope\necho a", "b\nbash: nope: unbound variable\n", 1),
+        ]
+        for trap in ("trap - CHLD", "trap : CHLD")
+    },
     "debug trap": [
         ("trap 'echo \"D:$BASH_COMMAND\"' DEBUG", "", 0), ("echo hi", "D:echo hi\nhi\n", 0),
         ("false", "D:false\n", 1), ("echo $?", "D:echo $?\n1\n", 0),

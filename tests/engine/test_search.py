@@ -44,32 +44,27 @@ CASES = [
 ]  # fmt: skip
 
 
+REGULAR = ["ab", "b-", "a+c", "[^a]b", "é", "(?m)^c", "bb|cc"]
+
+
 @pytest.mark.parametrize("pattern", CASES)
 def test_what_it_means_is_what_re_says_after_each_character(pattern: str) -> None:
+    """Regular ones beside it keep their place."""
     rng = random.Random(pattern)
     parts = ["a", "b", "c", "-", "\n", "é", "A", "<a>", "</a>", "{e}", "{b}", "a{"]
     near = [part for part in parts if set(part) & set(pattern)] or parts
     found = 0
-    for _ in range(300):
-        few = rng.sample(near, min(len(near), 3))
-        text = "".join(rng.choices(rng.choice((few, parts)), k=rng.randrange(1, 10))).encode()
-        expected = first_hit([pattern], text.decode())
-        cuts = [rng.randrange(len(text) + 1) for _ in range(rng.randrange(4))]
-        assert find([pattern], text, cuts) == expected, text
-        assert find([pattern], text, list(range(len(text)))) == expected, text
-        found += expected is not None
-    assert found
-
-
-def test_regular_ones_beside_it_keep_their_place() -> None:
-    rng = random.Random(1)
-    regular = ["ab", "b-", "a+c", "[^a]b", "é", "(?m)^c", "bb|cc"]
-    for _ in range(500):
-        patterns = [rng.choice(CASES), *rng.sample(regular, rng.randrange(1, 4))]
+    for number in range(300):
+        patterns = [pattern, *rng.sample(REGULAR, number % 4)]
         rng.shuffle(patterns)
-        text = "".join(rng.choices("abc-\né", k=rng.randrange(1, 15))).encode()
+        few = rng.sample(near, min(len(near), 3))
+        text = "".join(rng.choices(rng.choice((few, parts)), k=rng.randrange(1, 15))).encode()
+        expected = first_hit(patterns, text.decode())
         cuts = [rng.randrange(len(text) + 1) for _ in range(rng.randrange(4))]
-        assert find(patterns, text, cuts) == first_hit(patterns, text.decode()), (patterns, text, cuts)
+        assert find(patterns, text, cuts) == expected, (patterns, text)
+        assert find(patterns, text, list(range(len(text)))) == expected, (patterns, text)
+        found += expected is not None and patterns[expected[0]] == pattern
+    assert found
 
 
 @pytest.mark.parametrize("turned", ["(?<!\\x00)(?:{})", "(?!\\x00)(?:{})"])
