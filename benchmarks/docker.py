@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from swerex_c.bench.engines import Answer, Engine, Runtime
-from swerex_c.bench.measure import Contender, Row, Turn
+from swerex_c.bench.measure import Contender, Row
+from swerex_c.bench.rows import turns
 
 __all__ = ["Container", "DockerProgram", "contenders", "rows"]
 
@@ -55,13 +56,10 @@ def contenders(peers: str | None, stack: contextlib.ExitStack) -> list[Contender
 
 
 def rows() -> Iterator[Row]:
-
-    def turns(**request: Any) -> list[Turn]:
-        return [Turn(name, request, 3) for name in (OURS, PROGRAM, SWEREX)]
-
+    everyone = (OURS, PROGRAM, SWEREX)
     title = "Start of a container, until it takes a command"
-    yield Row("docker-start", title, "create", turns(), PROGRAM)
-    yield Row("docker-true", "A command in a container: true", "command", turns(text="true"), PROGRAM)
+    yield Row("docker-start", title, "create", turns(everyone, 3), PROGRAM)
+    yield Row("docker-true", "A command in a container: true", "command", turns(everyone, 3, text="true"), PROGRAM)
 
 
 class DockerProgram(Engine):
@@ -133,9 +131,4 @@ class Container(Runtime):
 def _is_taken(port: int) -> bool:
     """Check whether a process listens on a port of this machine."""
     with socket.socket() as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            one.bind(("0.0.0.0", port))
-        except OSError:
-            return True
-    return False
+        return one.connect_ex(("127.0.0.1", port)) == 0
