@@ -23,17 +23,12 @@ from . import docker, local, pictures, remote
 
 ROOT = Path(__file__).resolve().parents[1]
 
-USAGE = """python -m benchmarks [--only ROW,...] [--seconds N]   measure, keep a record
-       python -m benchmarks --answers [--only ROW,...]      ask each row once, look at the answers alone
-       python -m benchmarks --chart [RECORD]                pictures and figures of the pages anew
-       python -m benchmarks --instructions [--keep]         count instructions, by callgrind"""
-
 LARGE = 1 << 30
 """Bytes of output that a session keeps: all of the longest row."""
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", usage=USAGE)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure, and keep a record.")
     parser.add_argument("--only", metavar="ROW,...", help="these rows alone ('true', 'remote-*'); the default is all")
     parser.add_argument("--seconds", type=float, default=900, help="time to measure for (default: 900)")
     parser.add_argument("--rounds", type=int, default=8, help="rounds at most (default: 8)")
@@ -42,8 +37,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--no-peers", action="store_true", help="leave pexpect, ptyprocess and SWE-ReX out")
     parser.add_argument("--no-record", action="store_true", help="print the results, and keep none")
     parser.add_argument("--answers", action="store_true", help="ask once, without peers, containers and 1,000s")
-    parser.add_argument("--chart", nargs="?", const="", metavar="RECORD")
-    parser.add_argument("--instructions", action="store_true")
+    redraw = "pictures and figures of the pages anew, from the newest record or this one"
+    parser.add_argument("--chart", nargs="?", const="", metavar="RECORD", help=redraw)
+    parser.add_argument("--instructions", action="store_true", help="count instructions, by callgrind")
     parser.add_argument("--keep", action="store_true", help="with --instructions: keep the counts")
     return parser.parse_args()
 

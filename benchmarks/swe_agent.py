@@ -144,10 +144,6 @@ WRONG_IN_ORIGINAL = {
 """How steps begin that the original does not answer rightly, and why."""
 
 
-class BenchError(Exception):
-    """A run is not possible; the text says why."""
-
-
 @dataclass
 class Outcome:
     """What one run did."""
@@ -170,7 +166,7 @@ def main() -> int:
     try:
         with contextlib.ExitStack() as stack:
             return compare(arguments, stack)
-    except BenchError as error:
+    except (OSError, RuntimeError) as error:
         print(error, file=sys.stderr)
         return 2
 
@@ -197,7 +193,7 @@ def compare(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> int:
     probe = "import sweagent, swerex; print(sweagent.REPO_ROOT)"
     done = subprocess.run([python, "-c", probe], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise BenchError(f"{python} cannot import sweagent and swerex: {done.stderr.strip()[-300:]}")
+        raise RuntimeError(f"{python} cannot import sweagent and swerex: {done.stderr.strip()[-300:]}")
     agent = Path(done.stdout.split()[-1])
     places = [place for place in arguments.places.split(",") if place]
     here = stack.enter_context(tempfile.TemporaryDirectory(prefix="swx-swe-agent-", ignore_cleanup_errors=True))
@@ -215,7 +211,11 @@ def compare(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> int:
             outcome = bench.run(place, who, number)
             runs[place, who].append(outcome)
             print(f"{place:18} {who:9} {outcome.seconds:7.2f} s, {len(outcome.steps)} steps", flush=True)
-    report(runs)
+    about, commit = machine(), first_line("git", "-C", str(ROOT), "describe", "--always", "--dirty")
+    print(f"\n{about['date']}, {about['cpu']}, {about['processors']} processors, {about['kernel']}, {commit}\n")
+    for (place, who), each in runs.items():
+        print(f"{place:18} {who:9} {statistics.median(run.seconds for run in each):8.2f} s")
+    print()
     wrong = check(runs)
     for begin, why in WRONG_IN_ORIGINAL.items():
         print(f"Not compared: {begin!r}, in which the original is wrong: {why}.")
@@ -256,13 +256,13 @@ class Bench:
             docker = stack.enter_context(docker_engine.Engine(network=True))
             base = images.provide(docker.docker, "debian-rex")
         except needs.Lacking as lack:
-            raise BenchError(f"this machine lacks {lack}") from None
+            raise RuntimeError(f"this machine lacks {lack}") from None
         context = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swx-swe-agent-image-")))
         where = subprocess.run(
             [self.python, "-c", "import flake8; print(flake8.__file__)"], capture_output=True, text=True, check=False
         ).stdout
         if not where:
-            raise BenchError(f"{self.python} has no flake8")
+            raise RuntimeError(f"{self.python} has no flake8")
         for pattern in ("flake8*", "pycodestyle*", "pyflakes*", "mccabe*"):
             for path in Path(where.strip()).parent.parent.glob(pattern):
                 target = context / "packages" / path.name
@@ -307,15 +307,15 @@ class Bench:
                     [*fresh, *whole], env=environment, cwd=self.agent, stdout=log, stderr=log, timeout=RUN_SECONDS
                 )
             except subprocess.TimeoutExpired:
-                raise BenchError(f"{place}, {who}: not at its end after {RUN_SECONDS} s\n{tail(output)}") from None
+                raise RuntimeError(f"{place}, {who}: not at its end after {RUN_SECONDS} s\n{tail(output)}") from None
         seconds = time.perf_counter() - begin
         try:
             package = used.read_text()
             trajectory = json.loads((output / "script" / "script.traj").read_text())
         except OSError as error:
-            raise BenchError(f"{place}, {who}: ended with {done.returncode}: {error}\n{tail(output)}") from None
+            raise RuntimeError(f"{place}, {who}: ended with {done.returncode}: {error}\n{tail(output)}") from None
         if ("swerex_c" in package) != (who == "ours"):
-            raise BenchError(f"{place}, {who}: ran with {package}")
+            raise RuntimeError(f"{place}, {who}: ran with {package}")
         steps = [{name: step[name] for name in ("action", "observation", "state")} for step in trajectory["trajectory"]]
         return Outcome(trajectory["info"].get("submission") or "", steps, seconds)
 
@@ -343,14 +343,6 @@ def check(runs: dict[tuple[str, str], list[Outcome]]) -> list[str]:
                         both = f"{str(theirs[name])[:300]!r}\n  {str(own[name])[:300]!r}"
                         wrong.append(f"DIFFERS: {place}, {who}, {name} of {own['action'][:60]!r}:\n  {both}")
     return wrong
-
-
-def report(runs: dict[tuple[str, str], list[Outcome]]) -> None:
-    about, commit = machine(), first_line("git", "-C", str(ROOT), "describe", "--always", "--dirty")
-    print(f"\n{about['date']}, {about['cpu']}, {about['processors']} processors, {about['kernel']}, {commit}\n")
-    for (place, who), each in runs.items():
-        print(f"{place:18} {who:9} {statistics.median(run.seconds for run in each):8.2f} s")
-    print()
 
 
 if __name__ == "__main__":
