@@ -50,26 +50,23 @@ def test_a_dead_session_costs_nothing(sh: Shell) -> None:
     assert time.process_time() - start < 0.1
 
 
-@pytest.mark.parametrize("lines", [1, 100])
-def test_what_is_typed_is_read_by_somebody_else(sh: Shell, lines: int) -> None:
-    sh.ended = True
-    sh.run(outsider(f"[os.read(fd, 4096) for i in range({lines})]"))
-    for code in (7, 8, 9):
-        own_or_none(sh, code)
-
-
 THROWN_AWAY = "end = time.time() + 2\nwhile time.time() < end: termios.tcflush(fd, termios.TCIFLUSH)"
 
 
 @pytest.mark.parametrize(
-    ("before", "code"),
-    [(":", THROWN_AWAY), ("readonly PS0= PS1=", f"time.sleep(0.1); {THROWN_AWAY}; time.sleep(0.002)")],
+    ("before", "code", "commands"),
+    [
+        *((":", f"[os.read(fd, 4096) for i in range({lines})]", 3) for lines in (1, 100)),
+        (":", THROWN_AWAY, 93),
+        ("readonly PS0= PS1=", f"time.sleep(0.1); {THROWN_AWAY}; time.sleep(0.002)", 93),
+    ],
+    ids=["one read", "many reads", "thrown away", "thrown away, readonly prompts"],
 )
-def test_what_is_typed_is_thrown_away(sh: Shell, before: str, code: str) -> None:
+def test_what_is_typed_is_taken_by_somebody_else(sh: Shell, before: str, code: str, commands: int) -> None:
     sh.ended = True
     sh.run(before)
     sh.run(outsider(code))
-    for number in range(7, 100):
+    for number in range(7, 7 + commands):
         own_or_none(sh, number)
 
 

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from swerex_c.exceptions import SessionDiedError, SwerexException
-from tests.support.harness import needs
-from tests.support.needs import Lacking, skip
 from tests.support.session import Gate, Shell
 from tests.support.wait import until
 
@@ -76,23 +74,6 @@ def test_check_raise_on_the_last_command(shells: type[Shell]) -> None:
     assert shells("ends-0").run("exit 0", check="raise").exit_code == 0
     with pytest.raises(SwerexException):
         shells("ends-3").run("exit 3", check="raise")
-
-
-@pytest.mark.parametrize("nested", ["bash --norc", "sh", "su -s /bin/sh root"])
-def test_nested_shell(sh: Shell, nested: str) -> None:
-    """A shell in the shell is an interactive program: nothing ends until it does."""
-    needs(nested.split()[0])
-    if "su" in nested and os.getuid():
-        skip(Lacking("root, and su would ask for a password"))
-    prompt = "nested> "
-    sh.out("level=outer")
-    sh.talk(nested, r"[#$] ")
-    seen = sh.talk("PS1='nested> '; echo in $((1+1))", prompt)
-    assert "in 2" in seen.output
-    assert seen.expect_string == prompt
-    assert "<>" in sh.talk('echo "<$level>"', prompt).output
-    sh.leave("exit")
-    sh.gives("echo $level", "outer\n")
 
 
 def test_close_in_an_exit_trap_that_hangs(shells: type[Shell]) -> None:

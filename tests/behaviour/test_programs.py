@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.harness import needs
+from tests.support.needs import Lacking, skip
 from tests.support.session import Shell
 
 PROGRAM = "int f(int a) { return a * 2; }\nint main(void) { return f(21) != 42; }"
@@ -37,6 +39,14 @@ TALKS: dict[str, tuple[str, str, list[tuple[str, str, str]], str]] = {
         ("run", GDB, r".*Breakpoint 1, f \(a=21\).*"), ("print a", GDB, r"\$1 = 21"),
         ("continue", GDB, ".*exited normally.*"),
     ], "quit"),
+    # A shell in the shell is an interactive program: nothing ends until it does.
+    **{
+        nested: (nested.split()[0], ":", [
+            (nested, "[#$] ", ".*"), ("PS1='nested> '; echo in $((1+1))", "nested> ", ".*in 2"),
+            ('echo "<$level>"', "nested> ", ".*<>"),
+        ], "exit")
+        for nested in ("bash --norc", "sh", "su -s /bin/sh root")
+    },
 }  # fmt: skip
 """Programs, what comes before, lines with the prompt behind them and what they print (a pattern), the last line."""
 
@@ -48,14 +58,16 @@ def test_a_talk(sh: Shell, tmp_path: Path, name: str) -> None:
         needs(program)
     if name == "ipython":
         pytest.importorskip("IPython")
-    sh.out(f"cd {tmp_path}; {before}")
+    if "su" in programs.split() and os.getuid():
+        skip(Lacking("root, and su would ask for a password"))
+    sh.out(f"cd {tmp_path}; level=outer; {before}")
     for line, prompt, output in lines:
         seen = sh.talk(line, prompt).output
         if name == "gdb" and ("ptrace" in seen or "not permitted" in seen):
             pytest.skip("this machine has no ptrace")
         assert re.fullmatch(output, seen, re.DOTALL), (line, seen)
     sh.leave(last)
-    sh.gives("echo out", "out\n")
+    sh.gives("echo $level", "outer\n")
 
 
 def repository(path: Path) -> None:

@@ -40,7 +40,7 @@ LEFT_OUT = (
     "test_interrupts.py::test_another_bash_in_its_place[--norc --noediting]",
     "test_interrupts.py::test_another_bash_in_its_place[--noediting --rcfile /dev/null -i]",
     # And that something has thrown a command away, where no prompt can be seen.
-    "test_attacks.py::test_what_is_typed_is_thrown_away[readonly",
+    "test_attacks.py::test_what_is_typed_is_taken_by_somebody_else[thrown away, ",
     # A perfect copy of the coming mark, and then a read of the shell's own: it is asleep as at its prompt.
     "test_spoofing.py::test_marks_then_a_wait[read",
     "test_spoofing.py::test_marks_then_a_wait[IFS= read",

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 _ROOMS = [
     ("state", 90),
     ("prompts", 60),
-    ("lifecycle", 18),
+    ("lifecycle", 15),
     ("concurrency", 6),
     ("hidden_prompts", 20),
     ("text_out", 40),
