@@ -13,7 +13,7 @@ from swerex_c.exceptions import BashIncorrectSyntaxError, CommandTimeoutError, N
 from swerex_c.runtime.abstract import Command
 from tests.support.harness import few_descriptors
 from tests.support.processes import Family
-from tests.support.session import Shell
+from tests.support.session import Session, Shell
 from tests.support.wait import DEADLINE, until
 
 
@@ -24,7 +24,7 @@ def test_bad_timeout(sh: Shell, tmp_path: Path, timeout: float) -> None:
     with pytest.raises(SwerexException, match="timeout"):
         sh.wait(sh.aio.execute(Command(command=["touch", str(tmp_path / "ran")], timeout=timeout)))
     with pytest.raises(SwerexException, match="timeout"):
-        sh.wait(sh.aio.create_session(sh.creation(session="t", startup_timeout=timeout)))
+        sh.wait(Session(sh.aio, "t").create(startup_timeout=timeout))
     assert not (tmp_path / "ran").exists()
 
 
@@ -81,15 +81,14 @@ def test_startup_that_does_not_end(
     slow = tmp_path / "slow.sh"
     slow.write_text(text + "\n")
     before = len(family.living())
-    request = sh.creation(session="s", startup_source=[str(slow)], startup_timeout=seconds)
     with pytest.raises(CommandTimeoutError) as caught:
-        sh.wait(sh.aio.create_session(request))
+        sh.wait(Session(sh.aio, "s").create(startup_source=[str(slow)], startup_timeout=seconds))
     assert str(caught.value) == (
         f"timeout after {seconds} seconds while reading the startup files ({printed}): "
         "mend them, or set a longer `startup_timeout`"
     )
     until(lambda: len(family.living()) == before)
-    sh.wait(sh.aio.create_session(sh.creation(session="s")))
+    sh.wait(Session(sh.aio, "s").create())
 
 
 @pytest.mark.parametrize(
@@ -106,10 +105,10 @@ def test_startup_file_that_fails(sh: Shell, tmp_path: Path, text: str, ends: boo
     bad.write_text(f"echo starting\n{text}\n")
     told = rf"(?s)startup files \(.*{re.escape(str(bad))}\).*starting"
     with pytest.raises(SwerexException, match=told) if ends else contextlib.nullcontext():
-        sh.wait(sh.aio.create_session(sh.creation(session="b", startup_source=[str(bad)])))
+        sh.wait(Session(sh.aio, "b").create(startup_source=[str(bad)]))
         assert sh.run("echo fine", session="b").output == "fine\n"
     if ends:
-        sh.wait(sh.aio.create_session(sh.creation(session="b")))
+        sh.wait(Session(sh.aio, "b").create())
 
 
 @pytest.mark.parametrize("left", [1, 3, 5, 7, 9, 11])
@@ -118,7 +117,7 @@ def test_few_fds_left(sh: Shell, left: int) -> None:
     with few_descriptors(left):
         before = len(os.listdir("/proc/self/fd"))
         try:
-            sh.wait(sh.aio.create_session(sh.creation(session="n")))
+            sh.wait(Session(sh.aio, "n").create())
         except SwerexException as error:
             assert str(error)
             assert len(os.listdir("/proc/self/fd")) <= before, "fewer where the other session went to rest meanwhile"

@@ -83,6 +83,22 @@ async def cancelled(task: asyncio.Task[Any]) -> None:
         await task
 
 
+async def test_what_is_given_up_without_a_connection_ends_with_the_next(
+    swerex_remote: server_process.Server, sleep: str
+) -> None:
+    """Though no further call makes it."""
+    async with Proxy(swerex_remote.port) as proxy, session_of(f"http://127.0.0.1:{proxy.port}", "msgpack") as session:
+        task = execute(session, sleep)
+        await until_async(lambda: running(sleep))
+        proxy.to = 1  # which nobody serves
+        before = proxy.connections
+        proxy.cut()
+        await until_async(lambda: proxy.connections > before)
+        await cancelled(task)
+        proxy.to = swerex_remote.port
+        await until_async(lambda: not running(sleep))
+
+
 @pytest.mark.parametrize("awaited", [True, False])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("wire", ["json", "msgpack", "local"])

@@ -288,7 +288,8 @@ class ClientChannel:
         if self._calls.pop(call.id, None) is None or not call.sent:
             return False
         if self._connection is None:
-            self._given_up.append(call.id)
+            if call.method != "is_alive":
+                self._given_up.append(call.id)
             return False
         with contextlib.suppress(Exception):  # the loop is closed
             self._connection.send([protocol.CANCEL, call.id])
@@ -316,13 +317,14 @@ class ClientChannel:
                 self._settle(call, ServerRestartedError(msg))
             else:
                 self._settle(call, error)
+        self._given_up.clear()
         self._end_outage()
 
     # -- the connection
 
     def _connect(self) -> None:
-        """Begin an attempt to connect, if calls wait for a connection and none is being made."""
-        if self._calls and self._connection is None and self._connecting is None:
+        """Begin an attempt to connect, if calls or cancellations wait for a connection and none is being made."""
+        if (self._calls or self._given_up) and self._connection is None and self._connecting is None:
             if self._retry is not None:
                 self._retry.cancel()
             self._outage_began = min(self._outage_began, self.loop.time())
@@ -367,7 +369,9 @@ class ClientChannel:
         give_up = late or bool(self.address.command)
         for call in [c for c in self._calls.values() if give_up or not c.patient]:
             self._settle(call, ConnectionLostError(message))
-        if self._calls:
+        if give_up:
+            self._given_up.clear()
+        if self._calls or self._given_up:
             self._pause = min(2 * self._pause, _BACKOFF[1]) or _BACKOFF[0]
             self._retry = self.loop.call_later(self._pause, self._connect)
         else:
@@ -412,7 +416,7 @@ class ClientChannel:
         self.loop.call_later(HEARTBEAT, self._beat, connection)
 
     def lost(self, connection: ClientConnection, error: BaseException) -> None:
-        """Detach the streams from a lost connection, and reconnect if calls are waiting."""
+        """Detach the streams from a lost connection, and reconnect if calls or cancellations are waiting."""
         if connection is not self._connection:
             return
         self._connection = None
