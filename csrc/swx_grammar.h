@@ -19,8 +19,8 @@ extern const uint8_t swx_class[256];
  * SWX_SCAN_UNKNOWN.  UNSURE: *stop is the offset at which it gave up. */
 swx_verdict swx_grammar_read(const uint8_t *text, size_t size, unsigned *flags, size_t *stop);
 
-/* Where the first pipelines of such a text end, whatever follows: before the newline, or behind the here-document's
- * last line.  0 if that is not proved. */
+/* Where the first pipelines of a text end, whatever follows: before the newline, or behind the here-document's last
+ * line.  0 if that is not proved.  A NUL byte is a letter here, because programs' output is read too. */
 size_t swx_grammar_first(const uint8_t *text, size_t size);
 
 #endif

@@ -188,6 +188,9 @@ static void take_start(swx_session *s)
     }
     s->begun = s->started = true;
     s->found = (candidate){ 0 };
+    if (s->pty.carrier) {
+        s->delivered = s->last_data; /* an interrupt waits until it can no longer be forking */
+    }
     s->facts.late += s->output.total;
     swx_buf_clear(&s->output);
     swx_session_restart_output(s);

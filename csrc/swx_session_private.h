@@ -101,7 +101,7 @@ struct swx_session {
     unsigned lines;      /* that were typed for it */
     uint32_t notices;    /* job notices in the output that are being verified */
     uint64_t notice_end; /* where the output ended then */
-    int64_t delivered;   /* when it was typed, or the last line for its program */
+    int64_t delivered;   /* when it was typed, or the last line for its program, or began behind a carrier */
     int64_t newest;      /* the process that was started last before that, as far as the shell had jobs then */
     int64_t last_data;
     int64_t check;      /* when to look at the shell again */
