@@ -33,6 +33,8 @@ LEFT_OUT = (
     # Nor can keys be taken back that a program has pushed there.
     "test_text_in.py::test_keys_in_the_terminal_begin_no_command",
     "test_text_in.py::test_keys_from_the_background_begin_no_command",
+    # Nor whether the shell waits for a command before the next one is typed: only then it clears O_NONBLOCK.
+    "test_state.py::test_steps[much output to a nonblocking terminal",
     # A line for a program has at most 4,095 bytes, and says so.
     "test_text_in.py::test_a_long_line_for_a_program",
     "test_text_in.py::test_what_a_program_leaves_of_a_long_line_is_no_",
