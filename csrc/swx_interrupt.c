@@ -112,8 +112,9 @@ static void signal_foreground(swx_session *s, swx_op *op, pid_t group, int64_t n
 
 bool swx_interrupt_left_newborn(swx_session *s)
 {
-    pid_t shell = s->child.pid, front = swx_pty_foreground(&s->pty), youngest = swx_kernel_youngest_child(shell);
+    pid_t shell = s->child.pid;
     if (!s->newborn && s->stopped == shell) {
+        pid_t front = swx_pty_foreground(&s->pty), youngest = swx_kernel_youngest_child(shell);
         s->newborn = is_program(s, front) ? front : youngest ? getpgid(youngest) : 0;
     }
     return !s->pty.carrier && is_program(s, s->newborn) && getsid(s->newborn) == shell &&
