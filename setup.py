@@ -125,7 +125,7 @@ class Build(build_ext):
 
     def link_supervisor(self, compile_args: list[str], link_args: list[str]) -> None:
         """Links the executable that `csrc/swx_supervisor.c` starts, beside the extension."""
-        names = ("alloc", "buf", "child", "proc", "supervisor", "tree")
+        names = ("buf", "child", "proc", "supervisor", "tree")
         sources = ["csrc/supervisor.c", *(f"csrc/swx_{name}.c" for name in names)]
         objects = self.compiler.compile(sources, self.build_temp, extra_postargs=COMPILE_ARGS + compile_args)
         # setuptools gives LDFLAGS to shared libraries only.

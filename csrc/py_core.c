@@ -14,7 +14,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "swx_alloc.h"
 #include "swx_command.h"
 #include "swx_supervisor.h"
 
@@ -46,7 +45,7 @@ void swx_py_home_ref(swx_py_home *home) { atomic_fetch_add(&home->references, 1)
 void swx_py_home_unref(swx_py_home *home)
 {
     if (atomic_fetch_sub(&home->references, 1) == 1) {
-        swx_free(home);
+        free(home);
     }
 }
 
@@ -136,20 +135,20 @@ static swx_status start_supervisor(uint64_t *mark, swx_error *err)
     Dl_info loaded;
     const char *slash = dladdr(name, &loaded) ? strrchr(loaded.dli_fname, '/') : NULL;
     size_t size = slash ? (size_t)(slash + 1 - loaded.dli_fname) : 0;
-    char *executable = swx_malloc(size + sizeof(name));
+    char *executable = malloc(size + sizeof(name));
     if (!executable) {
         return swx_fail(err, SWX_ENOMEM, "out of memory");
     }
     memcpy(mempcpy(executable, size ? loaded.dli_fname : "", size), name, sizeof(name));
     swx_status status = swx_supervisor_start(executable, mark, err);
-    swx_free(executable);
+    free(executable);
     return status;
 }
 
 static swx_py_home *home_new(void)
 {
     swx_error err;
-    swx_py_home *home = swx_calloc(1, sizeof(*home));
+    swx_py_home *home = calloc(1, sizeof(*home));
     if (!home) {
         PyErr_NoMemory();
         return NULL;
@@ -158,7 +157,7 @@ static swx_py_home *home_new(void)
     atomic_init(&home->ended, false);
     atomic_init(&home->inside, 0);
     if (start_supervisor(&home->program_mark, &err) != SWX_OK || swx_reactor_new(&home->reactor, &err) != SWX_OK) {
-        swx_free(home);
+        free(home);
         swx_py_raise(&err);
         return NULL;
     }
@@ -226,7 +225,7 @@ char **swx_py_strings(PyObject *sequence)
     PyObject *tuple = PySequence_Tuple(sequence);
     Py_ssize_t count = tuple ? PyTuple_Size(tuple) : -1, size = count < 0 ? -1 : strings_size(tuple, count);
     if (size >= 0) {
-        strings = swx_malloc(((size_t)count + 1) * sizeof(*strings) + (size_t)size);
+        strings = malloc(((size_t)count + 1) * sizeof(*strings) + (size_t)size);
         if (!strings) {
             PyErr_NoMemory();
         }

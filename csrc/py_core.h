@@ -14,6 +14,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <stdlib.h>
+
 #include "swx_buf.h"
 #include "swx_match.h"
 #include "swx_reactor.h"
@@ -107,7 +109,7 @@ int swx_py_deadline(PyObject *seconds, int64_t now, int64_t *deadline);
 int swx_py_path(PyObject *object, const char **path);
 
 /* A NULL-terminated list of strings, copied from a sequence of bytes objects, which another thread may change
- * meanwhile; owned by the caller (one block, swx_free).  NULL with an exception set. */
+ * meanwhile; owned by the caller (one block, free).  NULL with an exception set. */
 char **swx_py_strings(PyObject *sequence);
 
 /* The bytes of a command: those of a bytes object, or UTF-8, with lone surrogates from surrogateescape as the bytes

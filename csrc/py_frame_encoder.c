@@ -6,7 +6,6 @@
 
 #include "py_core.h"
 #include "py_frame.h"
-#include "swx_alloc.h"
 #include "swx_frame.h"
 
 typedef struct {
@@ -52,7 +51,7 @@ static int refuse_type(writer *w, const char *format, PyObject *value)
 static int grow(writer *w, size_t size)
 {
     size_t capacity = 2 * (w->size + size);
-    uint8_t *data = swx_realloc(w->data == w->first ? NULL : w->data, capacity);
+    uint8_t *data = realloc(w->data == w->first ? NULL : w->data, capacity);
     if (!data) {
         PyErr_NoMemory();
         return -1;
@@ -263,7 +262,7 @@ static PyObject *encoder_encode(PyObject *object, PyObject *value)
         }
         result = PyBytes_FromStringAndSize((const char *)w.data, (Py_ssize_t)w.size);
     }
-    swx_free(w.data == w.first ? NULL : w.data);
+    free(w.data == w.first ? NULL : w.data);
     return result;
 }
 

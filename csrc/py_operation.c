@@ -5,7 +5,6 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "swx_alloc.h"
 #include "swx_command.h"
 
 static const char *const end_names[] = { "none", "done",   "matched",   "timeout", "quiet",  "died",
@@ -93,19 +92,19 @@ static PyObject *operation_take(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     request *f = ((operation_object *)object)->request;
     static const size_t room = 256 << 10; /* what a loop may take at a time without being held up */
-    uint8_t *bytes = swx_malloc(room);
+    uint8_t *bytes = malloc(room);
     if (!bytes) {
         return PyErr_NoMemory();
     }
     PyThreadState *thread = swx_py_place_enter(f->at);
     if (!thread) {
-        swx_free(bytes);
+        free(bytes);
         return NULL;
     }
     size_t size = swx_session_take(f->at->session, &f->op, bytes, room, swx_now());
     swx_py_place_leave(f->at, thread);
     PyObject *taken = PyBytes_FromStringAndSize((const char *)bytes, (Py_ssize_t)size);
-    swx_free(bytes);
+    free(bytes);
     return taken;
 }
 

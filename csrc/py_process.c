@@ -6,7 +6,6 @@
 
 #include "py_core.h"
 #include "swx_tree.h"
-#include "swx_alloc.h"
 #include "swx_exec.h"
 
 typedef struct {
@@ -81,7 +80,7 @@ static void request_destroy(swx_request *base)
     swx_buf_free(&f->result.output);
     swx_buf_free(&f->result.error);
     swx_py_home_unref(f->home);
-    swx_free(f);
+    free(f);
 }
 
 static void exec_done(swx_exec *exec)
@@ -171,7 +170,7 @@ static swx_status start(void *started, const void *config, swx_error *err)
 /* A request for a program, or NULL with MemoryError.  future: borrowed. */
 static request *request_new(swx_py_home *home, swx_queue *queue, PyObject *future)
 {
-    request *f = swx_calloc(1, sizeof(*f));
+    request *f = calloc(1, sizeof(*f));
     if (!f) {
         PyErr_NoMemory();
         return NULL;
@@ -248,8 +247,8 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 failed:
     Py_CLEAR(self);
 done:
-    swx_free(argv);
-    swx_free(strings);
+    free(argv);
+    free(strings);
     swx_py_home_unref(home);
     return (PyObject *)self;
 }
@@ -343,7 +342,7 @@ PyType_Spec swx_py_process_spec = SWX_PY_SPEC("Process", process_object, Py_TPFL
 static uint64_t *marks_of(PyObject *list, size_t *count)
 {
     Py_ssize_t size = PySequence_Size(list);
-    uint64_t *marks = size < 0 ? NULL : swx_calloc((size_t)size, sizeof(*marks));
+    uint64_t *marks = size < 0 ? NULL : calloc((size_t)size, sizeof(*marks));
     if (!marks) {
         return size < 0 ? NULL : (uint64_t *)PyErr_NoMemory();
     }
@@ -352,7 +351,7 @@ static uint64_t *marks_of(PyObject *list, size_t *count)
         marks[i] = item ? PyLong_AsUnsignedLongLong(item) : 0;
         Py_XDECREF(item);
         if (PyErr_Occurred()) {
-            swx_free(marks);
+            free(marks);
             return NULL;
         }
     }
@@ -371,7 +370,7 @@ PyObject *swx_py_kill_marked(PyObject *Py_UNUSED(module), PyObject *list)
     Py_BEGIN_ALLOW_THREADS
     found = swx_tree_kill_marked(marks, count);
     Py_END_ALLOW_THREADS
-    swx_free(marks);
+    free(marks);
     return PyLong_FromLong(found);
 }
 
@@ -379,7 +378,7 @@ PyObject *swx_py_living_marks(PyObject *Py_UNUSED(module), PyObject *list)
 {
     size_t count;
     uint64_t *marks = marks_of(list, &count);
-    bool *living = marks ? swx_calloc(count, sizeof(*living)) : NULL;
+    bool *living = marks ? calloc(count, sizeof(*living)) : NULL;
     PyObject *result = NULL;
     bool looked;
     if (!living) {
@@ -400,7 +399,7 @@ PyObject *swx_py_living_marks(PyObject *Py_UNUSED(module), PyObject *list)
         Py_XDECREF(mark);
     }
 done:
-    swx_free(living);
-    swx_free(marks);
+    free(living);
+    free(marks);
     return result;
 }

@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <stdatomic.h>
 
-#include "swx_alloc.h"
 #include "swx_command.h"
 
 enum { DELIVERY_LIMIT = 256 << 20 };
@@ -62,7 +61,7 @@ void swx_py_place_unref(place *at)
             swx_py_home_leave(at->home);
         }
         swx_py_home_unref(at->home);
-        swx_free(at);
+        free(at);
     }
 }
 
@@ -87,7 +86,7 @@ static void request_destroy(swx_request *base)
     swx_buf_free(&f->op.unsearched);
     swx_buf_free(&f->typed);
     swx_py_place_unref(f->at);
-    swx_free(f);
+    free(f);
 }
 
 static void news_destroy(swx_request *news)
@@ -117,7 +116,7 @@ request *swx_py_request_new(session_object *session, swx_op_kind kind, PyObject 
 {
     place *at = session->at;
     swx_queue *queue = swx_py_queue_get(swx_py_state_of(Py_TYPE((PyObject *)session)), queue_arg);
-    request *f = PyErr_Occurred() ? NULL : swx_calloc(1, sizeof(*f));
+    request *f = PyErr_Occurred() ? NULL : calloc(1, sizeof(*f));
     if (!f) {
         return PyErr_Occurred() ? NULL : (request *)PyErr_NoMemory();
     }

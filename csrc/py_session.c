@@ -4,7 +4,6 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "swx_alloc.h"
 #include "swx_command.h"
 
 /* Gives a request its patterns: a Matcher, or a tuple of what tells the caller of output that it has to search itself,
@@ -313,13 +312,13 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         PyErr_SetString(PyExc_ValueError, "argv is the program that carries the terminal, and its arguments");
     }
     if (!strings || PyErr_Occurred()) {
-        swx_free(argv);
-        swx_free(strings);
+        free(argv);
+        free(strings);
         swx_py_home_unref(home);
         return NULL;
     }
     session_object *self = (session_object *)swx_py_allocate(type);
-    place *at = swx_calloc(1, sizeof(*at));
+    place *at = calloc(1, sizeof(*at));
     swx_session_config config = { .program = program,
                                   .environment = strings,
                                   .directory = directory,
@@ -337,11 +336,11 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     } else {
         PyErr_NoMemory();
     }
-    swx_free(argv);
-    swx_free(strings);
+    free(argv);
+    free(strings);
     if (begun < 0) {
         swx_py_home_unref(home);
-        swx_free(at);
+        free(at);
         Py_XDECREF((PyObject *)self);
         return NULL;
     }

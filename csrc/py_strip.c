@@ -1,7 +1,6 @@
 /* Strip: plain text out of terminal output. */
 #include "py_core.h"
 
-#include "swx_alloc.h"
 #include "swx_strip.h"
 
 typedef struct {
@@ -23,7 +22,7 @@ static PyObject *strip_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 static PyObject *filtered(strip_object *self, const char *data, Py_ssize_t size, int finish)
 {
     size_t out_size;
-    uint8_t *out = swx_malloc((size_t)size + SWX_STRIP_HELD);
+    uint8_t *out = malloc((size_t)size + SWX_STRIP_HELD);
     if (!out) {
         return PyErr_NoMemory();
     }
@@ -33,7 +32,7 @@ static PyObject *filtered(strip_object *self, const char *data, Py_ssize_t size,
         swx_strip_feed(&self->state, (const uint8_t *)data, (size_t)size, out, &out_size);
     }
     PyObject *bytes = PyBytes_FromStringAndSize((const char *)out, (Py_ssize_t)out_size);
-    swx_free(out);
+    free(out);
     return bytes;
 }
 

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "py_core.h"
-#include "swx_alloc.h"
 #include "swx_strip.h"
 
 /* The contents of a buffer with the note, plain; `out` has room for both.  Returns the size. */
@@ -38,7 +37,7 @@ PyObject *swx_py_text(const swx_buf *buf, bool crlf)
     if (swx_buf_dropped(buf)) {
         snprintf(note, sizeof(note), SWX_DROPPED_NOTE, (unsigned long long)swx_buf_dropped(buf));
     }
-    uint8_t *text = swx_malloc(buf->size + strlen(note));
+    uint8_t *text = malloc(buf->size + strlen(note));
     if (!text) {
         return PyErr_NoMemory();
     }
@@ -47,6 +46,6 @@ PyObject *swx_py_text(const swx_buf *buf, bool crlf)
     size = write_plain(buf, note, crlf, text);
     Py_END_ALLOW_THREADS
     PyObject *str = decode(text, size);
-    swx_free(text);
+    free(text);
     return str;
 }

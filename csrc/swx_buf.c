@@ -1,8 +1,7 @@
 #include "swx_buf.h"
 
+#include <stdlib.h>
 #include <string.h>
-
-#include "swx_alloc.h"
 
 enum { FIRST_CAPACITY = 512, KEPT_CAPACITY = 64 * 1024 };
 
@@ -13,7 +12,7 @@ void swx_buf_init(swx_buf *buf, size_t limit) { *buf = (swx_buf){ .limit = limit
 
 void swx_buf_free(swx_buf *buf)
 {
-    swx_free(buf->data);
+    free(buf->data);
     swx_buf_init(buf, buf->limit);
 }
 
@@ -39,7 +38,7 @@ static swx_status grow(swx_buf *buf, size_t needed)
     if (capacity > buf->limit) {
         capacity = buf->limit;
     }
-    uint8_t *data = swx_realloc(buf->data, capacity);
+    uint8_t *data = realloc(buf->data, capacity);
     if (!data) {
         return SWX_ENOMEM;
     }

@@ -1,9 +1,8 @@
 /* Subset construction on demand, with groups. */
 #include "swx_dfa.h"
 
+#include <stdlib.h>
 #include <string.h>
-
-#include "swx_alloc.h"
 
 #define FIRST 0x80000000u /* in a key: this NFA state opens a group */
 
@@ -25,7 +24,7 @@ static bool pool_reserve(swx_dfa_pool *p, size_t more)
     while (capacity - p->count < more) {
         capacity *= 2;
     }
-    void *items = swx_realloc(p->items, capacity * p->width);
+    void *items = realloc(p->items, capacity * p->width);
     if (!items) {
         return false;
     }
@@ -353,9 +352,9 @@ static void watch(swx_dfa *dfa)
 static bool make_scratch(swx_dfa *dfa)
 {
     size_t count = dfa->counts.states;
-    dfa->seen = swx_calloc(8 * count, sizeof(uint32_t));
-    dfa->next_map = swx_malloc((count + 1) * sizeof(*dfa->next_map));
-    dfa->buckets = swx_malloc(SWX_DFA_BUCKETS * sizeof(*dfa->buckets));
+    dfa->seen = calloc(8 * count, sizeof(uint32_t));
+    dfa->next_map = malloc((count + 1) * sizeof(*dfa->next_map));
+    dfa->buckets = malloc(SWX_DFA_BUCKETS * sizeof(*dfa->buckets));
     if (!dfa->seen || !dfa->next_map || !dfa->buckets) {
         return false;
     }
@@ -380,12 +379,12 @@ bool swx_dfa_init(swx_dfa *dfa)
 
 void swx_dfa_free(swx_dfa *dfa)
 {
-    swx_free(dfa->rows.items);
-    swx_free(dfa->states.items);
-    swx_free(dfa->keys.items);
-    swx_free(dfa->moves.items);
-    swx_free(dfa->maps.items);
-    swx_free(dfa->buckets);
-    swx_free(dfa->seen);
-    swx_free(dfa->next_map);
+    free(dfa->rows.items);
+    free(dfa->states.items);
+    free(dfa->keys.items);
+    free(dfa->moves.items);
+    free(dfa->maps.items);
+    free(dfa->buckets);
+    free(dfa->seen);
+    free(dfa->next_map);
 }

@@ -4,10 +4,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-#include "swx_alloc.h"
 
 #define MS INT64_C(1000000)
 enum { READ_SIZE = 16 * 1024, READS_PER_CALL = 64, SWEEPS = 400 };
@@ -65,7 +64,7 @@ swx_status swx_exec_new(swx_exec **out, const swx_exec_config *config, swx_error
     int output[2] = { -1, -1 }, error[2] = { -1, -1 }, input = -1;
     swx_status status = SWX_ESYS;
     *out = NULL;
-    swx_exec *e = swx_calloc(1, sizeof(*e));
+    swx_exec *e = calloc(1, sizeof(*e));
     if (!e) {
         return swx_fail(err, SWX_ENOMEM, "out of memory");
     }
@@ -114,7 +113,7 @@ failed:
         swx_close(&output[i]);
         swx_close(&error[i]);
     }
-    swx_free(e);
+    free(e);
     return status;
 }
 
@@ -160,7 +159,7 @@ void swx_exec_free(swx_exec *e)
         swx_buf_free(&e->streams[i].kept);
     }
     swx_child_close(&e->child);
-    swx_free(e);
+    free(e);
 }
 
 /* Reads what is there.  True when the pipe is empty or closed. */

@@ -1,9 +1,8 @@
 /* Frames of msgpack, read. */
 #include "swx_frame.h"
 
+#include <stdlib.h>
 #include <string.h>
-
-#include "swx_alloc.h"
 
 enum { FIRST_CAPACITY = 512, KEPT_CAPACITY = 512 * 1024 };
 
@@ -104,7 +103,7 @@ bool swx_value_read(const uint8_t *bytes, size_t left, swx_value *value)
 
 void swx_frame_reset(swx_frame_stream *stream)
 {
-    swx_free(stream->data);
+    free(stream->data);
     *stream = (swx_frame_stream){ .max_frame = stream->max_frame };
 }
 
@@ -129,7 +128,7 @@ static bool collect(swx_frame_stream *stream, const uint8_t **bytes, size_t *siz
     if (stream->size + n > stream->capacity) {
         size_t capacity = 2 * (stream->size + n);
         capacity = capacity < FIRST_CAPACITY ? FIRST_CAPACITY : capacity > wanted ? wanted : capacity;
-        uint8_t *data = swx_realloc(stream->data, capacity);
+        uint8_t *data = realloc(stream->data, capacity);
         if (!data) {
             return false;
         }
@@ -149,7 +148,7 @@ static swx_status take_from_chunk(swx_frame_stream *stream, const uint8_t **byte
     bool known = has_header(*bytes, *size, &length);
     if (stream->capacity > KEPT_CAPACITY && known && length <= KEPT_CAPACITY) {
         /* large frames come in rows, and fresh pages cost more than the copy */
-        swx_free(stream->data);
+        free(stream->data);
         stream->data = NULL;
         stream->capacity = 0;
     }

@@ -1,9 +1,9 @@
 /* The program, and the stream that is searched.  See the header for the picture. */
 #include "swx_match.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-#include "swx_alloc.h"
 #include "swx_dfa.h"
 
 struct swx_match {
@@ -320,7 +320,7 @@ static swx_status build(swx_match *match, size_t count)
     match->dfa.newline = match->ascii['\n'];
     match->invalid = letter_of(match, 0xDC80);
     match->failed = SWX_MORE;
-    match->registers = swx_calloc(match->dfa.counts.states + 1, sizeof(*match->registers));
+    match->registers = calloc(match->dfa.counts.states + 1, sizeof(*match->registers));
     if (!match->registers || !swx_dfa_init(&match->dfa)) {
         return SWX_ENOMEM;
     }
@@ -330,10 +330,10 @@ static swx_status build(swx_match *match, size_t count)
 
 swx_status swx_match_new(swx_match **out, const uint32_t *program, size_t count)
 {
-    swx_match *match = swx_calloc(1, sizeof(*match));
+    swx_match *match = calloc(1, sizeof(*match));
     *out = NULL;
-    if (!match || !(match->program = swx_malloc(count * sizeof(*program)))) {
-        swx_free(match);
+    if (!match || !(match->program = malloc(count * sizeof(*program)))) {
+        free(match);
         return SWX_ENOMEM;
     }
     memcpy(match->program, program, count * sizeof(*program));
@@ -352,8 +352,8 @@ void swx_match_free(swx_match *match)
 {
     if (match) {
         swx_dfa_free(&match->dfa);
-        swx_free(match->registers);
-        swx_free(match->program);
-        swx_free(match);
+        free(match->registers);
+        free(match->program);
+        free(match);
     }
 }

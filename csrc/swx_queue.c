@@ -3,10 +3,9 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
-
-#include "swx_alloc.h"
 
 struct swx_queue {
     atomic_int references;
@@ -18,7 +17,7 @@ struct swx_queue {
 
 swx_status swx_queue_new(swx_queue **out, swx_error *err)
 {
-    swx_queue *w = swx_calloc(1, sizeof(*w));
+    swx_queue *w = calloc(1, sizeof(*w));
     *out = NULL;
     if (!w) {
         return swx_fail(err, SWX_ENOMEM, "out of memory");
@@ -26,7 +25,7 @@ swx_status swx_queue_new(swx_queue **out, swx_error *err)
     w->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (w->fd < 0) {
         int failed = errno;
-        swx_free(w);
+        free(w);
         return swx_fail_sys(err, "eventfd", failed);
     }
     atomic_init(&w->references, 1);
@@ -43,7 +42,7 @@ void swx_queue_unref(swx_queue *w)
     if (w && atomic_fetch_sub(&w->references, 1) == 1) {
         close(w->fd);
         pthread_mutex_destroy(&w->lock);
-        swx_free(w);
+        free(w);
     }
 }
 

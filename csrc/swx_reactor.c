@@ -6,12 +6,11 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#include "swx_alloc.h"
 
 enum { EVENTS_AT_ONCE = 128, FIRST_HEAP = 64 };
 static const int64_t AWAKE = INT64_MIN; /* wakes_at of a thread that will look at the heap before it sleeps */
@@ -129,7 +128,7 @@ static bool heap_reserve(swx_reactor *r)
         return true;
     }
     size_t room = r->heap_room ? r->heap_room * 2 : FIRST_HEAP;
-    swx_node **heap = swx_realloc(r->heap, room * sizeof(swx_node *));
+    swx_node **heap = realloc(r->heap, room * sizeof(swx_node *));
     if (!heap) {
         return false;
     }
@@ -282,7 +281,7 @@ static void destroy(swx_node *node)
         node->type->destroy(node->object);
     }
     pthread_mutex_destroy(&node->lock);
-    swx_free(node);
+    free(node);
 }
 
 /* The application's signals are for its own threads. */
@@ -527,7 +526,7 @@ swx_status swx_reactor_new(swx_reactor **out, swx_error *err)
     swx_status status = SWX_OK;
     *out = NULL;
     pthread_once(&forks_once, watch_forks);
-    swx_reactor *r = forks_seen ? swx_calloc(1, sizeof(*r)) : NULL;
+    swx_reactor *r = forks_seen ? calloc(1, sizeof(*r)) : NULL;
     if (!r) {
         return swx_fail(err, SWX_ENOMEM, "out of memory");
     }
@@ -588,8 +587,8 @@ void swx_reactor_free(swx_reactor *r)
     join_worker(r);
     close_descriptors(r);
     pthread_mutex_destroy(&r->lock);
-    swx_free(r->heap);
-    swx_free(r);
+    free(r->heap);
+    free(r);
 }
 
 void swx_reactor_abandon(swx_reactor *r)
@@ -602,7 +601,7 @@ bool swx_reactor_is_forked(const swx_reactor *r) { return r->forks != atomic_loa
 
 swx_status swx_reactor_add(swx_reactor *r, swx_node **out, const swx_node_type *type, void *object, swx_error *err)
 {
-    swx_node *node = swx_calloc(1, sizeof(*node));
+    swx_node *node = calloc(1, sizeof(*node));
     *out = NULL;
     if (!node) {
         return swx_fail(err, SWX_ENOMEM, "out of memory");
@@ -629,7 +628,7 @@ swx_status swx_reactor_add(swx_reactor *r, swx_node **out, const swx_node_type *
     pthread_mutex_unlock(&r->lock);
     if (status != SWX_OK) {
         pthread_mutex_destroy(&node->lock);
-        swx_free(node);
+        free(node);
         return status;
     }
     swx_node_lock(node);

@@ -4,10 +4,10 @@
 #include "swx_tree.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 
-#include "swx_alloc.h"
 #include "swx_job_notice.h"
 
 enum { PROMPT_MOST = 4096 };
@@ -476,7 +476,7 @@ static swx_status start_shell(swx_session *s, const swx_session_config *config, 
     while (config->environment[count]) {
         count++;
     }
-    char **environment = swx_malloc(count * sizeof(*environment) + sizeof(added));
+    char **environment = malloc(count * sizeof(*environment) + sizeof(added));
     if (!environment) {
         return swx_fail(err, SWX_ENOMEM, "out of memory");
     }
@@ -491,14 +491,14 @@ static swx_status start_shell(swx_session *s, const swx_session_config *config, 
                         .terminal = s->pty.path,
                         .program_mark = config->program_mark };
     swx_status status = swx_child_start(&s->child, &spawn, err);
-    swx_free(environment);
+    free(environment);
     return status;
 }
 
 swx_status swx_session_new(swx_session **out, const swx_session_config *config, int64_t now, swx_error *err)
 {
     *out = NULL;
-    swx_session *s = swx_calloc(1, sizeof(*s));
+    swx_session *s = calloc(1, sizeof(*s));
     if (!s) {
         return swx_fail(err, SWX_ENOMEM, "out of memory");
     }
@@ -561,7 +561,7 @@ void swx_session_free(swx_session *s)
     for (size_t i = 0; i < SWX_COUNT(s->parts); i++) {
         swx_buf_free(&s->parts[i]);
     }
-    swx_free(s);
+    free(s);
 }
 
 int swx_session_terminal(const swx_session *s) { return s->pty.master; }

@@ -1,6 +1,6 @@
 #include "swx_buf.h"
 #include "harness.h"
-#include "swx_alloc.h"
+#include "alloc.h"
 
 /* Bytes that differ from their neighbours. */
 static uint8_t all[200];

@@ -1,7 +1,7 @@
 /* Sessions behind a carrier: how they start and end, what is refused, and interrupts.  How they behave else is shown by
  * tests/behaviour in a place of that kind: see tests/sandbox/test_behaviour.py. */
 #include "carried.h"
-#include "swx_alloc.h"
+#include "alloc.h"
 
 /* The nonce that stands in the carrier's environment, and in the shell's, is not the one that decides. */
 static void test_fresh_nonce(void)

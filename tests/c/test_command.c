@@ -1,7 +1,7 @@
 #include "swx_command.h"
 #include "harness.h"
 
-#include "swx_alloc.h"
+#include "alloc.h"
 
 /* In a block of its exact size, so that the sanitizer sees a read beyond it. */
 static swx_scan scan_exactly(const char *text, size_t size)

@@ -1,7 +1,7 @@
 /* Frames at every cut of a stream, and values that are cut. */
 #include "swx_frame.h"
 #include "harness.h"
-#include "swx_alloc.h"
+#include "alloc.h"
 
 /* ---- values ---- */
 

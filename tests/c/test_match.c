@@ -3,7 +3,7 @@
 #include "swx_match.h"
 #include "harness.h"
 #include "programs.h"
-#include "swx_alloc.h"
+#include "alloc.h"
 
 static swx_match *compiled(const builder *b)
 {

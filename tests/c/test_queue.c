@@ -4,7 +4,7 @@
 #include <pthread.h>
 
 #include "harness.h"
-#include "swx_alloc.h"
+#include "alloc.h"
 
 typedef struct {
     swx_wake link; /* first, so that a link is its item */

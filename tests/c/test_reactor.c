@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "harness.h"
-#include "swx_alloc.h"
+#include "alloc.h"
 
 #define MS INT64_C(1000000)
 

@@ -1,5 +1,5 @@
 /* Patterns that the owner of an operation searches for. */
-#include "swx_alloc.h"
+#include "alloc.h"
 #include "turns.h"
 
 static void tell_nothing(swx_op *op) { (void)op; }

@@ -5,7 +5,7 @@
 
 #include "programs.h"
 #include "turns.h"
-#include "swx_alloc.h"
+#include "alloc.h"
 
 /* A prompt of the user's costs one question, and the prompts of PROMPT_COMMAND do not cost one each. */
 static void test_questions_about_prompts(void)

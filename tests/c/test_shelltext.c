@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "harness.h"
-#include "swx_alloc.h"
+#include "alloc.h"
 #include "swx_child.h"
 
 static swx_marks new_marks(void)
