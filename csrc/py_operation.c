@@ -206,8 +206,6 @@ static PyObject *operation_release(PyObject *object, PyObject *checked_arg)
 {
     operation_object *self = (operation_object *)object;
     request *f = self->request;
-    PyObject *keep;
-    Py_ssize_t size;
     long checked = PyLong_AsLong(checked_arg);
     if (PyErr_Occurred()) {
         return NULL;
@@ -216,12 +214,7 @@ static PyObject *operation_release(PyObject *object, PyObject *checked_arg)
         PyErr_SetString(PyExc_RuntimeError, "the operation is not held");
         return NULL;
     }
-    const char *text = swx_py_command_bytes(self->command, &size, &keep);
-    swx_op wanted = { .kind = SWX_OP_RUN };
-    int delivered =
-        text ? swx_py_request_encode(&f->typed, &wanted, &f->empty, text, (size_t)size, checked > 0, f->at) : -1;
-    Py_XDECREF(keep);
-    if (delivered < 0) {
+    if (swx_py_request_encode(f, self->command, checked > 0) < 0) { /* the core reads none of that while it is held */
         return NULL;
     }
     Py_CLEAR(self->command);
@@ -231,9 +224,6 @@ static PyObject *operation_release(PyObject *object, PyObject *checked_arg)
     }
     f->op.typed = f->typed.data;
     f->op.typed_size = f->typed.size;
-    f->op.raw = wanted.raw;
-    f->op.runs = wanted.runs;
-    f->op.hints = wanted.hints;
     swx_session_release(f->at->session, &f->op, swx_now());
     swx_py_place_leave(f->at, thread);
     Py_RETURN_NONE;

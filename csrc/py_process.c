@@ -25,12 +25,11 @@ typedef struct {
 
 /* ---- the node type ---- */
 
-static void node_event(void *object, unsigned which, bool readable, bool writable, int64_t now)
+/* Its descriptors are watched for reading alone. */
+static void node_event(void *object, unsigned which, bool Py_UNUSED(readable), bool Py_UNUSED(writable),
+                       int64_t Py_UNUSED(now))
 {
-    (void)writable;
-    if (readable) {
-        swx_exec_event(object, which, now);
-    }
+    swx_exec_event(object, which);
 }
 
 /* One that is finished is due at once: that is when the thread asks node_finished. */
@@ -113,7 +112,7 @@ static void give_up(request *f)
     if (!thread) {
         return;
     }
-    swx_exec_event(f->exec, 2, swx_now()); /* it may have ended */
+    swx_exec_event(f->exec, 2); /* it may have ended */
     if (atomic_load(&f->base.done)) {
         swx_exec_release(f->exec);
     } else {

@@ -22,7 +22,7 @@ static void node_event(void *object, unsigned which, bool readable, bool writabl
         swx_session_readable(s, now);
     }
     if (writable) {
-        swx_session_writable(s, now);
+        swx_session_writable(s);
     }
 }
 
@@ -37,7 +37,7 @@ static void node_interest(const void *object, unsigned which, int *fd, bool *rea
         *read = swx_session_wants_read(s);
         *write = swx_session_wants_write(s);
     } else if (which == 1) {
-        *fd = swx_session_look(s).dead ? -1 : swx_session_pidfd(s);
+        *fd = swx_session_pidfd(s);
         *read = true;
     }
 }
@@ -192,11 +192,11 @@ bool swx_py_request_submit(request *f, int64_t direct)
 
 /* ---- commands ---- */
 
-int swx_py_request_encode(swx_buf *typed, swx_op *op, bool *empty, const char *text, size_t size, int checked,
-                          place *at)
+static int encode(request *f, const uint8_t *text, size_t size, int checked)
 {
+    place *at = f->at;
     swx_scan scan;
-    swx_command_scan((const uint8_t *)text, size, &scan);
+    swx_command_scan(text, size, &scan);
     if (scan.flags & SWX_SCAN_NUL) {
         PyErr_SetString(PyExc_ValueError, "a command cannot contain a NUL byte: no shell can be given one");
         return -1;
@@ -204,20 +204,27 @@ int swx_py_request_encode(swx_buf *typed, swx_op *op, bool *empty, const char *t
     if (scan.verdict == SWX_UNSURE && checked < 0) {
         return 0;
     }
-    unsigned spoils = swx_command_spoils(&scan, (const uint8_t *)text, size);
-    op->hints = swx_command_hints(&scan, (const uint8_t *)text, size, at->carrier) |
-                (spoils & SWX_SPOILS_BRACE ? SWX_HINT_BRACE : 0);
+    unsigned spoils = swx_command_spoils(&scan, text, size);
+    f->op.hints = swx_command_hints(&scan, text, size, at->carrier) | (spoils & SWX_SPOILS_BRACE ? SWX_HINT_BRACE : 0);
     swx_delivery way = swx_command_delivery(&scan, checked > 0, at->spoils, at->carrier);
     at->spoils |= spoils;
-    swx_status status = way == SWX_DELIVERY_NONE ? swx_buf_append(typed, "\n", 1)
-                                                 : swx_command_encode(way, (const uint8_t *)text, size, typed);
+    f->empty = way == SWX_DELIVERY_NONE;
+    swx_status status = f->empty ? swx_buf_append(&f->typed, "\n", 1) : swx_command_encode(way, text, size, &f->typed);
     if (status != SWX_OK) {
-        swx_error err = { .status = status, .text = "the command is too long" };
-        swx_py_raise(&err);
+        swx_py_raise(&(swx_error){ .status = status, .text = "the command is too long" });
         return -1;
     }
-    op->raw = way == SWX_DELIVERY_RAW;
-    op->runs = way != SWX_DELIVERY_NONE;
-    *empty = way == SWX_DELIVERY_NONE;
+    f->op.raw = way == SWX_DELIVERY_RAW;
+    f->op.runs = !f->empty;
     return 1;
+}
+
+int swx_py_request_encode(request *f, PyObject *command, int checked)
+{
+    Py_ssize_t size;
+    PyObject *keep;
+    const char *text = swx_py_command_bytes(command, &size, &keep);
+    int encoded = text ? encode(f, (const uint8_t *)text, (size_t)size, checked) : -1;
+    Py_XDECREF(keep);
+    return encoded;
 }

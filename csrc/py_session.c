@@ -66,8 +66,6 @@ static int set_limits(request *f, PyObject *timeout, PyObject *quiet)
 static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t count)
 {
     session_object *self = (session_object *)object;
-    PyObject *keep;
-    Py_ssize_t size;
     if (count < 9 || count > 12) {
         PyErr_SetString(PyExc_TypeError, "run() takes command, checked, timeout, quiet, matcher, queue, future, news, "
                                          "direct and perhaps wake_fd, grace and ahead");
@@ -81,28 +79,21 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
     if (PyErr_Occurred()) {
         return NULL;
     }
-    const char *text = swx_py_command_bytes(args[0], &size, &keep);
-    if (!text) {
-        return NULL;
-    }
     request *f = swx_py_request_new(self, SWX_OP_RUN, args[5]);
-    int delivered = -1;
-    if (f && set_limits(f, args[2], args[3]) == 0) {
-        delivered = swx_py_request_encode(&f->typed, &f->op, &f->empty, text, (size_t)size, (int)checked, self->at);
-    }
-    Py_XDECREF(keep);
-    if (delivered < 0) {
-        if (f) {
-            swx_request_unref(&f->base);
-        }
+    if (!f) {
         return NULL;
     }
-    f->op.held = delivered == 0;
+    int encoded = set_limits(f, args[2], args[3]) < 0 ? -1 : swx_py_request_encode(f, args[0], (int)checked);
+    if (encoded < 0) {
+        swx_request_unref(&f->base);
+        return NULL;
+    }
+    f->op.held = encoded == 0;
     f->op.ahead = ahead > 0;
     f->op.grace = (int64_t)grace * 1000000;
     f->wake_fd = (int)wake_fd;
-    PyObject *op = launch(self, f, args[4], args[6], args[7], delivered ? (int64_t)direct * 1000 : 0);
-    if (op && !delivered) {
+    PyObject *op = launch(self, f, args[4], args[6], args[7], encoded ? (int64_t)direct * 1000 : 0);
+    if (op && !encoded) {
         ((operation_object *)op)->command = Py_NewRef(args[0]);
     }
     return op;

@@ -59,8 +59,8 @@ request *swx_py_request_new(session_object *session, swx_op_kind kind, PyObject 
  * and the core has never had the request. */
 bool swx_py_request_submit(request *f, int64_t direct);
 
-/* 1: what to type is in `typed`, and how, in `op`; 0: bash must be asked about the command first; -1: exception. */
-int swx_py_request_encode(swx_buf *typed, swx_op *op, bool *empty, const char *text, size_t size, int checked,
-                          place *at);
+/* Encodes a command (a str or bytes) that has not begun.  checked: 1, `bash -n` accepts it without a warning; 0, with
+ * one; -1, bash was not asked.  1: the request knows what to type; 0: bash must be asked first; -1: exception. */
+int swx_py_request_encode(request *f, PyObject *command, int checked);
 
 #endif

@@ -206,9 +206,8 @@ static void program_ended(swx_exec *e)
     finish(e);
 }
 
-void swx_exec_event(swx_exec *e, unsigned which, int64_t now)
+void swx_exec_event(swx_exec *e, unsigned which)
 {
-    (void)now;
     if (which < 2) {
         drain(e, (int)which, READS_PER_CALL);
     } else if (swx_child_ended(&e->child)) {

@@ -46,7 +46,7 @@ void swx_exec_cancel(swx_exec *exec, int64_t now);
 
 /* Descriptors: 0 and 1 readable (stdout, stderr), 2 readable (end of the program); -1 when closed. */
 int swx_exec_fd(const swx_exec *exec, unsigned which);
-void swx_exec_event(swx_exec *exec, unsigned which, int64_t now);
+void swx_exec_event(swx_exec *exec, unsigned which);
 int64_t swx_exec_deadline(const swx_exec *exec);
 void swx_exec_due(swx_exec *exec, int64_t now);
 

@@ -286,7 +286,7 @@ bool swx_kernel_group_awaits_input(pid_t group)
 bool swx_kernel_is_over(pid_t pid)
 {
     swx_proc_stat stat;
-    return swx_proc_read_stat(pid, &stat) != SWX_OK || stat.state == 'Z' || stat.state == 'X';
+    return swx_proc_read_stat(pid, &stat) != SWX_OK || swx_proc_is_dead(&stat);
 }
 
 swx_kernel_turn swx_kernel_turn_of(pid_t pid)

@@ -506,9 +506,8 @@ bool swx_session_readable(swx_session *s, int64_t now)
     return more;
 }
 
-void swx_session_writable(swx_session *s, int64_t now)
+void swx_session_writable(swx_session *s)
 {
-    (void)now;
     if (s->state != CLOSED) {
         swx_session_flush_pending(s);
     }

@@ -21,6 +21,12 @@ typedef struct {
 /* 8 us.  SWX_ECLOSED: there is no such process; SWX_ESYS: it could not be looked at now. */
 swx_status swx_proc_read_stat(pid_t pid, swx_proc_stat *stat);
 
+/* Whether a process has ended and is only waited for.  One whose first thread alone has ended says Z too, and lives. */
+static inline bool swx_proc_is_dead(const swx_proc_stat *stat)
+{
+    return (stat->state == 'Z' || stat->state == 'X') && stat->threads < 2;
+}
+
 /* Reads the beginning of /proc/PID/NAME, of a process or a thread, into `text` and puts a NUL behind it, if only that.
  * Returns its size, or -1: it cannot be opened or read, and errno says why. */
 ssize_t swx_proc_read(pid_t pid, const char *name, char *text, size_t room);

@@ -205,7 +205,7 @@ void swx_session_found(swx_session *session, swx_op *op, const swx_hit *hit, int
 
 /* Reads what is there, at most some hundred KiB.  True: there may be more. */
 bool swx_session_readable(swx_session *session, int64_t now);
-void swx_session_writable(swx_session *session, int64_t now);
+void swx_session_writable(swx_session *session);
 void swx_session_ended(swx_session *session, int64_t now);
 
 /* What to call with each watched descriptor right before it is closed, which does not end a watch where another process

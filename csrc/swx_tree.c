@@ -14,12 +14,6 @@
 #include "swx_buf.h"
 #include "swx_proc.h"
 
-/* A process whose first thread has ended also says Z, but has other threads. */
-static bool is_dead(const swx_proc_stat *stat)
-{
-    return (stat->state == 'Z' || stat->state == 'X') && stat->threads < 2;
-}
-
 /* Which of the marks the process carries; count: none. */
 static size_t find_mark(pid_t pid, const uint64_t *marks, size_t count)
 {
@@ -92,7 +86,7 @@ static void take_orphan(hunt *h, pid_t pid, pid_t parent)
         goto done;
     }
     /* One that is killed for its signs too is taken all the same: it may shed them before it stops. */
-    if (swx_proc_read_stat(pid, &stat) != SWX_OK || stat.parent != parent || is_dead(&stat)) {
+    if (swx_proc_read_stat(pid, &stat) != SWX_OK || stat.parent != parent || swx_proc_is_dead(&stat)) {
         goto done;
     }
     if (send_signal(fd, pid, SIGSTOP) &&
@@ -168,7 +162,7 @@ static long kill_orphans(const hunt *h)
         int fd = swx_child_open_pidfd(one.pid);
         swx_status status = swx_proc_read_stat(one.pid, &stat);
         /* Where no look is possible now: it was stopped a moment ago, and would stay so. */
-        if (status == SWX_ESYS || (status == SWX_OK && stat.started == one.started && !is_dead(&stat))) {
+        if (status == SWX_ESYS || (status == SWX_OK && stat.started == one.started && !swx_proc_is_dead(&stat))) {
             found += send_signal(fd, one.pid, SIGKILL);
         }
         swx_close(&fd);
@@ -186,7 +180,7 @@ static bool kill_one(hunt *h, pid_t pid)
     if (fd < 0) { /* the kernel has no handles, or none is left */
         swx_proc_stat stat;
         swx_status status = errno == ESRCH ? SWX_ECLOSED : swx_proc_read_stat(pid, &stat);
-        alive = status == SWX_ESYS || (status == SWX_OK && !is_dead(&stat));
+        alive = status == SWX_ESYS || (status == SWX_OK && !swx_proc_is_dead(&stat));
         alive = alive && belongs(h, pid);
     } else {
         struct pollfd ended = { .fd = fd, .events = POLLIN };
@@ -246,7 +240,7 @@ bool swx_tree_living(const uint64_t *marks, size_t count, bool *living)
         size_t i = find_mark(pid, marks, count);
         swx_proc_stat stat;
         if (i < count && !living[i]) {
-            living[i] = swx_proc_read_stat(pid, &stat) != SWX_OK || !is_dead(&stat);
+            living[i] = swx_proc_read_stat(pid, &stat) != SWX_OK || !swx_proc_is_dead(&stat);
         }
     }
     swx_proc_end(processes);

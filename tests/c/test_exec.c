@@ -41,7 +41,7 @@ static void turn(swx_exec *e, int64_t limit)
     int64_t t = swx_now();
     for (unsigned i = 0; i < 3; i++) {
         if (fds[i].revents && swx_exec_fd(e, i) == fds[i].fd) {
-            swx_exec_event(e, i, t);
+            swx_exec_event(e, i);
         }
     }
     if (swx_exec_deadline(e) <= t) {
@@ -146,7 +146,7 @@ static void test_no_spinning_while_killing(void)
             swx_exec_due(e, swx_now());
             continue;
         }
-        swx_exec_event(e, 2, swx_now());
+        swx_exec_event(e, 2);
         CHECK(swx_exec_fd(e, 2) == -1);
     }
     wait_for(e);

@@ -31,7 +31,7 @@ static inline void turn(swx_session *s, int64_t limit)
         swx_session_readable(s, t);
     }
     if (fds[0].revents & POLLOUT) {
-        swx_session_writable(s, t);
+        swx_session_writable(s);
     }
     if (fds[1].revents & POLLIN) {
         swx_session_ended(s, t);
