@@ -1,16 +1,16 @@
-/* The end of the shell, and of the session with all that it started. */
+/* Ends the shell, and the session with everything that it started. */
 #include "swx_session_private.h"
 #include "swx_tree.h"
 
 #include <signal.h>
 
 enum { CLOSE_SWEEPS = 400 };
-enum { SHORT_SWEEPS = 20 };                          /* after which they come less often */
-static const int64_t CLOSE_GRACE = 1000 * MS;        /* for the shell to end by itself: it may be saving its history */
+enum { SHORT_SWEEPS = 20 };                   /* after these, sweeps come less often */
+static const int64_t CLOSE_GRACE = 1000 * MS; /* for the shell to end by itself, because it may be saving its history */
 static const int64_t CARRIED_CLOSE_GRACE = 300 * MS; /* for a carrier to hear that its shell has ended */
 static const int64_t CLOSE_LOOK = 20 * MS;
 
-/* Closes what only a living shell is looked at by. */
+/* Closes the descriptors by which a living shell is watched. */
 static void give_up_shell(swx_session *s)
 {
     if (s->unwatch) {
@@ -75,12 +75,12 @@ void swx_close_begin(swx_session *s, int64_t now)
     s->close_step = now;
     s->sweeps = 0;
     swx_tree_kill_orphans(&s->child);
-    if (s->pty.carrier && idle && !swx_child_ended(&s->child)) { /* what is not told would outlive its carrier */
+    if (s->pty.carrier && idle && !swx_child_ended(&s->child)) { /* else the shell would outlive its carrier */
         swx_session_type_bytes(s, "\004", 1);
         s->close_step = s->close_limit = now + CARRIED_CLOSE_GRACE;
         return;
     }
-    if (!swx_child_ended(&s->child)) { /* as a terminal does that is closed */
+    if (!swx_child_ended(&s->child)) { /* as when a terminal is closed */
         if (group > 0 && group != s->child.pid) {
             kill(-group, SIGHUP);
             kill(-group, SIGCONT);
@@ -92,7 +92,7 @@ void swx_close_begin(swx_session *s, int64_t now)
     }
 }
 
-/* Not back at its prompt, or it cannot be seen for want of a descriptor. */
+/* Whether the shell may still be ending: it is not back at its prompt, or cannot be seen for want of a descriptor. */
 static bool may_be_ending(swx_session *s)
 {
     return s->sweeps < SHORT_SWEEPS && (swx_kernel_unpark(&s->kernel, s->child.pid, NULL) != SWX_OK ||
@@ -105,8 +105,7 @@ void swx_close_step(swx_session *s, int64_t now)
         s->close_step = now + CLOSE_LOOK;
         return;
     }
-    if (s->sweeps ==
-        SHORT_SWEEPS) { /* a look at all processes takes a descriptor, and there may be none to be had but these */
+    if (s->sweeps == SHORT_SWEEPS) { /* a look at all processes takes a descriptor, and these may be the last ones */
         give_up_shell(s);
     }
     bool gone = swx_tree_kill(&s->child);

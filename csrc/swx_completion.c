@@ -1,4 +1,4 @@
-/* Has the command ended, and how?  The shell is looked at, and where that leaves a doubt it is asked. */
+/* Decides whether the command has ended, and how: by marks and the kernel, else by a question to the shell. */
 #include "swx_session_private.h"
 
 #include <fcntl.h>
@@ -10,14 +10,16 @@
 #include "swx_job_notice.h"
 #include "swx_proc.h"
 
-enum { NOTICE_LIMIT = 16 << 20 }; /* output that is searched for job notices, which takes some milliseconds */
-enum { SYNC_NEWLINES = 8 };       /* empty lines that are typed for those who may read the terminal besides the shell */
-static const int64_t HELPER_LIMIT = 1000 * MS; /* for the reader of the shell's stdout to begin: it may never do */
-static const int64_t HELPER_END = 3000 * MS;   /* for all of it: others may print without end */
-static const int64_t LEARN_LIMIT = 2000 * MS;  /* for a shell that showed its prompt to go to its read */
-/* for the second prompt of a ^C that came when the command had just ended */
+enum { NOTICE_LIMIT = 16 << 20 }; /* bytes of output that are searched for job notices, which takes some milliseconds */
+enum { SYNC_NEWLINES = 8 };       /* empty lines typed for programs that may read the terminal ahead of the shell */
+static const int64_t HELPER_LIMIT =
+    1000 * MS;                                /* for the reader of the shell's stdout to begin, which it may never do */
+static const int64_t HELPER_END = 3000 * MS;  /* for the whole output, because others may print without end */
+static const int64_t LEARN_LIMIT = 2000 * MS; /* for a shell that showed its prompt to go to its read */
+/* for the second prompt, of a ^C that came when the command had just ended */
 static const int64_t STRIKE_GRACE = 10 * MS;
-static const int64_t UNREAD_GRACE = 250 * MS;  /* for the START mark behind a prompt of nobody's that came first */
+static const int64_t UNREAD_GRACE =
+    250 * MS; /* for the START mark behind a prompt that came first and belongs to no command */
 static const int64_t SYNC_GRACE = 250 * MS;    /* for the shell to answer an empty line, before another one is typed */
 static const int64_t START_GRACE = 20 * MS;    /* for a START mark, once the command was read */
 static const int64_t PROMPT_LIMIT = 1000 * MS; /* for a prompt that shows behind its mark, on a machine that is busy */
@@ -37,7 +39,7 @@ void swx_completion_take_held(swx_session *s)
     swx_output_take_plain(s, s->marks.held, size);
 }
 
-/* Of an empty line that is typed behind the command. */
+/* Expects the prompt of an empty line that is typed after the command. */
 static void await_another_prompt(swx_session *s)
 {
     s->number = s->found.number ? s->found.number : s->number;
@@ -47,7 +49,7 @@ static void await_another_prompt(swx_session *s)
 
 /* ---- job notices, and what prompts of the user's print ---- */
 
-/* But for what a reader has taken already: see swx_session_take. */
+/* Keeps the part that a reader has taken already (swx_session_take). */
 void swx_completion_remove_notices(swx_session *s)
 {
     size_t size = s->output.size, taken = s->current ? (size_t)s->current->taken : 0;
@@ -96,13 +98,13 @@ static bool starts_with(const swx_buf *buf, size_t at, const swx_buf *start)
     return start->size && buf->size - at >= start->size && memcmp(buf->data + at, start->data, start->size) == 0;
 }
 
-/* Bash may report jobs while it reads the command. */
+/* The size of the notices at the output's beginning: bash may report jobs while it reads the command. */
 static size_t leading_notices(const swx_session *s)
 {
     return swx_completion_asks_about_notices(s) ? swx_job_notice_lead(s->output.data, s->output.size) : 0;
 }
 
-/* Once for a command, when there is enough of its output. */
+/* To be called once for a command, when enough of its output is there. */
 size_t swx_completion_drop_start(swx_session *s)
 {
     if (s->start_dropped || swx_buf_dropped(&s->output)) {
@@ -145,18 +147,18 @@ bool swx_completion_holds_start(const swx_session *s)
 
 /* ---- the end of a command ---- */
 
-/* After `exec > >(tee log)` and the like. */
+/* Whether the shell's stdout is a pipe, as after `exec > >(tee log)`. */
 static bool stdout_is_pipe(const swx_session *s)
 {
     char target[16];
-    if (s->pty.carrier) { /* that would be the carrier's; the hint is given for nothing else there */
+    if (s->pty.carrier) { /* its descriptor would be the carrier's; behind one the hint says so by itself */
         return true;
     }
     swx_proc_read_link(s->child.pid, "fd/1", target, sizeof(target));
     return strncmp(target, "pipe:", 5) == 0;
 }
 
-/* Where the shell's stdout is a pipe: whether something in it was not read yet. */
+/* Whether the shell's stdout is a pipe with unread bytes. */
 static bool pipe_holds_more(const swx_session *s)
 {
     char path[48];
@@ -168,7 +170,8 @@ static bool pipe_holds_more(const swx_session *s)
     return size > 0;
 }
 
-/* What prints for the shell gets time to read, and then a moment to write: that nobody can see from outside. */
+/* Whether the reader of the shell's stdout, such as tee, may still print.  It gets time to read, then a moment to
+ * write, which cannot be seen. */
 static bool helper_is_behind(swx_session *s, int64_t now)
 {
     int64_t quiet = now - s->last_data;
@@ -205,22 +208,21 @@ void swx_completion_conclude(swx_session *s, int code, uint32_t jobs, const char
         op->error = (swx_error){ .status = SWX_EINVAL, .text = unread };
     }
     swx_session_finish_claimant(s, unread ? SWX_END_SYSTEM : SWX_END_DONE, code);
-    if (!asked) { /* else they are for the command that was asked about */
+    if (!asked) { /* else they wait for the command that was asked about */
         swx_session_finish_list(s, &s->interrupts, SWX_END_DONE, code);
     }
     swx_session_begin(s, now);
 }
 
-/* Behind a carrier the shell is asked for more than the command's end. */
+/* Whether to ask a shell behind a carrier, for its terminal's modes or a nonce that others cannot read. */
 static bool asks_carrier(const swx_session *s, const candidate *found)
 {
     bool modes = (s->hints & SWX_SCAN_STTY) || s->modes_may_differ || found->code > 128;
     return s->pty.carrier && (s->nonce_is_exposed || (modes && !s->adds_cr));
 }
 
-/* A program that an interrupt left behind may still wait in a read of the terminal, which it began while it was in the
- * foreground, and would take the next line that is typed.  It may have an empty one; the shell answers that with a
- * prompt. */
+/* Types an empty line, which the shell answers with a prompt.  A program that survived an interrupt may still be in a
+ * read of the terminal that it began in the foreground; it takes the empty line instead of the next command. */
 static void type_empty_line(swx_session *s, int64_t now)
 {
     s->sync_newline_at = now;
@@ -232,7 +234,7 @@ static void type_empty_line(swx_session *s, int64_t now)
     swx_session_check_from(s, now, FIRST_CHECK);
 }
 
-/* True: it is not proved yet that the shell reads what is typed. */
+/* Whether it is still to be proved, by an empty line, that the shell reads the terminal. */
 static bool waits_for_sync_newline(swx_session *s, candidate *found, int64_t now)
 {
     if (!s->pty.carrier || !s->interrupted_at) {
@@ -258,11 +260,11 @@ static void conclude_from_mark(swx_session *s, int64_t now)
     if (waits_for_sync_newline(s, &found, now)) {
         return;
     }
-    /* PS1 may hold a mark by now that was expanded before.  Behind a guard nothing else tells where stderr is, and
+    /* PS1 may hold a mark that was expanded earlier.  Behind a guard only the shell can tell where stderr is, and
      * without START marks what PS0 and PS2 print. */
     bool own = ((s->hints & SWX_HINT_PROMPT) && !s->numbers_may_skip) || (s->guard && (s->hints & SWX_SCAN_EXEC)) ||
                (!s->start_marks && (s->hints & SWX_HINT_SOURCE));
-    /* A prompt, and nothing has run; and it is not that the shell said why (history expansion may fail). */
+    /* The prompt came, nothing has run, and the shell printed no reason, as it does when history expansion fails. */
     bool idle = found.rank == 1 && s->current && s->current->runs && !s->begun &&
                 swx_job_notice_lead(s->output.data, s->output.size) == s->output.size;
     if (found.conflict || found.altered || found.code < 0 || s->number_too_high || own || idle || s->replied ||
@@ -273,12 +275,12 @@ static void conclude_from_mark(swx_session *s, int64_t now)
     }
     bool missed_start = !s->begun && found.number > s->number;
     s->start_dropped = s->start_dropped && !missed_start;
-    if (!s->helper) { /* what a helper prints comes behind the prompt */
+    if (!s->helper) { /* a helper's output comes after the prompt */
         swx_buf_chop(&s->output, (size_t)(s->output.total - found.at));
     }
     s->number = found.number ? found.number : s->number;
     s->lost_prompts = 0;
-    /* after two PS0 cannot be kept: the session goes on without, and knows what it prints */
+    /* after two misses the session does without START marks, and removes the text that PS0 prints */
     s->start_misses += missed_start;
     if (missed_start || s->readline_seen) {
         swx_resync_begin(s, now, MARK_IN_DOUBT);
@@ -300,8 +302,8 @@ void swx_completion_look_again(swx_session *s, int64_t now)
 
 /* ---- looks at the shell ---- */
 
-/* Whether the shell has read all and gone on: it waits for something, or has worked for longer than to parse that. Time
- * alone says nothing: on a busy machine it may not have had a processor. */
+/* Whether the shell has read the whole command and gone on: it waits, or has computed for longer than parsing takes.
+ * Elapsed time alone proves nothing, because on a busy machine the shell may not have run. */
 static bool is_past_start(swx_session *s, int64_t now)
 {
     if (now - s->delivered <= START_GRACE || !typed_all(s) || !swx_pty_input_consumed(&s->pty)) {
@@ -313,8 +315,8 @@ static bool is_past_start(swx_session *s, int64_t now)
     return !first && (worked < 0 || worked - s->still > START_WORK || swx_kernel_sleeps(s->child.pid));
 }
 
-/* The command was read and runs, but the START mark did not come: somebody has changed PS0.  What has arrived so far is
- * taken for its output. */
+/* Begins a command that was read and runs without a START mark, because PS0 was changed.  All that has arrived so far
+ * is taken for its output. */
 static void begin_without_mark(swx_session *s)
 {
     s->begun = true;
@@ -332,13 +334,13 @@ static void begin_without_mark(swx_session *s)
         swx_output_take_output(s, spans[i].bytes, spans[i].size);
     }
     if (swx_output_matching(s) == op && s->output.size == so_far.size) {
-        s->output.total += swx_buf_dropped(&so_far); /* head and tail lie as they did */
+        s->output.total += swx_buf_dropped(&so_far); /* head and tail are where they were */
     }
     swx_buf_free(&so_far);
 }
 
-/* A ^C that is typed to a carrier may find the command ended, and the shell then shows a second prompt: behind this
- * command's, or before the next one's START.  Neither must decide. */
+/* Whether a prompt came too early to decide.  A ^C typed to a carrier may find the command ended; then the shell shows
+ * a second prompt, after this command's or before the next command's START mark. */
 static bool is_early(const swx_session *s, int64_t now)
 {
     bool unread = s->found.rank == 1 && s->current && s->current->runs && !s->begun;
@@ -346,16 +348,16 @@ static bool is_early(const swx_session *s, int64_t now)
            (unread && now - s->delivered < UNREAD_GRACE);
 }
 
-/* A prompt that nobody can change comes behind the guard's mark, and is not to be the next command's output. */
+/* A readonly prompt comes after the guard's mark, and must not become output of the next command. */
 bool swx_completion_shows_prompt(const swx_session *s, int64_t now)
 {
     bool missing = s->output.total - s->found.at < s->parts[2].size;
     return s->prompt_follows_guard && s->found.rank && now - s->last_data < (missing ? PROMPT_LIMIT : CALM);
 }
 
-/* A shell in the place of ours (`exec bash`, `exec zsh`) is at a prompt of its own, of which our marks know nothing: a
- * bash is asked, and with another one nothing can be done.  A bash waits in readline there, or reads as ours does; else
- * it is for a `read`.  One that was told what to run may wait so too. */
+/* Whether another shell has replaced ours (`exec bash`, `exec zsh`) and waits at a prompt of its own, which has no
+ * marks of ours.  A bash is asked; with another shell the session is lost.  A bash at its prompt waits in readline or
+ * reads as ours does; any other wait may be a `read`.  A shell that was given a command to run is not at a prompt. */
 static bool meets_another_shell(swx_session *s, int64_t now)
 {
     if (s->pty.carrier || !s->begun || now - s->last_data <= UNHEARD || !swx_shell_is_replaced(s) ||
@@ -381,14 +383,14 @@ static bool meets_another_shell(swx_session *s, int64_t now)
 
 static void check_running(swx_session *s, int64_t now, bool fresh)
 {
-    /* Without a mark, readline's wait may be a program's of the same process. */
+    /* Without a mark, a wait like readline's may be that of another program in the same process (exec). */
     where at = swx_evidence_look(s, fresh ? LOOKS_AT_ONCE : 1);
     if (at == AT_PROMPT && s->readline_seen && !s->found.rank && !swx_shell_is_program_of(s, s->child.pid)) {
         s->readline_seen = false;
         at = NOT_YET;
     }
     if (at == AT_PROMPT && (!s->found.rank || !s->begun) && !swx_evidence_waits_for_input(s)) {
-        swx_completion_look_again(s, now); /* more of the command is on its way: a question would cut it in two */
+        swx_completion_look_again(s, now); /* the rest of the command is on its way, and a question would split it */
         return;
     }
     if (at == AT_PROMPT || (at == NO_EVIDENCE && s->found.rank)) {
@@ -433,12 +435,12 @@ static void check_running(swx_session *s, int64_t now, bool fresh)
     swx_completion_look_again(s, now);
 }
 
-/* Where the kernel does not tell and no mark comes: the shell is asked once it has been still for a while, if the
- * command may have hidden its prompts, or an interrupt has ended whatever it may have read by itself.  Else it is more
- * likely to be reading something, which must not get the question. */
+/* Asks a silent shell where the kernel does not tell and no mark came: if the command may have hidden the prompts, or
+ * an interrupt has ended any `read` of the shell's.  In all other cases the shell may be reading, and must not read the
+ * question. */
 static bool asks_unheard(swx_session *s, int64_t now)
 {
-    bool unread = !s->begun; /* the shell waits for more of it, in an open quote of an alias's */
+    bool unread = !s->begun; /* the shell waits for more of the command, as in an open quote of an alias */
     bool may = !s->pty.carrier && !has_evidence(s) && !s->found.rank && !s->notices && !swx_output_is_held(s) &&
                (unread || (s->hints & SWX_HINT_HIDES) || s->stopped == s->child.pid);
     int64_t worked = may && swx_evidence_is_still(s, now, true) ? swx_kernel_worked(s->child.pid) : 0;
@@ -457,8 +459,8 @@ static bool asks_unheard(swx_session *s, int64_t now)
     return true;
 }
 
-/* Of a command that is typed in raw mode all but the last line has to be read before the terminal is itself again; the
- * shell waits for that line then. */
+/* Types the end of a command once the shell has read the rest and waits for more.  Only then can the terminal leave raw
+ * mode. */
 static void check_arriving(swx_session *s, int64_t now)
 {
     where at = swx_evidence_look(s, LOOKS_AT_ONCE);
@@ -508,7 +510,7 @@ static void check_starting(swx_session *s, int64_t now)
     swx_session_check_in(s, now, MS / 20);
 }
 
-/* Who has read the answer to a query before the prompt's mark is no shell at its prompt. */
+/* Forgets the answer to a query if it was read before the prompt's mark came: then a program has read it. */
 static void check_reply(swx_session *s, int64_t now)
 {
     bool read = s->replied && typed_all(s) && swx_pty_input_consumed(&s->pty) && swx_evidence_drained(s, now);

@@ -1,16 +1,16 @@
-/* What tells that the shell is at its prompt: the kernel, its terminal, silence. */
+/* Evidence that the shell is at its prompt: the kernel, the terminal, silence. */
 #include "swx_session_private.h"
 #include "swx_tree.h"
 
 #include <stdio.h>
 
-/* after it nothing more is on its way, near and far */
+/* after which no more output is on its way, here and behind a carrier */
 static const int64_t SILENCE = 20 * MS, CARRIED_SILENCE = 2000 * MS;
 /* no shell forks in less: a fork is 60 to 400 us of its own */
 static const int64_t FORK_TIME = MS / 10, FORK_WORK = MS / 25;
-/* so long a command may have brought back a job of before without a fork */
+/* a longer command may have brought back an earlier job without a fork */
 static const int64_t READER_AHEAD_AFTER = 20 * MS;
-/* for a read ahead of the shell's to end when its process is killed */
+/* for a killed process to leave its read of the terminal */
 static const int64_t READER_AHEAD_LIMIT = 2000 * MS;
 
 /* ---- the shell's program ---- */
@@ -48,8 +48,8 @@ bool swx_evidence_is_silent(const swx_session *s, int64_t now)
     return now - s->last_data > (s->pty.carrier ? CARRIED_SILENCE : SILENCE);
 }
 
-/* Where the kernel does not tell of system calls: what the shell does that is no wait for input at its own terminal, as
- * running something in the foreground, or computing.  Who prints a mark then is not the shell at its prompt. */
+/* Whether a shell whose system calls are hidden is seen not to wait for its terminal's input: it computes, or another
+ * group is in the foreground.  A mark that comes then was not printed by a shell at its prompt. */
 static bool is_seen_elsewhere(swx_session *s)
 {
     return !s->pty.carrier && (swx_pty_foreground(&s->pty) != s->child.pid ||
@@ -70,8 +70,8 @@ where swx_evidence_look(swx_session *s, unsigned looks)
             }
             s->readline_seen = true;
             return AT_PROMPT;
-        case SWX_SHELL_UNKNOWN: /* readline's prompt is one in raw mode; a program may have left that too, and no harm
-                                   is done */
+        case SWX_SHELL_UNKNOWN: /* a prompt in raw mode is taken for readline's; if a program has left that mode, no
+                                   harm is done */
             if (!has_evidence(s) && is_seen_elsewhere(s)) {
                 break;
             }
@@ -84,21 +84,20 @@ where swx_evidence_look(swx_session *s, unsigned looks)
     return NOT_YET;
 }
 
-/* To be asked when the shell was seen in its read with nothing to read, and no mark says that it has read what was
- * typed: more of that may be on its way.  The kernel's worker brings as much of a long text as there is room for; the
- * shell that has taken the last of that puts it to work again, and until it has done that the shell is asleep in its
- * read too, but in the kernel's business (D) and not in the wait for input (S).  One that has not worked meanwhile was
- * in the same sleep all the time. */
+/* Tells a shell that waits for input from one that is between two parts of a long text, where no mark says that all was
+ * read.  A worker of the kernel moves the text to the terminal, as much as there is room for.  A shell that has read
+ * all of that wakes the worker and sleeps in its read meanwhile, but in state D, not S.  If the shell's processor time
+ * has not changed between two looks, it was in the same sleep all the time. */
 bool swx_evidence_waits_for_input(const swx_session *s)
 {
     int64_t worked = swx_kernel_worked(s->child.pid);
     bool reads = swx_kernel_look(&s->kernel) <= SWX_SHELL_READLINE && swx_kernel_sleeps(s->child.pid);
-    /* In that sleep it has put the worker to work already, if there is more to bring, and this waits for the worker. */
+    /* A shell in that sleep has woken the worker if there is more to move, and this call waits for the worker. */
     return reads && swx_pty_input_consumed(&s->pty) && swx_kernel_worked(s->child.pid) == worked;
 }
 
-/* What was written before the shell came to its prompt is in the buffers of the kernel, and a read that finds nothing
- * has flushed them. */
+/* Bytes written before the shell came to its prompt are in the kernel's buffers, which a read that finds nothing has
+ * flushed. */
 bool swx_evidence_drained(swx_session *s, int64_t now)
 {
     bool more = true;
@@ -112,9 +111,10 @@ bool swx_evidence_drained(swx_session *s, int64_t now)
 
 /* ---- another reader of the terminal ---- */
 
-/* Whether the shell may have started something since its terminal was last known to be its own.  Not where nobody has
- * started anything, nor where it has not worked enough for a fork: with many sessions at once a command takes longer
- * than one, and the shell may work as long.  From there on the next command counts, and not many together. */
+/* Whether the shell may have started a process since the terminal was last known to be its own.  It has not if no
+ * process was started on the machine, or if the shell has used less processor time than a fork takes.  Elapsed time
+ * alone is no measure: with many sessions at once each command takes longer than a fork.  Each false starts the
+ * measurement anew. */
 static bool may_have_left(swx_session *s, int64_t now)
 {
     if (s->stopped > 0 || s->found.code > 128 || now - s->delivered > READER_AHEAD_AFTER) {
@@ -124,7 +124,7 @@ static bool may_have_left(swx_session *s, int64_t now)
         return false;
     }
     int64_t last = swx_kernel_last_start();
-    if (last >= 0 && last == s->last_start && !s->jobs) { /* a job may be brought back */
+    if (last >= 0 && last == s->last_start && !s->jobs) { /* with jobs, one may have been brought back */
         return false;
     }
     int64_t worked = swx_kernel_worked(s->child.pid);
@@ -136,22 +136,22 @@ static bool may_have_left(swx_session *s, int64_t now)
     return false;
 }
 
-/* Something that the command left behind, as a pager that outlived the program that opened it, may be in a read of the
- * terminal that began in the foreground.  It would take the next command or our question, or, worse, their first
- * letter.  Asked before either is typed, and only where it may be: a look costs a short command a tenth. */
+/* A process that outlived the command, such as a pager, may be in a read of the terminal that it began in the
+ * foreground.  It would take the next command or a question, or only the first letter.  So this is asked before either
+ * is typed, and only if a process may have been started, because a look costs a short command a tenth. */
 bool swx_evidence_is_reader_ahead(swx_session *s, where at, int64_t now)
 {
     if (s->pty.carrier || !may_have_left(s, now)) {
         return false;
     }
-    int64_t last = swx_kernel_last_start(); /* before the look: what is started after it counts */
+    int64_t last = swx_kernel_last_start(); /* before the look, so that later starts count */
     bool proved = at == AT_PROMPT, tells = proved || !has_evidence(s);
     swx_kernel_turn turn = tells ? swx_kernel_turn_of(s->child.pid) : SWX_TURN_UNKNOWN;
     if (turn == SWX_TURN_UNKNOWN && s->stopped > 0 && s->stopped != s->child.pid) {
         swx_tree_kill_readers(&s->child, s->stopped, s->pty.path);
         s->stopped = 0;
     }
-    if (tells && !proved && turn == SWX_TURN_UNKNOWN && is_seen_elsewhere(s)) { /* it has just woken up */
+    if (tells && !proved && turn == SWX_TURN_UNKNOWN && is_seen_elsewhere(s)) { /* the shell has just woken up */
         swx_session_check_in(s, now, MS / 5);
         return true;
     }
@@ -163,12 +163,11 @@ bool swx_evidence_is_reader_ahead(swx_session *s, where at, int64_t now)
     }
     s->reader_ahead = s->reader_ahead ? s->reader_ahead : now;
     if (now - s->reader_ahead > READER_AHEAD_LIMIT) {
-        swx_session_lose(s); /* it cannot be ended: nobody knows what would reach the shell */
+        swx_session_lose(s); /* it cannot be ended, and would take an unknown part of what is typed */
     } else if (proved) {
         swx_tree_kill_readers(&s->child, 0, s->pty.path);
         swx_session_check_in(s, now, MS / 5);
-    } else { /* the kernel does not tell which one: it is given an empty line, to which the shell would but show its
-                prompt */
+    } else { /* the kernel does not tell which process: an empty line ends its read, and does the shell no harm */
         swx_completion_apply_modes(s);
         if (swx_session_type_bytes(s, "\n", 1)) {
             swx_session_check_in(s, now, MS);

@@ -1,4 +1,4 @@
-/* Interrupts: what has the terminal is sent SIGINT, and is killed in the end. */
+/* Interrupts: SIGINT to the foreground, then SIGKILL. */
 #include "swx_session_private.h"
 #include "swx_tree.h"
 
@@ -6,9 +6,9 @@
 #include <signal.h>
 #include <unistd.h>
 
-/* at a shell that starts programs all the time: enough to see one of them, however late they come */
+/* looks at a shell that starts programs all the time: enough to see one of them, even on a busy machine */
 enum { FORK_LOOKS = 400 };
-/* in one attempt: a strike at a child of a fast loop ends that loop in every second to fifth case */
+/* signals in one attempt: one to a child of a fast loop ends the loop in every second to fifth case */
 enum { REPEATS = 64 };
 static const char HELD_BY_SHELL[] =
     "the shell itself runs the command, and ignores or traps SIGINT, or repeats it without end. Close the "
@@ -24,24 +24,26 @@ static const int64_t CARRIED_BUSY_GRACE = 100 * MS; /* behind a carrier */
 static const int64_t BUSY_LOOK = MS / 2;
 static const int64_t FORK_LIMIT = 2000 * MS;                      /* for one that does so all the time */
 static const int64_t FIRST_LOOK = MS / 4, LONGEST_LOOK = 20 * MS; /* at what became of an interrupt */
-static const int64_t REPEAT_LIMIT = 1000 * MS; /* so much longer may an attempt take that has to strike again */
+static const int64_t REPEAT_LIMIT = 1000 * MS;                    /* extension of an attempt that has to signal again */
 /* for a program of a loop that is being killed to die of SIGINT, which ends the loop */
 static const int64_t SHORT_GRACE = 20 * MS;
 static const int64_t KILL_GRACE = 1000 * MS;
 
-/* Where the kernel does not tell of its system calls, by whether it sleeps. */
+/* Whether the shell computes.  A shell whose system calls are hidden computes if it does not sleep. */
 static bool computes(const swx_session *s)
 {
     return has_evidence(s) ? swx_kernel_look(&s->kernel) == SWX_SHELL_COMPUTES : !swx_kernel_sleeps(s->child.pid);
 }
 
-/* Bash 5.2 does not survive a SIGINT that comes between a command of its own and the child that it starts for the next
- * one: it goes back to its prompt, the child takes the terminal after that, and the shell's next read fails with EIO,
- * which ends it. So a shell that computes, or waits for a child that has not taken the terminal yet, gets time to come
- * past that point: as long as it starts programs, because one of those will be seen in the foreground, else until it
- * has computed for a moment without having started any.  That is told by its own time and by that of its children, not
- * by the clock: they may not have had a processor; for the same reason the looks are counted before this is given up.
- * One that reads is not there. */
+/* Whether SIGINT must wait because the shell may be about to start a program. Bash 5.2 does not survive a SIGINT
+ * between a builtin and the child of the next command: it returns to its prompt, then the child takes the terminal, and
+ * the shell's next read fails with EIO, which ends it.
+ *
+ * So SIGINT waits while the shell computes, or waits for a child that has not taken the terminal yet. If the shell
+ * starts programs, one of them will be seen in the foreground. If not, SIGINT goes out once the shell has computed for
+ * a moment without starting any. The processor time of the shell and of its children measures that moment, not the
+ * clock, because on a busy machine they may not have run; looks are counted for the same reason. A shell that reads is
+ * past that point. */
 static bool may_be_forking(const swx_session *s, swx_op *op, int64_t now)
 {
     swx_shell_at at = swx_kernel_look(&s->kernel);
@@ -60,27 +62,27 @@ static bool may_be_forking(const swx_session *s, swx_op *op, int64_t now)
     if (computes(s)) {
         return pace.worked - op->pace.worked < BUSY_GRACE;
     }
-    /* And nothing has come in between these looks, as the child's end and the shell's next command. */
+    /* The last look notices a child that ended, and a next command that began, since the first one. */
     return now - op->calm < BUSY_GRACE || swx_kernel_has_newborn(s->child.pid) || computes(s) ||
            swx_kernel_pace_of(s->child.pid).reaped != pace.reaped;
 }
 
 static bool is_program(const swx_session *s, pid_t group) { return group > 0 && group != s->child.pid; }
 
-/* Who has the terminal; but if it is the shell, which waits for the group that was interrupted, then those.  A child
- * of bash's that dies of SIGINT before it is a program of its own hands the terminal back, while another one of the
- * same pipeline may have forgotten that SIGINT at its birth. */
+/* The foreground group; if that is the shell waiting for the group that was interrupted, that group.  A child of bash
+ * that dies of SIGINT before its exec hands the terminal back, while another child of the same pipeline may have
+ * forgotten the SIGINT when it was forked. */
 static pid_t in_front(const swx_session *s)
 {
     pid_t group = swx_pty_foreground(&s->pty), interrupted = s->stopped;
     if (group != s->child.pid || s->found.rank || !is_program(s, interrupted) || kill(-interrupted, 0) != 0) {
         return group;
     }
-    pid_t leaders = getsid(interrupted); /* none if its leader is gone; another's if the number is */
+    pid_t leaders = getsid(interrupted); /* fails if the leader is gone; another session's if the number was reused */
     return leaders >= 0 && leaders != s->child.pid ? group : interrupted;
 }
 
-/* The group is sent a signal now. */
+/* Notes that the group is sent a signal now. */
 static void note_signal(swx_session *s, swx_op *op, pid_t group, int64_t now)
 {
     s->stopped = op->target = group;
@@ -90,8 +92,8 @@ static void note_signal(swx_session *s, swx_op *op, pid_t group, int64_t now)
     op->missed = op->unborn = false;
 }
 
-/* As ^C: to the foreground group.  To a group of programs directly, so that it cannot hit the shell when they end in
- * this very moment; with the terminal's own authority where they belong to another user. */
+/* Interrupts the foreground group as ^C does.  A group of programs is signalled directly, so that the shell is not hit
+ * if they end in this moment; programs of another user are signalled by the terminal, which needs no permission. */
 static void signal_foreground(swx_session *s, swx_op *op, pid_t group, int64_t now)
 {
     if (s->pty.carrier) { /* the key itself is all that gets there */
@@ -124,7 +126,7 @@ bool swx_interrupt_left_newborn(swx_session *s)
 void swx_interrupt_end_newborn(swx_session *s, int64_t now)
 {
     pid_t shell = s->child.pid, youngest = s->newborn ? swx_kernel_youngest_child(shell) : 0;
-    bool another = youngest && getpgid(youngest) != s->newborn; /* a trap's program, which the shell waits for */
+    bool another = youngest && getpgid(youngest) != s->newborn; /* the program of a trap, for which the shell waits */
     if (!s->newborn || another || now - s->last_data < BUSY_GRACE || !swx_kernel_sleeps(shell)) {
         return;
     }
@@ -136,7 +138,7 @@ void swx_interrupt_end_newborn(swx_session *s, int64_t now)
     }
 }
 
-/* SIGKILL ends no loop: the shell, or its next program, is to be interrupted then. */
+/* Kills the foreground group.  That ends no loop of the shell, so the shell or its next program is interrupted then. */
 static void kill_foreground(swx_session *s, swx_op *op, pid_t group, int64_t now)
 {
     note_signal(s, op, group, now);
@@ -146,8 +148,8 @@ static void kill_foreground(swx_session *s, swx_op *op, pid_t group, int64_t now
 
 static bool has_unread_input(const swx_session *s) { return s->pty.slave >= 0 && !swx_pty_input_consumed(&s->pty); }
 
-/* The shell is in front and SIGINT does not help: an end of input is what ends a `read`, and a wait ends with what
- * it waits for. A shell at its prompt must not get either. */
+/* Frees a shell that SIGINT does not free: types an end of input to its `read`, or kills the processes that it waits
+ * for.  Does nothing to a shell at its prompt. */
 static void release_shell(swx_session *s, swx_op *op, int64_t now)
 {
     note_signal(s, op, s->child.pid, now);
@@ -157,12 +159,12 @@ static void release_shell(swx_session *s, swx_op *op, int64_t now)
         return;
     }
     if (reads) {
-        /* Between these looks it may have come to its prompt, and been taken out of that read by SIGINT. */
+        /* Since that look SIGINT may have ended the read, and the shell may be at its prompt. */
         if ((at != SWX_SHELL_READS && at != SWX_SHELL_UNKNOWN) || swx_kernel_look(&s->kernel) != at) {
             return;
         }
         if (has_unread_input(s)) {
-            return; /* the shell has not come to run since the last one, and would read the next one at its prompt */
+            return; /* the shell has not read the last end of input, and would read another one at its prompt */
         }
         uint8_t end = swx_pty_end_of_input(&s->pty);
         swx_session_type_bytes(s, &end, 1);
@@ -182,24 +184,24 @@ static void begin_attempt(const swx_session *s, swx_op *op, int64_t length, int6
     op->next = s->pty.carrier ? op->until : earlier(op->until, now + op->look);
 }
 
-/* An attempt is under way.  What it interrupted may have ended in that very moment, or have been too young to die of
- * it, and the shell is busy with the next program: then that is interrupted in its place.  The one that was
- * interrupted is left alone. */
+/* Looks at an attempt that is under way.  The interrupted program may have ended in that moment, or have been too young
+ * to die of SIGINT; if the shell runs the next program already, that one is interrupted instead.  No program gets a
+ * second SIGINT in one attempt. */
 static void watch_attempt(swx_session *s, swx_op *op, pid_t group, int64_t now)
 {
-    /* and the next one may be a short one */
+    /* look often: the next program may be a short one */
     bool gone = group != op->target && now - op->interrupted_at < REPEAT_LIMIT;
     op->look = earlier(2 * op->look, gone ? BUSY_LOOK : LONGEST_LOOK);
     if (s->found.rank) {
         op->missed = false; /* the shell has shown its prompt */
     } else if (op->unborn && group == op->target && !swx_kernel_is_over(group) && !swx_shell_is_program_of(s, group)) {
-        /* it was a child of bash's still, which forgets a signal when it becomes a program; not so the others */
+        /* the leader was not yet a program, and forgot the signal at its exec; the other members did not */
         op->unborn = false;
         kill(group, SIGINT);
     } else if (is_program(s, group) && group != op->target && op->repeats) {
         signal_foreground(s, op, group, now);
         op->repeats -= !op->missed;
-        /* as much time as the first one had */
+        /* as much time as the first program had */
         op->until = earlier(now + op->length, op->since + op->length + REPEAT_LIMIT);
     } else if (is_program(s, group) && op->killed && now - op->interrupted_at > SHORT_GRACE) {
         kill_foreground(s, op, group, now);
@@ -211,13 +213,13 @@ static void watch_attempt(swx_session *s, swx_op *op, pid_t group, int64_t now)
         signal_foreground(s, op, group, now);
     }
     if (gone && !s->found.rank && op->until - now < BUSY_GRACE &&
-        may_be_forking(s, op, now)) { /* a next one will come */
+        may_be_forking(s, op, now)) { /* another program will come */
         op->until = earlier(now + BUSY_GRACE, op->since + op->length + REPEAT_LIMIT);
     }
     op->next = earlier(op->until, now + op->look);
 }
 
-/* One attempt, or a look at it.  False: nothing is left to try. */
+/* Begins an attempt, or looks at the present one.  False: nothing is left to try. */
 static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
 {
     if (op->silent && s->pty.carrier) {
@@ -228,12 +230,12 @@ static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
     }
     bool arriving = !typed_all(s) || !s->begun;
     int64_t grace = s->pty.carrier ? CARRIED_GRACE : DELIVERY_GRACE;
-    bool unread = has_unread_input(s) && now - op->since < FORK_LIMIT; /* then the shell begins it in the next moment */
+    bool unread = has_unread_input(s) && now - op->since < FORK_LIMIT; /* the shell is about to begin the command */
     if (s->arriving || (arriving && (unread || now - s->delivered < grace))) {
         op->next = now + 2 * MS; /* the rest of a half-read command would run as a command of its own */
         return !s->arriving || now - op->since < ARRIVAL_LIMIT;
     }
-    if (s->pty.carrier && now - s->delivered < CARRIED_BUSY_GRACE) { /* it may be forking, which cannot be seen */
+    if (s->pty.carrier && now - s->delivered < CARRIED_BUSY_GRACE) { /* a shell elsewhere may be forking unseen */
         op->next = s->delivered + CARRIED_BUSY_GRACE;
         return true;
     }
@@ -276,13 +278,13 @@ static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
     return false;
 }
 
-/* How long an interrupt lets the shell be asked how the command ended: as long as its attempts, this one included. */
+/* How long an interrupt waits for the answer to a question: as long as for its attempts, this one included. */
 static int64_t question_patience(const swx_op *op)
 {
     return op->length + op->step * (op->tries < 8 ? op->tries : 8) + 2 * KILL_GRACE;
 }
 
-/* What is to be interrupted has not begun: its syntax is still being checked, and the shell perhaps asked for that. */
+/* Whether the command to interrupt has not begun, because its syntax is still being checked, perhaps by the shell. */
 static bool is_being_checked(const swx_session *s, int64_t now)
 {
     if (s->state == RUNNING) {
@@ -299,7 +301,7 @@ void swx_interrupt_step(swx_session *s, int64_t now)
     for (swx_op **at = &s->interrupts; *at;) {
         swx_op *op = *at;
         if (op->next <= now && (s->state == RESYNC || s->state == STARTING)) {
-            /* the command has ended, and the shell is being asked how; or it would die of it */
+            /* the command has ended, and the shell is being asked how; a shell that starts would die of SIGINT */
             op->next = now + 5 * MS;
         }
         if (op->next <= now && is_being_checked(s, now)) {
@@ -308,7 +310,7 @@ void swx_interrupt_step(swx_session *s, int64_t now)
         }
         bool tries = op->next > now || interrupt_once(s, op, now);
         if (s->state == RESYNC && !s->answered && now - op->since > question_patience(op)) {
-            tries = false; /* it does not answer: nobody waits for that as long as for a command */
+            tries = false; /* no answer: a question gets less time than a command */
         }
         if (s->state == LOST) {
             return; /* all have ended */

@@ -15,11 +15,11 @@
 
 #define LAST_PID "/proc/sys/kernel/ns_last_pid"
 
-enum { LINE_SIZE = 256 };       /* of /proc/PID/syscall */
-enum { READLINE_STACK = 2048 }; /* what readline needs on the stack between the prompt and its wait: 536 bytes seen */
-static const int64_t NEWBORN = 2000000; /* a child of bash's takes the terminal within 0.3 ms of its own time */
+enum { LINE_SIZE = 256 };               /* of /proc/PID/syscall */
+enum { READLINE_STACK = 2048 };         /* bytes of stack between the prompt and readline's wait: 536 seen */
+static const int64_t NEWBORN = 2000000; /* a child of bash takes the terminal within 0.3 ms of its own time */
 
-/* One for all shells, until a process that becomes a daemon closes what it does not know. */
+/* One descriptor for all shells.  A program that becomes a daemon may close it. */
 static atomic_int last_pid = -1;
 
 static bool is_last_pid(int fd)
@@ -29,7 +29,7 @@ static bool is_last_pid(int fd)
            file.st_ino == wanted.st_ino;
 }
 
-/* The number of one that was closed may be somebody else's by now. */
+/* The descriptor's number may belong to another file if the application has closed it. */
 static void open_last_pid(void)
 {
     int before = atomic_load(&last_pid);
@@ -44,8 +44,8 @@ static void open_last_pid(void)
     }
 }
 
-/* Under user-mode emulation (qemu-user, Rosetta) the file has the system calls of the machine below, which are numbered
- * as they please: that is told from a read of the own. */
+/* Whether system calls have other numbers in the file than here, as under user-mode emulation (qemu-user, Rosetta):
+ * found out by a read of one's own. */
 static bool has_foreign_numbers(void)
 {
     static atomic_int known; /* 0: not asked yet, 1: no, 2: yes */
@@ -127,7 +127,7 @@ bool swx_kernel_reads_as_prompt(const swx_kernel *kernel)
     return now.number == SYS_read && now.values[0] == 0 && now.values[2] == kernel->size;
 }
 
-/* Of a shell's arguments, NUL behind each: whether they are options alone, and none that a command follows. */
+/* Whether a shell's arguments, each with a NUL behind it, are options alone, and none of them is -c. */
 static bool is_interactive(const char *at, const char *end)
 {
     static const char *const valued[] = { "--rcfile", "--init-file", "-o", "+o", "-O", "+O" };
@@ -181,7 +181,7 @@ swx_kernel_pace swx_kernel_pace_of(pid_t pid)
 
 int64_t swx_kernel_worked(pid_t pid)
 {
-    /* As clock_getcpuclockid makes it, which asks the kernel once more whether there is such a process. */
+    /* as clock_getcpuclockid makes it, without its extra system call */
     const clockid_t clock = (clockid_t)(~(unsigned)pid << 3 | 2);
     struct timespec worked;
     if (clock_gettime(clock, &worked) != 0) {
@@ -251,7 +251,7 @@ static bool has_company(pid_t group)
     return found;
 }
 
-/* who has the terminal's lock, and who waits for it */
+/* waits of a process that has the terminal's lock, and of one that waits for it */
 static const char reading[] = "wait_woken", locked[] = "n_tty_read";
 
 bool swx_kernel_may_await_input(swx_kernel *kernel, pid_t pid, bool alone)

@@ -1,4 +1,4 @@
-/* What the terminal says: output, marks, questions, and matches of what is waited for. */
+/* Reads the terminal: output, marks, answers, queries, and matches of patterns. */
 #include "swx_session_private.h"
 
 #include <errno.h>
@@ -8,13 +8,13 @@
 enum {
     READ_SIZE = 4096, /* a terminal gives no more at a time; threads of callers may have 64 KiB of stack */
     READS_PER_CALL = 64,
-    MARGIN = 128 * 1024, /* bytes that a reader may be further behind while the last of a command is read */
+    MARGIN = 128 * 1024, /* bytes that a reader may be further behind while the end of the output is read */
     SHORT_READ = 2048,
-    UNSEARCHED_LIMIT = 64 << 20 /* bytes that a search by the owner may be behind where reading does not wait for it */
+    UNSEARCHED_LIMIT = 64 << 20 /* bytes that an owner's search may be behind where reading does not wait for it */
 };
 
-/* The operation stays the one that runs until the command has ended, or has had its time: whoever waits behind it must
- * not begin before its exit code is known. */
+/* Keeps a matched operation current until the command ends or its grace is over, so that the next operation does not
+ * begin before the exit code is known. */
 static void keep_for_code(swx_session *s, swx_op *op)
 {
     op->matched = true;
@@ -69,12 +69,13 @@ void swx_output_begin_search(const swx_session *s, swx_op *op, uint64_t base)
     }
 }
 
-/* Answers to what a program may ask its terminal (ECMA-48 DSR and DA), so that none waits for ever.  s->query is 1
- * behind an ESC, and 2 behind its bracket. */
+/* Answers the queries of programs to their terminal (ECMA-48 DSR and DA), so that none waits forever.  s->query is 1
+ * after an ESC, and 2 after its bracket. */
 static void answer_queries(swx_session *s, const uint8_t *bytes, size_t size)
 {
     enum { ONE_DIGIT = 3, DIGITS = ONE_DIGIT + 10 };
-    if (s->attached || s->arriving) { /* a person's terminal answers; and a half-typed command is no place for it */
+    if (s->attached ||
+        s->arriving) { /* a person's terminal answers by itself, and an answer must not get into a half-typed command */
         return;
     }
     for (size_t i = 0; i < size; i++) {
@@ -88,7 +89,7 @@ static void answer_queries(swx_session *s, const uint8_t *bytes, size_t size)
         } else if (byte >= '0' && byte <= '9') {
             s->query = s->query == 2 ? ONE_DIGIT + byte - '0' : DIGITS;
         } else {
-            /* what uses the screen sets modes */
+            /* a program that uses the screen sets modes */
             s->modes_may_differ = s->modes_may_differ || (s->pty.carrier && s->query == 2 && byte == '?');
             const char *answer = byte == 'n' && s->query == ONE_DIGIT + 6                  ? "\033[1;1R"
                                  : byte == 'n' && s->query == ONE_DIGIT + 5                ? "\033[0n"
@@ -103,7 +104,7 @@ static void answer_queries(swx_session *s, const uint8_t *bytes, size_t size)
     }
 }
 
-/* Output was lost, or was not searched: whoever waits for it is told, and nobody gets the rest as if it were all. */
+/* Ends the operation whose output was lost, or not searched, for want of memory; the rest of the output is dropped. */
 static void run_out_of_memory(swx_session *s)
 {
     swx_session_finish_claimant(s, SWX_END_MEMORY, 0);
@@ -157,7 +158,7 @@ void swx_output_take_plain(swx_session *s, const uint8_t *bytes, size_t size)
         break;
     case RESYNC:
         if (s->phase == ASK && s->owner_saw_end &&
-            !s->answered) { /* was on its way when the shell was seen at its prompt */
+            !s->answered) { /* output that was on its way when the shell was seen at its prompt */
             s->give_up = s->last_data + RESYNC_LIMIT;
             swx_output_take_output(s, bytes, size);
         } else if (s->phase == ASK) {
@@ -167,7 +168,7 @@ void swx_output_take_plain(swx_session *s, const uint8_t *bytes, size_t size)
         }
         break;
     case STARTING:
-        if (s->pty.carrier) { /* one that cannot start the shell says why */
+        if (s->pty.carrier) { /* a carrier that cannot start the shell says why */
             swx_output_take_output(s, bytes, size);
         }
         break;
@@ -178,7 +179,7 @@ void swx_output_take_plain(swx_session *s, const uint8_t *bytes, size_t size)
 static void take_start(swx_session *s)
 {
     if (s->state == RUNNING && s->begun &&
-        !s->start_dropped) { /* PS0 is ours after all: what it printed before was put back */
+        !s->start_dropped) { /* PS0 is ours after all, and its earlier text was restored */
         swx_buf_clear(&s->parts[3]);
         s->start_dropped = !s->output.total;
         swx_completion_drop_start(s);
@@ -189,7 +190,7 @@ static void take_start(swx_session *s)
     s->begun = s->started = true;
     s->found = (candidate){ 0 };
     if (s->pty.carrier) {
-        s->delivered = s->last_data; /* an interrupt waits until it can no longer be forking */
+        s->delivered = s->last_data; /* an interrupt counts its grace from here */
     }
     s->facts.late += s->output.total;
     swx_buf_clear(&s->output);
@@ -221,7 +222,7 @@ static void take_prompt(swx_session *s, const swx_mark *mark)
     candidate *found = &s->found;
     bool passes = rank && (mark->kind == SWX_MARK_GUARD || (s->state == RUNNING && mark->number == s->number));
     if (s->empty_line_before && passes &&
-        !has_evidence(s)) { /* the empty line's: without evidence it would pass for the command's own */
+        !has_evidence(s)) { /* the prompt of the empty line, which without evidence would pass for the command's */
         s->empty_line_before = false;
         return;
     }
@@ -298,9 +299,9 @@ static void take(swx_session *s, const uint8_t *bytes, size_t size, int64_t now)
     }
 }
 
-/* Undoes what a terminal does that cannot be told to leave "\n" alone: exactly, because a "\r\n" that a program wrote
- * came as
- * "\r\r\n".  There is room for a byte before `bytes`, for a CR of the last time.  Returns where they begin now. */
+/* Turns "\r\n" back to "\n" for a terminal that cannot be told to leave "\n" alone.  That is exact, because a program's
+ * own "\r\n" arrives as "\r\r\n".  There is room for a byte before `bytes`, for a CR that was held back.  Returns where
+ * the bytes begin now. */
 static uint8_t *uncook(swx_session *s, uint8_t *bytes, size_t *size)
 {
     if (s->cut) {
@@ -321,8 +322,8 @@ static uint8_t *uncook(swx_session *s, uint8_t *bytes, size_t *size)
 
 /* ---- a reader that is behind ---- */
 
-/* What a reader has yet to take is in the head or the tail of the buffer as long as it is no more than half of the
- * limit. */
+/* How many bytes a reader may be behind.  Up to half of the limit, the bytes it has yet to take are in the head or the
+ * tail of the buffer. */
 static uint64_t most_behind(const swx_session *s, bool whole)
 {
     return whole ? s->output.limit / 2 - MARGIN : s->output.limit / 4;
@@ -338,7 +339,7 @@ static uint64_t behind(const swx_session *s)
     return s->output.total > s->current->taken ? s->output.total - s->current->taken : 0;
 }
 
-/* Somebody waits for what runs to end, and the end is behind its output. */
+/* Whether an operation waits for the end of the command, which comes after all of its output. */
 static bool is_to_end(const swx_session *s)
 {
     for (const swx_op *op = s->first; op; op = op->link) {
@@ -349,7 +350,7 @@ static bool is_to_end(const swx_session *s)
     return s->interrupts;
 }
 
-/* Of what the owner searches: `more` bytes than it may be behind. */
+/* Whether the owner's search is more than SWX_STREAM_LEAST + `more` bytes behind. */
 static bool search_is_behind(const swx_session *s, size_t more)
 {
     return s->current && s->current->unsearched.size >= SWX_STREAM_LEAST + more;
@@ -374,7 +375,7 @@ void swx_output_make_room(swx_session *s, int64_t now)
     }
 }
 
-/* Whether another read has to wait for the reader.  whole: of what is left of a command, for which there is the margin.
+/* Whether another read has to wait for the reader.  whole: for the end of the output the margin is added.
  */
 static bool has_no_room(swx_session *s, bool whole)
 {
@@ -431,7 +432,7 @@ void swx_session_take_unsearched(swx_session *s, swx_op *op, swx_buf *bytes, uin
     swx_buf_init(&op->unsearched, UNSEARCHED_LIMIT);
 }
 
-/* It ended as the search was on its way through the last of its output. */
+/* Notes a match found after the operation has ended, in output that was still being searched. */
 static void take_late_hit(swx_op *op, const swx_hit *hit)
 {
     bool heard_all = op->end == SWX_END_DONE || op->end == SWX_END_DIED || op->end == SWX_END_LOST ||
@@ -446,7 +447,7 @@ static void take_late_hit(swx_op *op, const swx_hit *hit)
     op->ended = op->end == SWX_END_DONE;
     op->end = SWX_END_MATCHED;
     op->hit = *hit;
-    if (op->kind != SWX_OP_INTERRUPT) { /* whose output began before the search */
+    if (op->kind != SWX_OP_INTERRUPT) { /* an interrupt's output begins before its search */
         swx_buf_chop(&op->heard, (size_t)(op->heard.total - hit->start));
         swx_buf_free(&op->output);
         op->output = op->heard;
@@ -492,13 +493,13 @@ bool swx_session_readable(swx_session *s, int64_t now)
     }
     bool rests = s->pty.slave < 0, more = swx_output_read(s, false, now);
     if (rests && (s->hung_up ||
-                  s->pty.slave >= 0)) { /* it was hung up; without a pidfd nothing else tells that the shell ended */
+                  s->pty.slave >= 0)) { /* it was hung up: without a pidfd the only sign that the shell has ended */
         swx_session_ended(s, now);
     }
     if (s->found.rank || s->state == RESYNC) {
         swx_completion_check(s, now, true);
     } else if (s->state == RUNNING) {
-        s->backoff = FIRST_CHECK; /* a prompt without a mark would come right behind the output */
+        s->backoff = FIRST_CHECK; /* a prompt without a mark would come right after the output */
         s->check = earlier(s->check, now + s->backoff);
     }
     swx_session_begin(s, now);

@@ -20,8 +20,8 @@ typedef union {
     struct cmsghdr aligned;
 } control;
 
-/* openpty has no flag for close-on-exec, and what another thread starts in between would get both ends: so it runs in a
- * child that has all in common with this process but the descriptors, and sends them. */
+/* openpty has no flag for close-on-exec, and a program that another thread starts meanwhile would inherit both ends. So
+ * it runs in a child that shares everything with this process but the descriptors, and sends them here. */
 typedef struct {
     int socket;
     const struct termios *modes;
@@ -60,7 +60,8 @@ static int take_over(int socket, int ends[ENDS])
         return errno;
     }
     const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    size_t taken = header ? header->cmsg_len - CMSG_LEN(0) : 0; /* fewer than were sent, when no more are to be had */
+    size_t taken =
+        header ? header->cmsg_len - CMSG_LEN(0) : 0; /* fewer than were sent, if the limit of descriptors is reached */
     if (taken) {
         memcpy(ends, CMSG_DATA(header), taken);
     }
@@ -96,8 +97,8 @@ static struct winsize screen(unsigned rows, unsigned columns)
     return (struct winsize){ .ws_row = (unsigned short)rows, .ws_col = (unsigned short)columns };
 }
 
-/* Modes of a fresh Linux terminal less echo and output post-processing.  Set in full, so that they do not depend
- * on the terminal this process happens to have. */
+/* The modes of a fresh Linux terminal without echo and output post-processing, independent of this process's own
+ * terminal. */
 static struct termios session_modes(void)
 {
     struct termios modes = { 0 };
@@ -163,8 +164,7 @@ bool swx_pty_park(swx_pty *pty)
     return true;
 }
 
-/* By the master, because the path may lead elsewhere by now: this process may have another root, or /dev been mounted
- * anew. */
+/* Opens the slave through the master, because the path may lead elsewhere if the root or /dev has changed. */
 static int open_slave(const swx_pty *pty, const char **call)
 {
     const int flags = O_RDWR | O_NOCTTY | O_CLOEXEC;
@@ -238,7 +238,7 @@ bool swx_pty_apply_modes(swx_pty *pty, bool keep)
     }
     bool processed = (now.c_oflag & OPOST) && (now.c_oflag & ONLCR);
     if (keep && !pty->typing && !same_modes(&now, &pty->baseline)) {
-        /* Lines are how commands reach the shell and bytes are how output leaves it: those two stay ours. */
+        /* Commands reach the shell as lines, and output leaves it as bytes: these modes stay ours. */
         struct termios ours = now;
         ours.c_lflag = (ours.c_lflag & ~(tcflag_t)EXTPROC) | ICANON | ISIG;
         ours.c_iflag |= ICRNL;
@@ -270,7 +270,7 @@ bool swx_pty_hide(swx_pty *pty)
 
 void swx_pty_show(swx_pty *pty)
 {
-    swx_pty_input_consumed(pty); /* what was typed has arrived then, in the modes of now */
+    swx_pty_input_consumed(pty); /* so that all typed input has arrived in the present modes */
     tcsetattr(pty->master, TCSANOW, &pty->baseline);
     pty->typing = false;
 }

@@ -1,9 +1,9 @@
-/* swx_pty.h: a pseudo-terminal pair from openpty(3), and what can be done to it from the master side.
+/* swx_pty.h: a pseudo-terminal pair from openpty(3): modes, size, signals, input.
  *
- * The slave is open here as well while something is done with the terminal: it answers whether typed input was read
- * (poll on it flushes what is under way).  A terminal at rest does without it (swx_pty_park).  The kernel keeps modes,
- * size and unread input as long as the master is open; when nobody at all has the slave open, the master is hung up:
- * poll says so for ever, and read fails with EIO once all that was written has been read.  Opening it ends that.
+ * The slave is open here too while the session works: a poll of it tells whether typed input was read, and flushes
+ * input that is under way.  A terminal at rest does without it (swx_pty_park).  The kernel keeps modes, size and unread
+ * input as long as the master is open.  When no process has the slave open, the master is hung up: poll reports that
+ * without end, and read fails with EIO once all output was read.  Opening the slave ends that.
  *
  * The terminal of a carrier is a pipe with a screen size.  It is raw from the start, nothing can be learned from it
  * about the shell's own terminal, and nothing done to it reaches that one, but for its size and for what is typed.
@@ -35,35 +35,36 @@ swx_status swx_pty_open(swx_pty *pty, bool carrier, unsigned rows, unsigned colu
 /* Closes what is open; legal twice and on a zeroed pty whose descriptors are -1. */
 void swx_pty_close(swx_pty *pty);
 
-/* Closes the slave alone.  Until it is open again input does not count as read, nor is it forgotten.  False: it stays
- * open, because a program has asked for the terminal alone (TIOCEXCL) and nobody could open it again. */
+/* Closes the slave alone.  Until it is open again input counts as unread and cannot be dropped.  False: the slave stays
+ * open, because a program has asked for exclusive use of the terminal (TIOCEXCL), which would refuse the next open. */
 bool swx_pty_park(swx_pty *pty);
 
-/* Opens it again, if it is closed: 2 us.  SWX_ESYS names the call that failed (with EMFILE or ENFILE: for want of
- * descriptors), and nothing has changed then. */
+/* Opens the slave if it is closed (2 us).  SWX_ESYS names the call that failed (EMFILE, ENFILE: no descriptors are
+ * left), and nothing has changed. */
 swx_status swx_pty_unpark(swx_pty *pty, swx_error *err);
 
-/* To be called when a command has ended, before anything is typed.  `keep` makes the terminal's modes the new baseline
- * (the user asked with stty), else what the command has left is forgotten (a program died without restoring them).  The
- * terminal gets the plain modes, in which nothing that is typed is shown: an echo has no place among the output,
- * because the kernel wakes the reader of a line before it has written the line's echo.  Returns whether output is
- * post-processed now ("\n" arrives as "\r\n").  Of a carrier: nothing is done, false. */
+/* Sets the plain modes after a command, before anything is typed.  keep: the modes that the command left become the new
+ * baseline (the user has run stty); else they are forgotten (a program died without restoring them).  In the plain
+ * modes typed text has no echo, because the kernel wakes the reader of a line before it has written its echo, which
+ * would end up in the output.  Returns whether output was post-processed ("\n" arrived as "\r\n").  Of a carrier:
+ * nothing is done, false. */
 bool swx_pty_apply_modes(swx_pty *pty, bool keep);
 
-/* Before a command is typed.  False: as any line.  True: the terminal has the plain modes, and the command is to get
- * the baseline.  Its last line ends with SWX_QUOTED_NEWLINE then, which the kernel keeps from the reader; after
- * swx_pty_show, an end of input (the key in baseline.c_cc[VEOF]), which no mode echoes, passes it on. So the command
- * finds its modes, and nobody a trace of what was typed.  Costs no system call unless the modes differ. */
+/* Prepares the terminal for a command.  False: the command is typed like any line.  True: the terminal has the plain
+ * modes, and the command must run in the baseline.  Then its last line ends with SWX_QUOTED_NEWLINE, which the kernel
+ * keeps from the reader, swx_pty_show sets the baseline, and an end of input (the key in baseline.c_cc[VEOF]), which no
+ * mode echoes, passes the line on.  So no program sees an echo of the command.  Costs no system call unless the modes
+ * differ. */
 bool swx_pty_hide(swx_pty *pty);
 void swx_pty_show(swx_pty *pty);
 #define SWX_QUOTED_NEWLINE "\026\n"
 
-/* Raw: every byte that is typed arrives as it is, in lines of any length.  Not raw: as it was before
- * (that is the baseline).  Not to be asked of a carrier. */
+/* raw: every typed byte arrives as it is, in lines of any length.  Not raw: restores the modes from before.  Not for a
+ * carrier. */
 void swx_pty_set_raw(swx_pty *pty, bool raw);
 
-/* Sends SIGINT to the foreground process group as the terminal itself would, without a permission check on its members.
- * Of a carrier it would be the carrier that gets it. */
+/* Sends SIGINT to the foreground process group as the terminal itself would, without a check of permissions.  Of a
+ * carrier: the carrier would get it. */
 void swx_pty_interrupt(const swx_pty *pty);
 
 /* The foreground process group, or -1; -1 of a carrier. */
@@ -73,14 +74,14 @@ pid_t swx_pty_foreground(const swx_pty *pty);
  * carrier: true, the mode that is safe to believe, because answers to a canonical terminal would become commands. */
 bool swx_pty_is_canonical(const swx_pty *pty);
 
-/* Whether everything typed so far was read by the other side (of a carrier: by the carrier, which is on its way then).
+/* Whether the other side has read everything typed so far (of a carrier: the carrier, which passes it on).
  */
 bool swx_pty_input_consumed(const swx_pty *pty);
 
-/* The key that ends the input of who reads lines now: ^D, unless `stty eof` says another. */
+/* The key that ends the input of a reader of lines: ^D, unless `stty eof` has set another. */
 uint8_t swx_pty_end_of_input(const swx_pty *pty);
 
-/* Drops what was typed and not read, half a line included.  Of a carrier: only what the carrier has not read. */
+/* Drops unread input, half a line included.  Of a carrier: only input that the carrier has not read. */
 void swx_pty_forget_input(const swx_pty *pty);
 
 swx_status swx_pty_resize(const swx_pty *pty, unsigned rows, unsigned columns, swx_error *err);

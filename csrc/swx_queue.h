@@ -1,4 +1,4 @@
-/* swx_queue.h: a queue of ended things for one waiting thread or event loop, and a descriptor that tells of it.
+/* swx_queue.h: a queue of completed requests for one thread or event loop, with an eventfd.
  *
  * Any thread pushes; the owner watches swx_queue_fd for readability and takes everything at once.  Only the push into
  * an empty queue writes to the descriptor, so a burst of completions costs one wake-up.
@@ -12,7 +12,7 @@
 
 typedef struct swx_queue swx_queue;
 
-/* A link in the queue, part of the thing itself. */
+/* A link in the queue, part of the request. */
 typedef struct swx_wake {
     struct swx_wake *next;
 } swx_wake;
@@ -27,7 +27,7 @@ int swx_queue_fd(const swx_queue *queue);
 /* False when the queue is closed: the item stays the caller's. */
 bool swx_queue_push(swx_queue *queue, swx_wake *item);
 
-/* Nobody will take any more: returns what is queued and refuses what comes. */
+/* Closes the queue: returns what is queued, and refuses later items. */
 swx_wake *swx_queue_close(swx_queue *queue);
 
 /* All items, oldest first; resets the descriptor. */

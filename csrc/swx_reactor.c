@@ -33,7 +33,7 @@ struct swx_node {
     swx_node *after; /* in the worker's queue */
     bool buried;     /* the worker is to destroy it */
     /* under both locks */
-    bool working; /* the worker is to call due, and nobody watches it until it has */
+    bool working; /* the worker is to call due, and the node is not watched until it has */
 };
 
 struct swx_reactor {
@@ -146,9 +146,9 @@ static void wake_thread(const swx_reactor *r)
     (void)ignored;
 }
 
-/* Node locked.  The object has unwatched what it has closed.  What is removed stays unwatched, whatever a late event of
- * the same round does with it: nothing may name it when it is destroyed.  Returns the errno of a descriptor that cannot
- * be watched, or 0. */
+/* Watches what the object is interested in.  The node is locked, and the object has unwatched the descriptors that it
+ * has closed.  A removed node stays unwatched, so that no event names it when it is destroyed.  Returns the errno of a
+ * descriptor that cannot be watched, or 0. */
 static int watch(swx_node *node)
 {
     int failed = 0;
@@ -157,7 +157,7 @@ static int watch(swx_node *node)
         bool read = false, write = false;
         node->type->interest(node->object, i, &fd, &read, &write);
         uint32_t events = node->paused && i == 0 ? 0 : (read ? EPOLLIN : 0u) | (write ? EPOLLOUT : 0u);
-        /* A hang-up is reported even to who asks for nothing: then once is enough. */
+        /* epoll reports a hang-up even if no event is asked for: then once is enough. */
         struct epoll_event event = { .events = events ? events : EPOLLONESHOT, .data.u64 = (uintptr_t)node | i };
         if (fd != node->watched[i].fd) {
             node->watched[i].fd = -1;
@@ -221,7 +221,7 @@ void swx_node_pause(swx_node *node, bool paused)
     }
 }
 
-/* As swx_node_unlock, after a call of the reactor's own: the object may have come to its end. */
+/* Unlocks a node after a call of the reactor's own, and removes it if its object is finished. */
 static void leave(swx_node *node)
 {
     if (!atomic_load(&node->removed) && node->type->finished && node->type->finished(node->object)) {
@@ -373,7 +373,8 @@ static void join_worker(swx_reactor *r)
     r->worker_started = false;
 }
 
-/* Only in the reactor's thread.  Nobody watches the node any more.  False: there is no thread to be had for it. */
+/* Gives a node that is no longer watched to the worker.  In the reactor's thread only.  False: no thread could be
+ * started. */
 static bool hand_to_worker(swx_reactor *r, swx_node *node, bool bury)
 {
     pthread_mutex_lock(&r->lock);
@@ -391,7 +392,7 @@ static bool hand_to_worker(swx_reactor *r, swx_node *node, bool bury)
     }
     join_worker(r); /* it has ended, or is about to */
     r->worker_started = create_thread(&r->worker, run_worker, "swx-worker", r) == 0;
-    if (!r->worker_started) { /* nobody else looks at the queue */
+    if (!r->worker_started) { /* no other thread looks at the queue */
         r->queue = NULL;
         r->working = node->working = false;
     }

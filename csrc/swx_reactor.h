@@ -1,9 +1,9 @@
-/* swx_reactor.h: one thread that watches the descriptors and deadlines of many things.
+/* swx_reactor.h: one thread that watches the descriptors and deadlines of many objects.
  *
- * A thing is a node: an object with a lock, some descriptors and a deadline.  The thread calls the node's functions
- * with the node's lock held; other threads take the same lock (swx_node_lock) to talk to the object and say afterwards
- * what it wants now (swx_node_unlock re-reads interest and deadline).  The reactor knows nothing of what its nodes are,
- * but that a child may have to end with one.
+ * A node is an object with a lock, some descriptors and a deadline.  The thread calls the node's functions with the
+ * lock held.  Other threads take the same lock (swx_node_lock) to use the object; swx_node_unlock reads its interest
+ * and its deadline again.  All that the reactor knows of an object is its functions, and a child that may have to end
+ * with it.
  *
  * Locks, outermost first: node -> reactor -> (queue, by the node's own doing).  Never two nodes at once.
  * The thread starts with the first node and ends with swx_reactor_free.  After fork() the child has no thread:
@@ -30,17 +30,17 @@ typedef struct {
     /* What to watch: the descriptor number `which` (-1: nothing), and whether for reading and for writing.  See
      * swx_node_unwatch. */
     void (*interest)(const void *object, unsigned which, int *fd, bool *read, bool *write);
-    /* Nothing will happen to it any more and nobody but the reactor knows it: the thread removes the node.  Asked with
+    /* Whether no event is to come and only the reactor knows the object: the thread removes the node then.  Called with
      * the node locked, after each event.  May be NULL. */
     bool (*finished)(const void *object);
-    /* The node was removed and nobody uses the object any more.  Runs without locks, in the reactor's thread, or in
-     * that of swx_reactor_free. */
+    /* Destroys the object of a removed node.  Runs without locks, in the reactor's thread or that of swx_reactor_free.
+     */
     void (*destroy)(void *object);
-    /* Whether due would keep the thread from other nodes for long: another thread, which lives as long as there is
-     * something slow to do, calls it then, and nothing of the node is watched meanwhile.  May be NULL. */
+    /* Whether due would delay other nodes for long: then the worker thread calls it, and nothing of the node is watched
+     * meanwhile.  May be NULL. */
     bool (*slow)(const void *object);
-    /* What is to end with its whole tree before the object is destroyed, which is slow too: that other thread does
-     * both, and ends trees for many objects at once.  NULL: nothing.  May be NULL. */
+    /* The child that must end with its whole tree before the object is destroyed; NULL: none.  The worker does both,
+     * for many objects at once.  May be NULL. */
     swx_child *(*child)(void *object);
 } swx_node_type;
 
@@ -67,13 +67,13 @@ void swx_reactor_remove(swx_node *node);
 void swx_node_lock(swx_node *node);
 void swx_node_unlock(swx_node *node);
 
-/* With the node locked, right before the object closes a descriptor that is watched.  Closing it is not enough: where
- * another process holds a copy (a child between fork and exec, or one that never executes), epoll would go on reporting
- * it, for a node that may be gone by then. */
+/* To be called with the node locked, right before the object closes a watched descriptor.  Closing is not enough: if
+ * another process holds a copy (between fork and exec, say), epoll would go on reporting it, for a node that may be
+ * gone. */
 void swx_node_unwatch(swx_node *node, int fd);
 
-/* With the node locked: while paused, the thread watches neither its first descriptor nor its deadline, because
- * the caller does. */
+/* To be called with the node locked.  While it is paused, the caller watches its first descriptor and its deadline, and
+ * the thread does not. */
 void swx_node_pause(swx_node *node, bool paused);
 
 /* Nodes in the reactor. */

@@ -1,4 +1,4 @@
-/* Asks the shell how its last command ended, where its marks and the kernel do not tell. */
+/* The question to the shell: how did the last command end?  Asked where marks and the kernel leave a doubt. */
 #include "swx_session_private.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include "swx_job_notice.h"
 
 enum { CHALLENGE_ATTEMPTS = 3 }; /* to get a mark shown at all */
-/* for a command without a START mark to be read: a look has come there and back meanwhile */
+/* for a command without a START mark to be read, behind a carrier: longer than a round trip */
 static const int64_t ARRIVAL = 1500 * MS;
 
 static bool contains(const uint8_t *text, size_t size, const char *part)
@@ -33,8 +33,8 @@ static bool ends_with(const uint8_t *text, size_t size, const char *part)
 
 /* ---- what our own elements of PROMPT_COMMAND show ---- */
 
-/* Where our text begins in a line, behind what a command has left there without a newline.  NULL: it is not there,
- * or the user's own look at PROMPT_COMMAND. */
+/* Finds our text in a line, after what a command has left there without a newline.  NULL: the line has none, or it is
+ * the user's own look at PROMPT_COMMAND. */
 static const uint8_t *find_own(const swx_session *s, const uint8_t *line, size_t size)
 {
     static const struct {
@@ -56,7 +56,7 @@ static const uint8_t *find_own(const swx_session *s, const uint8_t *line, size_t
         }
         if (at && ends_with(line, size, texts[i].end)) {
             if (at - line < 2 || at[-1] != ' ' || at[-2] != '+') {
-                return line; /* what a DEBUG trap says before it, or another PS4, goes too */
+                return line; /* a DEBUG trap's own text before it, or another PS4, goes too */
             }
             for (at--; at > line && at[-1] == '+';) {
                 at--;
@@ -67,8 +67,9 @@ static const uint8_t *find_own(const swx_session *s, const uint8_t *line, size_t
     return NULL;
 }
 
-/* What the shell shows of our element of PROMPT_COMMAND: under `set -x` where BASH_XTRACEFD is the terminal, under
- * `set -v`, and by a DEBUG trap that prints commands.  It runs after the command, so that it is the last. */
+/* Removes from the output's end the traces of our elements of PROMPT_COMMAND, which run after the command.  The shell
+ * prints them under `set -v`, under `set -x` with BASH_XTRACEFD on the terminal, and in a DEBUG trap that prints
+ * commands. */
 void swx_resync_drop_own(swx_session *s)
 {
     swx_buf *output = &s->output;
@@ -87,8 +88,8 @@ void swx_resync_drop_own(swx_session *s)
 
 /* ---- the question ---- */
 
-/* What is to be asked about a carrier's terminal.  Bash itself puts its modes back when a job dies of a signal, but not
- * when one exits and leaves them. */
+/* What to ask about a carrier's terminal.  Bash restores the modes when a job dies of a signal, but not when a job
+ * exits. */
 static swx_modes_question modes_question(const swx_session *s)
 {
     if (!s->pty.carrier || (s->adds_cr && !s->nonce_is_exposed)) {
@@ -108,7 +109,7 @@ static bool type_line(swx_session *s, swx_buf *line)
     return swx_session_type_bytes(s, line->data, line->size);
 }
 
-/* Where the shell can print its answer to. */
+/* Where the shell prints its answer: the terminal's path if its input is open for reading alone. */
 static const char *place_of_answer(const swx_session *s)
 {
     char path[48];
@@ -118,7 +119,7 @@ static const char *place_of_answer(const swx_session *s)
     return only_read ? SWX_ANSWER_TERMINAL : SWX_ANSWER_INPUT;
 }
 
-/* A silence counts from here on. */
+/* Begins a phase; silence is measured from now on. */
 static void begin_phase(swx_session *s, resync_phase phase, int64_t now)
 {
     s->phase = phase;
@@ -133,7 +134,7 @@ static void type_question(swx_session *s, int64_t now)
     swx_buf_init(&line, PART_LIMIT);
     begin_phase(s, ASK, now);
     s->part = 0;
-    swx_buf_clear(&s->parts[0]); /* what is known of prompts holds until there is an answer */
+    swx_buf_clear(&s->parts[0]); /* the prompts' texts stay until there is an answer */
     s->question = modes_question(s);
     swx_completion_apply_modes(s);
     bool typed = (s->owner_saw_end || swx_marks_init(&s->marks, NULL) == SWX_OK) && swx_session_drop_input(s) &&
@@ -152,9 +153,9 @@ void swx_resync_begin(swx_session *s, int64_t now, resync_reason reason)
         swx_completion_take_held(s);
     }
     s->owner_saw_end = reason == PROMPT_SEEN;
-    swx_resync_drop_own(s); /* which the next nonce is not in */
+    swx_resync_drop_own(s); /* now, because it is found by this nonce */
     if (s->begun && !swx_completion_holds_start(s)) {
-        swx_completion_drop_start(s); /* the answer has what the prompts print from now on */
+        swx_completion_drop_start(s); /* now, because the answer brings new texts of the prompts */
     }
     s->state = RESYNC;
     s->command_thrown_away = s->read_before > 0 && swx_kernel_bytes_read(s->child.pid) == s->read_before;
@@ -167,7 +168,7 @@ void swx_resync_begin(swx_session *s, int64_t now, resync_reason reason)
     bool replied = s->replied && s->found.rank;
     s->interrupted_once = s->ask_again = replied;
     s->told = replied ? s->found.code : -1;
-    if (replied) { /* what it has read already would be the beginning of the question: it forgets that first */
+    if (replied) { /* the shell may have read the answer to a query, and SIGINT makes it forget that */
         s->replied = false;
         begin_phase(s, ASK, now);
         swx_pty_interrupt(&s->pty);
@@ -178,10 +179,9 @@ void swx_resync_begin(swx_session *s, int64_t now, resync_reason reason)
 
 bool swx_resync_is_needed(const swx_session *s)
 {
-    /* A START mark came: what was typed has been read. Without one it may be on its way yet, behind a shell at its
-     * prompt, and the question would become the input of what is read before it. Nor is it typed behind another one of
-     * ours.  Where no START mark can come, behind a guard, with a readonly PS0 or for a line that a program was typed,
-     * time has to do. */
+    /* A START mark proves that the command was read.  Without one the command may still be on its way to a shell at its
+     * prompt, and a program that it starts would read the question.  Where no START mark can come (a guard, a readonly
+     * PS0, a line typed to a program), time has to do.  No question follows another line of ours. */
     return s->pty.carrier && s->state == RUNNING && s->begun && !s->found.rank && !s->sync_newline_at && !s->notices &&
            typed_all(s) && !swx_output_is_held(s);
 }
@@ -196,7 +196,7 @@ bool swx_session_resync(swx_session *s, uint64_t commands, int64_t now)
     return true;
 }
 
-/* The question, which a terminal with echo has shown behind the prompt, and the prompt itself, are no output. */
+/* Removes the question from the output's end, where a terminal with echo has shown it. */
 static void drop_echo(swx_session *s)
 {
     swx_buf *output = &s->output;
@@ -231,8 +231,8 @@ void swx_resync_end_doubt(swx_session *s)
 
 /* ---- the answer ---- */
 
-/* The last part of the answer: a line end, a digit when it is the first, and the modes.  True: they have to be put
- * back. */
+/* Reads the last part of the answer: a line end, a digit in the first question, and the modes.  Returns whether the
+ * modes must be put back. */
 static bool take_modes(swx_session *s)
 {
     if (!s->parts[5].size) { /* not even printf: nothing is known */
@@ -258,11 +258,11 @@ static bool take_modes(swx_session *s)
         return known && s->modes.size && (size != s->modes.size || memcmp(at, s->modes.data, size) != 0);
     }
     swx_buf_clear(&s->modes);
-    swx_buf_append(&s->modes, at, size); /* without memory they stay unknown, and are not put back */
+    swx_buf_append(&s->modes, at, size); /* out of memory: they stay unknown, and are not put back */
     return false;
 }
 
-/* How many bytes the declaration of PIPESTATUS has that stands before `$_`, with the blank between them. */
+/* The size of the declaration of PIPESTATUS before `$_`, and of the blank between them. */
 static size_t size_of_codes(const swx_buf *state)
 {
     bool declared = state->size && state->data[0] == 'd';
@@ -279,11 +279,11 @@ static void type_restore(swx_session *s, int64_t now)
     bool first = s->question == SWX_MODES_FIRST, changed = s->question != SWX_MODES_SKIP && take_modes(s);
     s->question = SWX_MODES_SKIP;
     s->found = (candidate){ 0 };
-    /* First the prompts alone; if they do not show, the user's PROMPT_COMMAND may set them each time; if they still
-     * do not, they may be readonly.  Where stderr is elsewhere they go there, and the kernel tells more than
-     * PROMPT_COMMAND could. */
+    /* First restore the prompts alone.  If they do not show, the user's PROMPT_COMMAND may set them each time; if they
+     * still do not, they may be readonly.  If stderr is elsewhere, prompts go there, and the kernel tells the end
+     * better than PROMPT_COMMAND. */
     bool silent = s->report.no_stderr, told = has_evidence(s), far = !told && s->prompt_missing;
-    /* where only silence tells each try takes its time: the first two are one */
+    /* where only silence tells, each try takes long, so the first two are one */
     bool last = s->attempt > (far ? 1 : 2);
     bool set_behind_guard = s->guard && s->parts[2].size; /* by a later element, or a PS1 that cannot be set */
     s->guard = s->guard || (!told && (silent || last));
@@ -319,7 +319,7 @@ static void type_restore(swx_session *s, int64_t now)
         .modes_size = changed ? s->modes.size : 0,
     };
     s->keeps_modes = restore.keep_modes;
-    /* its prompt may come yet, and is not to count */
+    /* the old nonce's prompt may still come, and must not count */
     bool fresh = !s->owner_saw_end || swx_marks_init(&s->marks, NULL) == SWX_OK;
     s->owner_saw_end = false;
     bool typed = fresh && swx_shelltext_restore(&line, &s->marks, &restore) == SWX_OK && type_line(s, &line);
@@ -333,9 +333,9 @@ static void type_restore(swx_session *s, int64_t now)
 
 static bool is_digit(uint8_t byte) { return byte >= '0' && byte <= '9'; }
 
-/* How many bytes at the end of the output are that prompt, of which this is what it prints now.  Its numbers may be
- * others by now: of the command, of the history, a time.  One that it begins with has as many digits as now: before
- * it may be digits of the output. */
+/* How many bytes at the output's end are the user's prompt, whose present text is given.  Its numbers (of the command,
+ * of the history, a time) may have been others.  A number at its beginning has as many digits as now, because digits of
+ * the output may stand before it. */
 static size_t find_prompt(const swx_buf *output, const uint8_t *prompt, size_t size)
 {
     const uint8_t *text = output->data;
@@ -369,7 +369,7 @@ static size_t find_prompt(const swx_buf *output, const uint8_t *prompt, size_t s
     return output->size - at;
 }
 
-/* What the user's own prompt printed at the output's end: all of it if it holds no mark of ours, else what stands
+/* Removes the user's own prompt from the output's end: all of its text, or if that holds a mark of ours, the part
  * before the mark. */
 static void drop_prompt(swx_session *s)
 {
@@ -386,8 +386,8 @@ static void drop_prompt(swx_session *s)
     }
 }
 
-/* How many commands the shell has read since ours was typed, but for the question and for what put the prompts back.
- * -1: it does not tell. */
+/* How many commands the shell has read since ours was typed, without the question and the lines that restored the
+ * prompts.  -1: unknown. */
 static int64_t commands_read(const swx_session *s)
 {
     if (s->numbers_may_skip || !s->found.rank || !s->found.number) {
@@ -396,12 +396,13 @@ static int64_t commands_read(const swx_session *s)
     return (int64_t)(s->found.number - s->base) - 1 - s->attempt;
 }
 
-/* The answer came, prompts and state are back. */
+/* Ends the command after the answer came and prompts and state were restored. */
 static void conclude_resync(swx_session *s, int64_t now)
 {
     const char *unread = NULL;
     int64_t count = commands_read(s);
-    if (count > 1 && s->number_too_high && s->doubted == 2) { /* ours and somebody else's: whose exit code is it? */
+    if (count > 1 && s->number_too_high &&
+        s->doubted == 2) { /* another process typed a command too, and the exit code may be that one's */
         swx_session_lose(s);
         return;
     }
@@ -430,8 +431,8 @@ static void conclude_resync(swx_session *s, int64_t now)
     swx_completion_conclude(s, s->report.code, s->found.rank ? s->found.jobs : s->jobs, unread, now);
 }
 
-/* The question was for nobody: it waits to be read as long as the shell does not read, and something else may have
- * taken it. */
+/* Whether the question was needless, because a mark came after it was typed and another program has taken it.  It waits
+ * in the terminal as long as the shell does not read. */
 static bool was_in_vain(swx_session *s, int64_t now)
 {
     if (s->pty.carrier || !s->owner_saw_end || s->answered) {
@@ -453,7 +454,7 @@ void swx_resync_check(swx_session *s, int64_t now)
     if (s->phase == ASK && was_in_vain(s, now)) {
         return;
     }
-    if (s->phase == ASK && s->answered) { /* and its last mark does not come */
+    if (s->phase == ASK && s->answered) { /* the shell stops before the answer's last mark */
         swx_interrupt_end_newborn(s, now);
     }
     if (s->phase == ASK) { /* the answer's last mark moves on; without it the line was not understood */
@@ -471,7 +472,7 @@ void swx_resync_check(swx_session *s, int64_t now)
                 swx_session_lose(s);
                 return;
             }
-            s->interrupted_once = s->ask_again = true; /* perhaps the shell waits for the rest of a command */
+            s->interrupted_once = s->ask_again = true; /* the shell may wait for the rest of a command */
             swx_pty_interrupt(&s->pty);
             s->last_data = now;
         }
@@ -481,10 +482,10 @@ void swx_resync_check(swx_session *s, int64_t now)
         return;
     }
     where at = swx_evidence_look(s, LOOKS_AT_ONCE);
-    /* To a carrier the second line is typed behind the first: what is on its way takes any time. */
+    /* Behind a carrier the second line is typed right after the first, because the way there may take any time. */
     bool ahead = s->pty.carrier && s->phase == AWAIT_PROMPT;
     bool arrived = s->found.rank || s->phase != RESTORE || at != AT_PROMPT || swx_evidence_waits_for_input(s);
-    bool alone = s->phase != AWAIT_PROMPT; /* one that has answered has nothing left to run */
+    bool alone = s->phase != AWAIT_PROMPT; /* a shell that has answered has nothing left to run */
     bool still =
         at == NO_EVIDENCE && (s->found.rank || ahead ||
                               (s->pty.carrier ? swx_evidence_is_silent(s, now) : swx_evidence_is_still(s, now, alone)));

@@ -1,5 +1,4 @@
-/* The queue of operations: what is begun when, and when it has waited long enough.  See swx_session_private.h for the
- * whole. */
+/* The queue of operations, their ends and deadlines, and the object itself.  swx_session_private.h has the overview. */
 #include "swx_session_private.h"
 #include "swx_tree.h"
 
@@ -11,8 +10,8 @@
 #include "swx_job_notice.h"
 
 enum { PROMPT_MOST = 4096 };
-enum { HELD_MOST = 64 * 1024 };     /* bytes that are kept from the reader of a stream */
-enum { UNCLAIMED_LIMIT = 1 << 20 }; /* output kept of a command that runs for nobody */
+enum { HELD_MOST = 64 * 1024 };     /* most bytes that are held back from the reader of a stream */
+enum { UNCLAIMED_LIMIT = 1 << 20 }; /* bytes kept of a command whose operation has ended */
 static const int64_t SHELL_START_LIMIT = 60000 * MS;
 
 /* ---- rest: see README.md ---- */
@@ -30,17 +29,17 @@ static bool may_rest(const swx_session *s) { return s->state == IDLE && !s->firs
 
 static void park(swx_session *s, int64_t now)
 {
-    if (now - s->idle_since < PARK_AFTER) { /* there was a command meanwhile */
+    if (now - s->idle_since < PARK_AFTER) { /* a command ran since then */
         s->park_at = s->idle_since + PARK_AFTER;
         return;
     }
     s->park_at = SWX_NEVER;
-    if (swx_pty_park(&s->pty) && has_evidence(s)) { /* else it may yet be learned from the kernel's file */
+    if (swx_pty_park(&s->pty) && has_evidence(s)) { /* else the read of the prompt may still be learned */
         swx_kernel_close(&s->kernel);
     }
 }
 
-/* On failure it is at rest as before. */
+/* After a failure the session is at rest as before. */
 swx_status swx_session_unpark(swx_session *s, int64_t now, swx_error *err)
 {
     if (s->pty.slave >= 0 && !swx_kernel_rests(&s->kernel)) {
@@ -76,7 +75,7 @@ void swx_session_restart_output(swx_session *s)
     }
 }
 
-/* with_output: the output of the running command goes with it. */
+/* Ends an operation.  with_output: it gets the output of the running command. */
 static void finish(swx_session *s, swx_op *op, swx_end end, int code, bool with_output)
 {
     op->ended = op->matched && end == SWX_END_DONE;
@@ -86,9 +85,9 @@ static void finish(swx_session *s, swx_op *op, swx_end end, int code, bool with_
         op->error = (swx_error){ .status = SWX_ECLOSED, .text = s->loss };
     }
     op->limit = s->output_limit;
-    /* Without START marks a shell that left its terminal, and has ended of that, looks as one that ended by this
-     * command: only the kernel's word, or a guard's mark, which comes by the shell's own input, tells that it read from
-     * its terminal before. */
+    /* Without START marks a shell that left its terminal, and ended before it read this command, looks like a shell
+     * that this command has ended.  Only the kernel, or a guard's mark, tells that the shell read from its terminal
+     * before. */
     bool told = s->expects_start || s->guard || has_evidence(s) || op->kind != SWX_OP_RUN;
     op->begun = with_output && s->begun && op->typed_out && told;
     op->signal = end == SWX_END_DIED && WIFSIGNALED(s->child.wait_status) ? WTERMSIG(s->child.wait_status) : 0;
@@ -210,7 +209,7 @@ static void expire_waiting(swx_session *s, int64_t now)
             continue;
         }
         swx_session_pop(s->end);
-        if (op->held && s->end == &s->first && !s->current && s->state == IDLE) { /* it waits for no earlier command */
+        if (op->held && s->end == &s->first && !s->current && s->state == IDLE) { /* no earlier command delays it */
             op->error = (swx_error){ .status = SWX_EBUSY, .text = "its syntax was still being checked" };
         }
         swx_session_finish(s, op, SWX_END_TIMEOUT, 0);
@@ -234,7 +233,7 @@ void swx_session_due(swx_session *s, int64_t now)
     if (s->paced && s->pace <= now) {
         s->pace = now + MS;
         bool may = has_evidence(s) || swx_pty_input_consumed(&s->pty);
-        if (may && !has_evidence(s)) { /* a mark is all that tells whether a program has read it, or the shell */
+        if (may && !has_evidence(s)) { /* only a mark tells whether the shell has read the piece, or a program */
             swx_output_read(s, true, now);
         }
         if (may) {
@@ -251,7 +250,7 @@ void swx_session_due(swx_session *s, int64_t now)
     }
     swx_op *op = s->current;
     if (op && (op->deadline <= now || quiet_deadline(s, op) <= now)) {
-        swx_output_read(s, true, now); /* what is there came in time */
+        swx_output_read(s, true, now); /* output that is there came in time */
         if (s->found.rank) {
             swx_completion_check(s, now, true);
         }
@@ -314,7 +313,7 @@ void swx_session_submit(swx_session *s, swx_op *op, int64_t now)
         return;
     }
     if (op->kind == SWX_OP_START && s->pty.carrier && s->state == STARTING) {
-        /* it may wait for a password, or for a place that is frozen */
+        /* the carrier may wait for a password, or for a frozen container */
         int64_t limit = op->patience ? op->patience : op->step;
         s->give_up = limit < SWX_NEVER - now ? earlier(s->give_up, now + limit) : s->give_up;
     }
@@ -359,12 +358,13 @@ void swx_session_cancel(swx_session *s, swx_op *op)
         swx_session_finish(s, op, SWX_END_CANCELLED, 0);
     }
     if (swx_typing_can_begin(s)) {
-        s->check = 0; /* it was what the others waited for */
+        s->check = 0; /* the others waited for it */
     }
 }
 
-/* How many more bytes a reader may have while the command runs.  What may be taken out of the output at its end is kept
- * from it: what looks like a job notice with all that is behind it, and the end where a changed prompt may be. */
+/* How many more bytes a reader may take while the command runs.  Held back are bytes that may be removed from the
+ * output when the command ends: from the first possible job notice on, and as many bytes at the end as a changed prompt
+ * may have. */
 static uint64_t may_take(const swx_session *s, const swx_op *op)
 {
     uint64_t size = s->output.total > op->taken ? s->output.total - op->taken : 0;
@@ -405,7 +405,7 @@ size_t swx_session_take(swx_session *s, swx_op *op, uint8_t *out, size_t room, i
             at += dropped;
         }
         if (i > 0 && spans[i].size > 0 &&
-            op->taken < at) { /* the reader was too far behind: it is told what it misses */
+            op->taken < at) { /* the reader was too far behind: a note says how much is missing */
             char note[sizeof(SWX_DROPPED_NOTE) + 20];
             int size = snprintf(note, sizeof(note), SWX_DROPPED_NOTE, (unsigned long long)(at - op->taken));
             if ((size_t)size > room - copied) {

@@ -22,7 +22,7 @@ static size_t find_mark(pid_t pid, const uint64_t *marks, size_t count)
         if (prlimit64(pid, SWX_MARK_LIMITS[which], NULL, &limit) != 0) {
             return count;
         }
-        for (size_t i = 0; i < count; i++) { /* no other number: everything has the limit of "none" */
+        for (size_t i = 0; i < count; i++) { /* no other number, because unmarked processes have the limit "none" */
             uint64_t found = marks[i] < SWX_LOWEST_MARK ? limit.rlim_cur : limit.rlim_max;
             if (found == marks[i] && marks[i] >= SWX_LOWEST_PROGRAM_MARK && marks[i] < SWX_MARKS_END) {
                 return i;
@@ -34,7 +34,7 @@ static size_t find_mark(pid_t pid, const uint64_t *marks, size_t count)
 
 static bool is_marked(pid_t pid, const uint64_t *marks, size_t count) { return find_mark(pid, marks, count) < count; }
 
-/* A descendant of what is hunted that shows no sign of that itself. */
+/* A descendant of the marked processes that carries no mark itself. */
 typedef struct {
     pid_t pid;
     uint64_t started;
@@ -43,16 +43,16 @@ typedef struct {
 typedef struct {
     const uint64_t *marks;
     size_t count;
-    const pid_t *sessions; /* as many as marks, or NULL: whose members belong to it too; 0: none */
-    bool all;              /* what belongs to it by a sign is killed; else only the orphans that descend from that */
+    const pid_t *sessions; /* as many as marks, or NULL: sessions whose members are killed too; 0: none */
+    bool all;              /* kill the processes with a mark, else only the orphans that descend from those */
     swx_buf orphans;       /* of orphan */
     swx_buf children;      /* pid_t, of the process that is looked at */
-    int64_t patience;      /* until when it waits for orphans to stop; 0: it has not begun */
+    int64_t patience;      /* until when to wait for orphans to stop; 0: not begun */
 } hunt;
 
-/* A look blocks its thread: waiting may take this much of it, however many orphans there are. */
+/* most nanoseconds of waiting in one look, which blocks its thread, however many orphans there are */
 static const int64_t PATIENCE = 20000000;
-static const int64_t END = 1000000000; /* without progress, after which no more is tried */
+static const int64_t END = 1000000000; /* nanoseconds without progress, after which no more is tried */
 enum { PAUSE_MICROSECONDS = 100, LONGEST_PAUSE_MICROSECONDS = 3200 };
 
 static const orphan *orphans_of(const hunt *h) { return (const orphan *)(const void *)h->orphans.data; }
@@ -74,18 +74,19 @@ static bool send_signal(int fd, pid_t pid, int number)
     return (fd >= 0 ? syscall(SYS_pidfd_send_signal, fd, number, NULL, 0) : kill(pid, number)) == 0;
 }
 
-/* Stopped, so that it neither starts more nor ends before its own children are known. */
+/* Stops a child of `parent` and notes it, so that it neither forks nor ends before its own children are known. */
 static void take_orphan(hunt *h, pid_t pid, pid_t parent)
 {
     swx_proc_stat stat;
     if (pid == getpid()) {
         return;
     }
-    int fd = swx_child_open_pidfd(pid); /* before the look that tells who it is: what has the number later is not hit */
+    int fd = swx_child_open_pidfd(
+        pid); /* before the look that identifies it, so that a later process of this number is not hit */
     if (!h->all && belongs(h, pid)) {
         goto done;
     }
-    /* One that is killed for its signs too is taken all the same: it may shed them before it stops. */
+    /* A marked process is noted too, because it may shed its mark before it stops. */
     if (swx_proc_read_stat(pid, &stat) != SWX_OK || stat.parent != parent || swx_proc_is_dead(&stat)) {
         goto done;
     }
@@ -111,8 +112,9 @@ static void list_children(hunt *h, pid_t parent)
     swx_proc_end(threads);
 }
 
-/* Until then it may be in the middle of a fork.  False: it still waits for a processor to stop on.  What sleeps all the
- * same (frozen, or in the kernel) may not stop for long, and starts nothing meanwhile. */
+/* Waits until a process has stopped, because until then it may be in the middle of a fork.  False: it has not run
+ * since, and did not stop.  A process that sleeps in the kernel, or is frozen, may not stop for long, but starts
+ * nothing meanwhile. */
 static bool await_stop(hunt *h, pid_t pid)
 {
     swx_proc_stat stat;
@@ -127,8 +129,9 @@ static bool await_stop(hunt *h, pid_t pid)
     return !goes_on || stat.state != 'R';
 }
 
-/* All are listed before one is looked at, which takes longer than a fork: a parent that is not stopped would have new
- * ones for ever.  False: it was to be stopped, is not yet, and may have more children than these. */
+/* Notes the children of `parent`.  All are listed before the first is looked at: that takes longer than a fork, and a
+ * parent that runs would have new ones forever.  False: the parent should have stopped, has not, and may have more
+ * children. */
 static bool take_children(hunt *h, pid_t parent, bool stopped)
 {
     bool complete = true;
@@ -148,7 +151,7 @@ static void take_grandchildren(hunt *h)
 {
     for (size_t i = 0; i < orphan_count(h); i++) { /* it grows meanwhile */
         pid_t pid = orphans_of(h)[i].pid;
-        await_stop(h, pid); /* what it forks has no sign either */
+        await_stop(h, pid); /* its children carry no mark either */
         take_children(h, pid, false);
     }
 }
@@ -161,7 +164,7 @@ static long kill_orphans(const hunt *h)
         swx_proc_stat stat;
         int fd = swx_child_open_pidfd(one.pid);
         swx_status status = swx_proc_read_stat(one.pid, &stat);
-        /* Where no look is possible now: it was stopped a moment ago, and would stay so. */
+        /* SWX_ESYS, no look is possible: it was stopped a moment ago, and would stay stopped. */
         if (status == SWX_ESYS || (status == SWX_OK && stat.started == one.started && !swx_proc_is_dead(&stat))) {
             found += send_signal(fd, one.pid, SIGKILL);
         }
@@ -170,9 +173,9 @@ static long kill_orphans(const hunt *h)
     return found;
 }
 
-/* The sign is read again through a handle of the process, so that a reused pid is never hit.  Nothing slow comes before
- * the first signal, because a process that forks and leaves all the time is gone in a moment; what is stopped keeps its
- * children until they are known.  Returns whether it was alive. */
+/* Stops a marked process, notes its children, and kills it.  The mark is read again while a handle of the process is
+ * open, so that a reused pid is never hit.  Nothing slow comes before the first signal, because a process that forks
+ * and exits all the time is gone in a moment.  Returns whether it was alive. */
 static bool kill_one(hunt *h, pid_t pid)
 {
     bool alive = false;
@@ -188,8 +191,7 @@ static bool kill_one(hunt *h, pid_t pid)
     }
     if (alive) {
         send_signal(fd, pid, SIGSTOP);
-        /* Where it had no processor to stop on, the next look kills it: who is killed leaves children that nobody
-         * finds. */
+        /* If it could not stop in time, the next look kills it: now its latest children would be lost. */
         alive = !take_children(h, pid, true) || send_signal(fd, pid, SIGKILL);
     }
     swx_close(&fd);
@@ -224,7 +226,9 @@ static long kill_once(hunt h)
 static long kill_twice(hunt h)
 {
     long found = kill_once(h);
-    return found ? found : kill_once(h); /* a look misses who forks behind it and ends before it */
+    return found ? found
+                 : kill_once(
+                       h); /* one look misses a process that forks after it was passed and ends before it is reached */
 }
 
 long swx_tree_kill_marked(const uint64_t *marks, size_t count)
@@ -247,7 +251,7 @@ bool swx_tree_living(const uint64_t *marks, size_t count, bool *living)
     return processes != NULL;
 }
 
-/* While the child is not reaped no other session can have its number. */
+/* The child's session; 0 once it was reaped, because another session may have the number then. */
 static pid_t session_of(const swx_child *child) { return child->reaped ? 0 : child->pid; }
 
 void swx_tree_kill_orphans(const swx_child *child)
@@ -256,7 +260,7 @@ void swx_tree_kill_orphans(const swx_child *child)
     kill_once((hunt){ .marks = &child->mark, .count = 1, .sessions = &session });
 }
 
-/* How many are to be reaped. */
+/* Reaps children; returns how many have not ended. */
 static size_t reap(swx_child *const *children, size_t count)
 {
     size_t left = 0;
@@ -266,7 +270,7 @@ static size_t reap(swx_child *const *children, size_t count)
     return left;
 }
 
-/* Where trees cannot be seen, for want of descriptors or of /proc: the children themselves can be ended. */
+/* Kills the children alone, where trees cannot be seen for want of descriptors or of /proc. */
 static size_t kill_alone(swx_child *const *children, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -275,7 +279,7 @@ static size_t kill_alone(swx_child *const *children, size_t count)
     return reap(children, count);
 }
 
-/* How much still lives, or is to be reaped. */
+/* Kills the children's trees; returns how many processes still live or are to be reaped. */
 static size_t kill_trees(swx_child *const *children, size_t count)
 {
     uint64_t marks[SWX_CHILDREN_AT_ONCE];
@@ -293,7 +297,7 @@ static size_t kill_trees(swx_child *const *children, size_t count)
 
 bool swx_tree_kill(swx_child *child) { return kill_trees(&child, 1) == 0; }
 
-/* Repeats a step until it says 0, or for a second has not said less than before. */
+/* Repeats a step until it returns 0, or until no smaller number came for a second. */
 static bool repeat(size_t (*step)(swx_child *const *, size_t), swx_child *const *children, size_t count)
 {
     size_t left, least = SIZE_MAX;
@@ -349,14 +353,13 @@ static void kill_reader(pid_t pid)
 {
     struct pollfd ended = { .fd = swx_child_open_pidfd(pid), .events = POLLIN };
     kill(pid, SIGKILL);
-    if (ended.fd >= 0) { /* until it is gone it may still take what comes */
+    if (ended.fd >= 0) { /* until it is gone it may still take input */
         poll(&ended, 1, 100);
     }
     swx_close(&ended.fd);
 }
 
-/* Of the child's processes in that group (0: in any) the next one that is blocked in a read of the terminal; 0:
- * there is none. */
+/* The next of the child's processes in a group (0: in any) that is blocked in a read of the terminal.  0: none. */
 static pid_t next_reader(DIR *processes, const swx_child *child, pid_t group, const char *terminal)
 {
     pid_t pid;
@@ -399,7 +402,7 @@ void swx_tree_kill_begun(const swx_child *child, int64_t since, int64_t last)
         if (pid == child->pid || getsid(pid) != child->pid || swx_proc_read_stat(pid, &stat) != SWX_OK) {
             continue;
         }
-        int64_t began = (int64_t)stat.started * tick; /* or up to a tick later */
+        int64_t began = (int64_t)stat.started * tick; /* nanoseconds since the boot, or up to a tick later */
         if (getpgid(pid) == child->pid || began > since || (began + tick > since && pid > last)) {
             kill(pid, SIGKILL);
         }

@@ -1,4 +1,4 @@
-/* What is typed to the terminal, and how a command begins. */
+/* Types to the terminal, and begins commands. */
 #include "swx_session_private.h"
 
 #include <errno.h>
@@ -11,11 +11,11 @@ enum { LINE_MAX = 4095 };    /* of a terminal in canonical mode; what is longer 
 enum { SHELL_READ = 1024 };  /* bytes that bash reads at a time */
 enum { PACED_PIECE = 2000 }; /* of a line that is longer than that: less than half of it */
 
-/* In canonical mode the kernel cuts a line that is too long and passes the rest on as if it were whole; and a
- * program may go to that mode at any time.  So a piece is written when the one before was read.  One without an end
- * waits until somebody waits for it, who cannot change the mode meanwhile, and the key that ends the input passes it
- * on: else it would lie there for whoever takes the terminal from that mode and back, and leaves it to the shell.
- * When the shell is at its prompt the rest was for a program that is gone, and nobody knows who has read the pieces. */
+/* A canonical terminal cuts a line that is too long, and a program may switch to canonical mode at any time.  So a long
+ * line is written in pieces, each after the one before was read.  In canonical mode a piece without a newline is
+ * written only while a program waits in a read, because that program cannot change the mode meanwhile, and VEOF passes
+ * the piece on.  Without that the piece would stay in the terminal, and could end up with the shell.  If the shell is
+ * at its prompt, the program has ended, and the shell may have read a piece. */
 static bool has_reader(const swx_session *s)
 {
     return has_evidence(s) ? swx_tree_has_reader(&s->child, s->pty.path)
@@ -49,7 +49,7 @@ static void flush_paced(swx_session *s)
         if (s->passed_on && canonical && write(s->pty.master, &key, 1) != 1) {
             return;
         }
-        if (!has_evidence(s)) { /* what the shell has said before it reads that is to be heard first */
+        if (!has_evidence(s)) { /* read what the shell has printed before it reads this piece */
             return;
         }
     }
@@ -145,14 +145,14 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
 
 static bool type_startup(swx_session *s, const swx_op *op)
 {
-    s->reassert = !has_evidence(s); /* a prompt that somebody else has made would never be noticed */
+    s->reassert = !has_evidence(s); /* a prompt that the user has set could not be noticed */
     swx_startup startup = {
         .script = op->typed, .size = op->typed_size, .carrier = s->pty.carrier, .reassert = s->reassert
     };
     if (swx_shelltext_startup(&s->pending, &s->marks, &startup) != SWX_OK) {
         return false;
     }
-    swx_session_flush_pending(s); /* all at once: a shell that is woken by the first line would have to sleep again */
+    swx_session_flush_pending(s); /* in one write, so that the shell wakes once */
     return true;
 }
 
@@ -167,7 +167,7 @@ static bool has_long_line(const uint8_t *bytes, size_t size, size_t column, size
     return false;
 }
 
-/* It may change the modes, and may leave the last of them unread. */
+/* Whatever reads them may change the modes, and may leave the last line unread. */
 void swx_typing_note(swx_session *s, const uint8_t *bytes, size_t size)
 {
     s->modes_may_differ = s->pty.carrier;
@@ -186,7 +186,7 @@ static size_t last_line(const uint8_t *text, size_t size)
     return before ? (size_t)(before + 1 - text) : 0;
 }
 
-/* Types a command, or a part of it: the rest when the shell has read that. */
+/* Types a command, or its first part; the rest follows when the shell has read that. */
 static bool type_command(swx_session *s, const swx_op *op, bool at_prompt)
 {
     size_t part = op->typed_size;
@@ -232,20 +232,22 @@ static const char *refusal(const swx_session *s, const swx_op *op)
     return s->pty.carrier && op->raw ? "a carrier's terminal cannot be put into raw mode for a command" : NULL;
 }
 
-/* An empty line before a command lets the shell report jobs that ended meanwhile, and run a trap on SIGCHLD.  Bash 5.2
- * loses a line that it reads in several parts when such a trap waits: where nothing tells of jobs, or the line is a
- * long one, it has to have run. */
+/* Whether an empty line must come before the command.  It lets the shell report jobs that have ended, and run a trap on
+ * SIGCHLD: bash 5.2 loses a line that it reads in several parts while such a trap is pending.  So it is typed before
+ * long lines, and where the number of jobs is unknown. */
 static bool wants_pause(const swx_session *s, const swx_op *op)
 {
-    bool silent = s->marks_impossible && s->report.no_stderr; /* nothing of what the line shows is seen */
+    bool silent =
+        s->marks_impossible && s->report.no_stderr; /* the line's prompt, with the number of jobs, is not seen */
     bool parts = op->kind == SWX_OP_RUN && has_long_line(op->typed, op->typed_size, 0, SHELL_READ - 1);
     return silent || (s->start_marks && (s->jobs || s->owed)) ||
            ((s->start_marks || (s->guard && !s->prompt_follows_guard && !s->pty.carrier)) && parts);
 }
 
-/* What has to be done to the shell before the first operation may be typed: it is asked, so that its prompts are set
- * anew.  Where nothing tells that the prompts are gone, or nobody could be asked, PROMPT_COMMAND puts them back or
- * marks the ends itself, but with a carrier only once something may take them.  True: that has begun. */
+/* Asks the shell before the first operation is typed, if PROMPT_COMMAND must be armed for it: to put the prompts back,
+ * or to mark the ends of commands itself.  That is needed where a command may hide the prompts and the loss could not
+ * be noticed, or the shell could not be asked afterwards.  Behind a carrier it is armed only for such a command.  True:
+ * the question was typed. */
 static bool arms_first(swx_session *s, const swx_op *op, bool at_prompt, int64_t now)
 {
     const bool runs = op->kind == SWX_OP_RUN, told = has_evidence(s), armed = s->reassert || s->guard;
@@ -253,7 +255,7 @@ static bool arms_first(swx_session *s, const swx_op *op, bool at_prompt, int64_t
     const bool touches = runs ? prompts : op->kind == SWX_OP_LINE && op->typed_size;
     const bool hides = !told && runs && (op->hints & SWX_HINT_STDERR) && !s->guard;
     const bool last = runs && (op->hints & SWX_HINT_LAST) && !armed && !s->marks_impossible;
-    /* the terminal may have modes after it in which no question can be typed, such as a letter that erases */
+    /* after the command the terminal may have modes in which no question can be typed, such as a letter that erases */
     const bool modes = s->pty.carrier && runs && (op->hints & SWX_SCAN_STTY) && !s->adds_cr && !s->keeps_modes;
     const bool arms = at_prompt && (last || hides || modes || (s->pty.carrier && !armed && touches));
     const bool spoils = at_prompt && !s->brace_may_be_alias && (op->hints & SWX_HINT_BRACE);
@@ -272,7 +274,7 @@ static bool arms_first(swx_session *s, const swx_op *op, bool at_prompt, int64_t
     return rewrites;
 }
 
-/* The operation is the one whose command runs: what is known of the running command begins anew. */
+/* Makes the operation the one whose command runs, and resets what is known of the running command. */
 static void make_current(swx_session *s, swx_op *op, bool at_prompt, int64_t now)
 {
     s->current = op;
@@ -284,7 +286,7 @@ static void make_current(swx_session *s, swx_op *op, bool at_prompt, int64_t now
     }
     size_t limit = op->stream && s->output_limit < SWX_STREAM_LEAST ? SWX_STREAM_LEAST : s->output_limit;
     limit +=
-        op->searched_by_owner ? SWX_SEARCH_BEHIND : 0; /* what comes behind a match must not push out what is before */
+        op->searched_by_owner ? SWX_SEARCH_BEHIND : 0; /* output after a match must not displace the output before it */
     s->reader_is_behind = false;
     if (s->output.limit == limit) {
         swx_buf_clear(&s->output);
@@ -293,7 +295,7 @@ static void make_current(swx_session *s, swx_op *op, bool at_prompt, int64_t now
         swx_buf_init(&s->output, limit);
     }
     swx_session_restart_output(s);
-    if (at_prompt || op->typed_size) { /* one that only waits for the end changes nothing that is known of it */
+    if (at_prompt || op->typed_size) { /* else it only waits for the end of the command that runs */
         expect_end(s, now, at_prompt);
     }
     s->lines = count_lines(op->typed, op->typed_size);
@@ -326,7 +328,7 @@ static void type_current(swx_session *s, swx_op *op, bool at_prompt, int64_t now
     }
 }
 
-/* Ends the first operation, before anything is changed of what runs. */
+/* Ends the first operation before it changes anything. */
 static void refuse_first(swx_session *s, swx_error why)
 {
     swx_op *op = swx_session_take_first(s);
@@ -345,7 +347,7 @@ static void begin_first(swx_session *s, int64_t now)
         return;
     }
     if (at_prompt && !asks && swx_session_unpark(s, now, &failed) != SWX_OK) {
-        swx_session_ended(s, now); /* if it ended in this very moment, that is what is told */
+        swx_session_ended(s, now); /* if the shell has just ended, that is the reason to tell */
         if (s->first == op) {
             refuse_first(s, failed);
         }
@@ -355,7 +357,7 @@ static void begin_first(swx_session *s, int64_t now)
         return;
     }
     swx_session_take_first(s);
-    if (asks) { /* only how the last command ended */
+    if (asks) { /* it only asks how the last command ended */
         op->typed_out = true;
         s->current = op;
         swx_session_finish_claimant(s, SWX_END_DONE, s->code);
