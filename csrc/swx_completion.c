@@ -12,14 +12,12 @@
 
 enum { NOTICE_LIMIT = 16 << 20 }; /* bytes of output that are searched for job notices, which takes some milliseconds */
 enum { SYNC_NEWLINES = 8 };       /* empty lines typed for programs that may read the terminal ahead of the shell */
-static const int64_t HELPER_LIMIT =
-    1000 * MS;                                /* for the reader of the shell's stdout to begin, which it may never do */
-static const int64_t HELPER_END = 3000 * MS;  /* for the whole output, because others may print without end */
-static const int64_t LEARN_LIMIT = 2000 * MS; /* for a shell that showed its prompt to go to its read */
+static const int64_t HELPER_LIMIT = 1000 * MS; /* for the reader of the shell's stdout to begin, if it ever does */
+static const int64_t HELPER_END = 3000 * MS;   /* for the whole output, because others may print without end */
+static const int64_t LEARN_LIMIT = 2000 * MS;  /* for a shell that showed its prompt to go to its read */
 /* for the second prompt, of a ^C that came when the command had just ended */
 static const int64_t STRIKE_GRACE = 10 * MS;
-static const int64_t UNREAD_GRACE =
-    250 * MS; /* for the START mark behind a prompt that came first and belongs to no command */
+static const int64_t UNREAD_GRACE = 250 * MS;  /* for the START mark behind a prompt of no command that came first */
 static const int64_t SYNC_GRACE = 250 * MS;    /* for the shell to answer an empty line, before another one is typed */
 static const int64_t START_GRACE = 20 * MS;    /* for a START mark, once the command was read */
 static const int64_t PROMPT_LIMIT = 1000 * MS; /* for a prompt that shows behind its mark, on a machine that is busy */

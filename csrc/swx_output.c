@@ -74,8 +74,8 @@ void swx_output_begin_search(const swx_session *s, swx_op *op, uint64_t base)
 static void answer_queries(swx_session *s, const uint8_t *bytes, size_t size)
 {
     enum { ONE_DIGIT = 3, DIGITS = ONE_DIGIT + 10 };
-    if (s->attached ||
-        s->arriving) { /* a person's terminal answers by itself, and an answer must not get into a half-typed command */
+    /* A person's terminal answers by itself, and an answer must not get into a half-typed command. */
+    if (s->attached || s->arriving) {
         return;
     }
     for (size_t i = 0; i < size; i++) {
@@ -157,8 +157,8 @@ void swx_output_take_plain(swx_session *s, const uint8_t *bytes, size_t size)
         swx_output_take_output(s, bytes, size);
         break;
     case RESYNC:
-        if (s->phase == ASK && s->owner_saw_end &&
-            !s->answered) { /* output that was on its way when the shell was seen at its prompt */
+        /* Output that was on its way when the shell was seen at its prompt. */
+        if (s->phase == ASK && s->owner_saw_end && !s->answered) {
             s->give_up = s->last_data + RESYNC_LIMIT;
             swx_output_take_output(s, bytes, size);
         } else if (s->phase == ASK) {
@@ -178,8 +178,7 @@ void swx_output_take_plain(swx_session *s, const uint8_t *bytes, size_t size)
 
 static void take_start(swx_session *s)
 {
-    if (s->state == RUNNING && s->begun &&
-        !s->start_dropped) { /* PS0 is ours after all, and its earlier text was restored */
+    if (s->state == RUNNING && s->begun && !s->start_dropped) { /* PS0 is ours again */
         swx_buf_clear(&s->parts[3]);
         s->start_dropped = !s->output.total;
         swx_completion_drop_start(s);
@@ -221,8 +220,8 @@ static void take_prompt(swx_session *s, const swx_mark *mark)
     int rank = rank_of(s, mark);
     candidate *found = &s->found;
     bool passes = rank && (mark->kind == SWX_MARK_GUARD || (s->state == RUNNING && mark->number == s->number));
-    if (s->empty_line_before && passes &&
-        !has_evidence(s)) { /* the prompt of the empty line, which without evidence would pass for the command's */
+    /* The prompt of the empty line, which without evidence would pass for the command's. */
+    if (s->empty_line_before && passes && !has_evidence(s)) {
         s->empty_line_before = false;
         return;
     }
@@ -492,8 +491,8 @@ bool swx_session_readable(swx_session *s, int64_t now)
         return false;
     }
     bool rests = s->pty.slave < 0, more = swx_output_read(s, false, now);
-    if (rests && (s->hung_up ||
-                  s->pty.slave >= 0)) { /* it was hung up: without a pidfd the only sign that the shell has ended */
+    /* It was hung up: without a pidfd that is the only sign that the shell has ended. */
+    if (rests && (s->hung_up || s->pty.slave >= 0)) {
         swx_session_ended(s, now);
     }
     if (s->found.rank || s->state == RESYNC) {

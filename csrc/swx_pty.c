@@ -60,8 +60,8 @@ static int take_over(int socket, int ends[ENDS])
         return errno;
     }
     const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    size_t taken =
-        header ? header->cmsg_len - CMSG_LEN(0) : 0; /* fewer than were sent, if the limit of descriptors is reached */
+    /* Fewer than were sent, if the limit of descriptors is reached. */
+    size_t taken = header ? header->cmsg_len - CMSG_LEN(0) : 0;
     if (taken) {
         memcpy(ends, CMSG_DATA(header), taken);
     }

@@ -401,8 +401,8 @@ static void conclude_resync(swx_session *s, int64_t now)
 {
     const char *unread = NULL;
     int64_t count = commands_read(s);
-    if (count > 1 && s->number_too_high &&
-        s->doubted == 2) { /* another process typed a command too, and the exit code may be that one's */
+    /* Another process typed a command too, and the exit code may be that one's. */
+    if (count > 1 && s->number_too_high && s->doubted == 2) {
         swx_session_lose(s);
         return;
     }

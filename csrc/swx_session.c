@@ -404,8 +404,7 @@ size_t swx_session_take(swx_session *s, swx_op *op, uint8_t *out, size_t room, i
         if (i == 1) {
             at += dropped;
         }
-        if (i > 0 && spans[i].size > 0 &&
-            op->taken < at) { /* the reader was too far behind: a note says how much is missing */
+        if (i > 0 && spans[i].size > 0 && op->taken < at) { /* a note tells a late reader how much is missing */
             char note[sizeof(SWX_DROPPED_NOTE) + 20];
             int size = snprintf(note, sizeof(note), SWX_DROPPED_NOTE, (unsigned long long)(at - op->taken));
             if ((size_t)size > room - copied) {

@@ -81,8 +81,8 @@ static void take_orphan(hunt *h, pid_t pid, pid_t parent)
     if (pid == getpid()) {
         return;
     }
-    int fd = swx_child_open_pidfd(
-        pid); /* before the look that identifies it, so that a later process of this number is not hit */
+    /* Before the look that identifies it, so that a later process of this number is not hit. */
+    int fd = swx_child_open_pidfd(pid);
     if (!h->all && belongs(h, pid)) {
         goto done;
     }
@@ -226,9 +226,8 @@ static long kill_once(hunt h)
 static long kill_twice(hunt h)
 {
     long found = kill_once(h);
-    return found ? found
-                 : kill_once(
-                       h); /* one look misses a process that forks after it was passed and ends before it is reached */
+    /* One look misses a process that forks after it was passed and ends before it is reached. */
+    return found ? found : kill_once(h);
 }
 
 long swx_tree_kill_marked(const uint64_t *marks, size_t count)

@@ -237,8 +237,7 @@ static const char *refusal(const swx_session *s, const swx_op *op)
  * long lines, and where the number of jobs is unknown. */
 static bool wants_pause(const swx_session *s, const swx_op *op)
 {
-    bool silent =
-        s->marks_impossible && s->report.no_stderr; /* the line's prompt, with the number of jobs, is not seen */
+    bool silent = s->marks_impossible && s->report.no_stderr; /* the prompt with the number of jobs is not seen */
     bool parts = op->kind == SWX_OP_RUN && has_long_line(op->typed, op->typed_size, 0, SHELL_READ - 1);
     return silent || (s->start_marks && (s->jobs || s->owed)) ||
            ((s->start_marks || (s->guard && !s->prompt_follows_guard && !s->pty.carrier)) && parts);
