@@ -327,7 +327,8 @@ static PyObject *core_node_count(PyObject *module, PyObject *Py_UNUSED(unused))
 static const char *const model_names[] = { "__dict__", "__pydantic_fields_set__", "__pydantic_extra__",
                                            "__pydantic_private__" };
 
-/* In Python the same is four calls of object.__setattr__, which take longer than the answer to a command. */
+/* Makes a pydantic model without validation.  In Python that is four calls of object.__setattr__, which take longer
+ * than the answer to a command. */
 static PyObject *core_model(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     const swx_py_state *state = PyModule_GetState(module);
@@ -358,7 +359,7 @@ static PyMethodDef core_functions[] = {
     { NULL, NULL, 0, NULL },
 };
 
-/* Sessions must not outlive the interpreter's last moment in which their threads can be ended in order. */
+/* Stops the reactor at exit, while threads can still be joined. */
 static int register_exit(PyObject *module)
 {
     int failed = -1;

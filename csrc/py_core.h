@@ -21,14 +21,14 @@
 #include "swx_reactor.h"
 #include "swx_queue.h"
 
-/* Where the reactor is found by what lives in it.  Sessions and processes refer to it, because their objects may
- * outlive the reactor: at the interpreter's exit, and in a child after fork(). */
+/* The reactor, as sessions and processes refer to it, because their objects may outlive it: at the interpreter's exit,
+ * and in a child after fork(). */
 typedef struct {
     _Atomic int references;
     _Atomic bool ended; /* set with the GIL held: the reactor is freed, and with it every node, when */
     _Atomic int inside; /* no call uses them any more; the word of a futex */
     swx_reactor *reactor;
-    uint64_t program_mark; /* of what sessions and processes start; see swx_supervisor.h */
+    uint64_t program_mark; /* mark of all that sessions and processes start; see swx_supervisor.h */
 } swx_py_home;
 
 void swx_py_home_ref(swx_py_home *home);
@@ -48,7 +48,8 @@ int swx_py_begin(swx_py_home *home, const char *what, swx_status (*start)(void *
 PyThreadState *swx_py_lock(swx_py_home *home, swx_node *node);
 void swx_py_unlock(swx_py_home *home, swx_node *node, PyThreadState *thread);
 
-/* With the GIL: whether it is of no use to ask for more; swx_py_raise_gone says why (RuntimeError) and returns NULL. */
+/* Whether the reactor is gone.  swx_py_raise_gone raises a RuntimeError that says why, and returns NULL.  Both need the
+ * GIL. */
 bool swx_py_home_is_gone(const swx_py_home *home);
 PyObject *swx_py_raise_gone(const swx_py_home *home, const char *what);
 
@@ -68,7 +69,7 @@ enum {
 extern PyType_Spec swx_py_completions_spec, swx_py_operation_spec, swx_py_session_spec, swx_py_process_spec,
     swx_py_matcher_spec, swx_py_strip_spec, swx_py_encoder_spec, swx_py_decoder_spec;
 
-/* What describes a type: its name, the struct of an instance, flags besides those that all have, and its slots. */
+/* The PyType_Spec of a type: its name, the struct of an instance, further flags, and its slots. */
 #define SWX_PY_SPEC(type_name, instance, more_flags, type_slots)                                     \
     {                                                                                                \
         .name = "swerex_c._core." type_name, .basicsize = sizeof(instance),                          \
@@ -91,7 +92,7 @@ typedef struct {
 /* State of the module that a type of ours belongs to. */
 swx_py_state *swx_py_state_of(PyTypeObject *type);
 
-/* Of the reactor of this process (a forked child gets its own), borrowed.  NULL with an exception set. */
+/* The home of this process's reactor, borrowed; a forked child gets its own.  NULL with an exception set. */
 swx_py_home *swx_py_home_of(swx_py_state *state);
 
 /* Sets the Python exception for a failure: OSError naming the call, MemoryError, ValueError or RuntimeError.
@@ -120,7 +121,8 @@ const char *swx_py_command_bytes(PyObject *command, Py_ssize_t *size, PyObject *
  * else. */
 swx_queue *swx_py_queue_get(swx_py_state *state, PyObject *object);
 
-/* Something ended that a loop may wait for.  Reference-counted by hand because two threads hold it. */
+/* What a loop or a thread waits for: an operation or a process.  Reference-counted by hand, because two threads hold
+ * it. */
 typedef struct swx_request swx_request;
 struct swx_request {
     swx_wake wake; /* first */
@@ -132,7 +134,7 @@ struct swx_request {
     _Atomic int waiters; /* on which so many threads sleep */
     bool direct;         /* the submitting thread still waits by itself: no wake-up; under the node's lock */
 };
-/* Of memory that is all zeros.  queue may be NULL. */
+/* Initialises a request of zeros.  queue may be NULL. */
 void swx_request_init(swx_request *request, void (*destroy)(swx_request *), int references, swx_queue *queue);
 void swx_request_unref(swx_request *request);
 
@@ -159,7 +161,7 @@ static inline PyObject *swx_py_allocate(PyTypeObject *type)
     return allocate(type, 0);
 }
 
-/* What a tp_dealloc ends with: frees the instance and drops its reference to its type. */
+/* The end of a tp_dealloc: frees the instance, and drops its reference to its type. */
 static inline void swx_py_deallocate(PyObject *object)
 {
     PyTypeObject *type = Py_TYPE(object);

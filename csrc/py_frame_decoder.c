@@ -45,7 +45,7 @@ static PyObject *stop(reader *r, swx_status status, const char *text, const uint
     return NULL;
 }
 
-/* Where in its bytes the UnicodeDecodeError that is set found the fault.  -1: it is another exception. */
+/* The position of the fault that the UnicodeDecodeError found.  -1: another exception is set. */
 static Py_ssize_t decode_fault(void)
 {
     PyObject *type, *error, *traceback;

@@ -167,7 +167,7 @@ static PyObject *error_of(const swx_error *error)
     return PyUnicode_FromString(error->text ? error->text : "");
 }
 
-/* What is known: of the first two at all times, of the others when it has ended. */
+/* The attributes: the first two can be read at all times, the others once it has ended. */
 typedef enum { DONE, HELD, END, CODE, SIGNAL, OUTPUT, DROPPED, HIT, ENDED, TYPED, BEGUN, ERROR, ERRNO } fact;
 
 static PyObject *operation_fact(PyObject *object, void *which)

@@ -102,9 +102,9 @@ static PyObject *process_cancel(PyObject *object, PyObject *Py_UNUSED(unused))
     Py_RETURN_NONE;
 }
 
-/* What runs is killed, as by swx_exec_free.  What has ended the reactor keeps until nothing more can happen, because a
- * grandchild may still write into the pipes; then its thread removes the node.  So the node is nobody's from the unlock
- * on. */
+/* Gives the node to the reactor.  A program that runs is killed.  The node of one that has ended stays until its pipes
+ * are closed, because a grandchild may still write into them; then the reactor's thread removes it.  From the unlock on
+ * the node must not be used. */
 static void give_up(request *f)
 {
     swx_node *node = f->node;
@@ -278,7 +278,7 @@ static const char *end_of(const swx_exec_result *result)
                                                     : "done";
 }
 
-/* What is known: of the first two at all times, of the others when it has ended. */
+/* The attributes: the first two can be read at all times, the others once it has ended. */
 typedef enum { DONE, MARK, END, STDOUT, STDERR, RETURNCODE } fact;
 
 static PyObject *process_fact(PyObject *object, void *which)

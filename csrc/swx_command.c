@@ -1,4 +1,4 @@
-/* The facts of a text, and how it is typed. */
+/* The facts of a text, and its encoding for the terminal. */
 #include "swx_command.h"
 
 #include <string.h>
@@ -91,7 +91,7 @@ static bool ends_in_backslash(const uint8_t *start, const uint8_t *end)
     return (end - at) & 1;
 }
 
-/* A `.` that could be the command: only asked for when the reader did not get to know. */
+/* Whether a `.` in the text may be the command; for texts that the grammar does not prove. */
 static bool maybe_dot(const uint8_t *text, size_t size)
 {
     for (size_t i = 0; i < size; i++) {

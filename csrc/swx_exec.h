@@ -64,7 +64,7 @@ typedef struct {
     swx_buf output, error;
 } swx_exec_result;
 
-/* After done, once: hands the result over, whose buffers are to be freed. */
+/* Moves the result to the caller, who frees its buffers.  Once, after done. */
 swx_exec_result swx_exec_take_result(swx_exec *exec);
 
 #endif

@@ -28,8 +28,8 @@
 #define SWX_NEVER INT64_MAX
 
 enum {
-    SWX_STREAM_LEAST = 1 << 20, /* bytes of output that a stream may hold, if the session's limit is less */
-    SWX_SEARCH_BEHIND = 4 << 20 /* most bytes that an owner's search is behind, but for interrupts */
+    SWX_STREAM_LEAST = 1 << 20, /* least bytes of output that a stream holds, whatever the session's limit is */
+    SWX_SEARCH_BEHIND = 4 << 20 /* most bytes that an owner's search is behind, except during interrupts */
 };
 
 typedef struct swx_session swx_session;
@@ -96,7 +96,7 @@ struct swx_op {
     bool matched; /* a pattern was seen; what comes now is not for it */
     bool ended;   /* MATCHED: the command ended within `grace`, and code is its exit code */
     swx_hit hit;  /* MATCHED; offsets in output, which ends where the match starts */
-    /* the caller's after done: free it.  A stream's may hold more than `limit`, for who is behind with taking */
+    /* the caller frees it after done.  A stream's may hold more than `limit`, for a reader that is behind */
     swx_buf output;
     size_t limit;    /* of the session: bytes of output that an answer has at most */
     bool processed;  /* the terminal turned "\n" into "\r\n" when the command ended */
@@ -121,8 +121,8 @@ struct swx_op {
     pid_t target;           /* INTERRUPT: the group that was interrupted last, 0: none */
     int64_t interrupted_at; /* INTERRUPT: when */
     unsigned repeats;       /* INTERRUPT: how often the present attempt may still strike another one in its place */
-    bool missed;            /* INTERRUPT: nobody has got a SIGINT by that: its leader had ended, or it was killed */
-    bool unborn;            /* INTERRUPT: what was interrupted was to become a program yet */
+    bool missed;            /* INTERRUPT: no process got a SIGINT: the leader had ended, or the group was killed */
+    bool unborn;            /* INTERRUPT: the interrupted process had not yet executed its program */
     bool killed;
     swx_op *link;
 };
@@ -162,7 +162,7 @@ void swx_session_free(swx_session *session);
 /* Whether swx_session_due would now look at all processes, which may take tenths of a second. */
 bool swx_session_is_slow(const swx_session *session);
 
-/* What swx_session_free ends with its whole tree; NULL: nothing, or swx_tree_end_all has done it. */
+/* The child whose whole tree swx_session_free ends.  NULL: none, or swx_tree_end_all has done it. */
 swx_child *swx_session_doomed(swx_session *session);
 
 /* Descriptors to watch: the terminal (readable when swx_session_wants_read, writable when swx_session_wants_write), and
@@ -208,8 +208,8 @@ bool swx_session_readable(swx_session *session, int64_t now);
 void swx_session_writable(swx_session *session);
 void swx_session_ended(swx_session *session, int64_t now);
 
-/* What to call with each watched descriptor right before it is closed, which does not end a watch where another process
- * holds a copy. */
+/* Sets the function that is called right before a watched descriptor is closed.  (Closing does not end epoll's watch
+ * while another process holds a copy.) */
 void swx_session_set_unwatch(swx_session *session, void (*unwatch)(void *owner, int fd), void *owner);
 
 /* When swx_session_due wants to be called; SWX_NEVER if not at all. */
@@ -224,10 +224,11 @@ void swx_session_attach(swx_session *session, bool attached);
  * itself is still being typed: the shell would take them for a command of nobody. */
 swx_status swx_session_type(swx_session *session, const uint8_t *bytes, size_t size, int64_t now);
 
-/* Of a carrier whose owner has seen by itself that the shell waits at its prompt.  Before that look swx_session_look
- * had to say `doubtful`: else the shell may not have read the command yet.  If no command has ended since (`commands`
- * of then), and the end of the running one was not heard, the shell is asked, and its prompts are put back or made up
- * for. Output that is on its way meanwhile is the command's.  False: there is no doubt, and nothing was typed. */
+/* For the owner of a carrier who has seen the shell at its prompt.  Before that look swx_session_look must have said
+ * `doubtful`, because otherwise the shell may not have read the command yet.  If no command has ended since (`commands`
+ * is the number from then) and the end of the running one was not heard, the shell is asked, and its prompts are
+ * restored or replaced.  Output that arrives meanwhile is the command's.  False: there is no doubt, and nothing was
+ * typed. */
 bool swx_session_resync(swx_session *session, uint64_t commands, int64_t now);
 swx_status swx_session_resize(swx_session *session, unsigned rows, unsigned columns, swx_error *err);
 

@@ -9,14 +9,14 @@ enum { LINE_ROOM = 1024, PIECE = 4000, MODES_MAX = 400 };
 
 #define STTY "builtin command -p stty " /* the user may have changed PATH */
 
-/* As swx_pty_apply_modes has it: what is typed arrives as lines, and no letter is a key.  Echo, too, because here
- * nothing could put it out of sight while a command is typed.  What only some implementations know comes last, each by
- * itself. */
+/* The modes of swx_pty_apply_modes: input arrives as lines, and no letter is a key.  Echo is off too, because it could
+ * not be hidden here while a command is typed.  Modes that only some implementations know come last, in a call of their
+ * own. */
 #define KEPT_LINES "icanon isig icrnl -igncr -inlcr -istrip -echo -echonl noflsh"
 #define KEPT_KEYS "intr '^C' quit '^\\' erase '^?' kill '^U' eof '^D' start '^Q' stop '^S' susp '^Z'"
 #define MORE_KEPT "iexten -parmrk -inpck -iuclc lnext '^V' werase '^W' rprnt '^R' eol '^-' eol2 '^-'"
 
-/* A text in the making: after an error nothing more is added. */
+/* A text that is being built; after an error nothing more is added. */
 typedef struct {
     swx_buf *out;
     swx_status status;
@@ -42,7 +42,7 @@ __attribute__((format(printf, 2, 3))) static void add(text *to, const char *form
     }
 }
 
-/* Assignments that put our prompts into force and keep them from children. */
+/* Sets our prompts, and keeps them from children. */
 static void add_prompts(text *to, const swx_marks *marks)
 {
     /* Quoted as a whole: under `set -k` an assignment is no argument. */
@@ -85,7 +85,7 @@ swx_status swx_shelltext_startup(swx_buf *out, const swx_marks *marks, const swx
     }
     add(&to, "\n");
     add_bytes(&to, startup->script, startup->size);
-    add(&to, startup->carrier ? "\nbuiltin set +o emacs +o vi\n" : "\n"); /* nobody would see that readline is on */
+    add(&to, startup->carrier ? "\nbuiltin set +o emacs +o vi\n" : "\n"); /* readline could not be noticed there */
     add_prompts(&to, marks);
     if (startup->reassert) {
         add(&to, "\n");
@@ -258,7 +258,7 @@ swx_status swx_shelltext_restore(swx_buf *out, const swx_marks *marks, const swx
     } else {
         add_prompts(&to, marks);
     }
-    if (restore->guard) { /* whoever sets them and wherever stderr goes later */
+    if (restore->guard) { /* whatever sets the prompts, and wherever stderr goes later */
         add(&to,
             "; builtin declare -ga 'PROMPT_COMMAND[7733]=%sbuiltin printf '\\''\\033]7733;%%s;%d;%%s\\007'\\'' %s "
             "\"$?\" >&0; builtin declare -g +ilux '\\''PS0='\\'' '\\''PS1='\\'' '\\''PS2='\\''%s' || builtin :",

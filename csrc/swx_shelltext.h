@@ -23,7 +23,7 @@ typedef struct {
 } swx_startup;
 swx_status swx_shelltext_startup(swx_buf *out, const swx_marks *marks, const swx_startup *startup);
 
-#define SWX_QUESTION "builtin printf '" /* how the text of a question begins, where a terminal shows what is typed */
+#define SWX_QUESTION "builtin printf '" /* the beginning of a question, by which its echo is found */
 
 /* How our elements of PROMPT_COMMAND and their commands begin and end, wherever the shell shows them; the nonce is
  * in each.  Each is a group whose stdout and stderr are closed, so that neither a DEBUG trap nor `set -x` can show
@@ -44,7 +44,7 @@ swx_status swx_shelltext_startup(swx_buf *out, const swx_marks *marks, const swx
 #define SWX_ANSWER_INPUT "&0"
 #define SWX_ANSWER_TERMINAL "/dev/tty"
 
-/* What a question asks about a terminal that cannot be looked at from here. */
+/* What a question asks about the terminal of a shell behind a carrier. */
 typedef enum {
     SWX_MODES_SKIP, /* nothing */
     SWX_MODES_ASK,  /* how it is */
