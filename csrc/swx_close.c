@@ -29,9 +29,9 @@ void swx_session_ended(swx_session *s, int64_t now)
     for (unsigned round = 0; more && round < 64; round++) {
         more = swx_output_read(s, true, now);
     }
-    if (s->cut) {
+    if (s->cr_held) {
         swx_output_take_plain(s, (const uint8_t *)"\r", 1);
-        s->cut = false;
+        s->cr_held = false;
     }
     swx_completion_take_held(s);
     s->facts.dead = true;

@@ -182,7 +182,7 @@ void swx_completion_conclude(swx_session *s, int code, uint32_t jobs, const char
 {
     swx_completion_drop_start(s);
     swx_resync_drop_own(s);
-    s->stopped = s->newborn = 0;
+    s->interrupted_group = s->newborn = 0;
     swx_completion_apply_modes(s);
     bool processed = s->processed;
     s->processed = false;
@@ -308,9 +308,9 @@ static bool is_past_start(swx_session *s, int64_t now)
         return false;
     }
     int64_t worked = swx_kernel_worked(s->child.pid);
-    bool first = !s->still;
-    s->still = first ? worked : s->still;
-    return !first && (worked < 0 || worked - s->still > START_WORK || swx_kernel_sleeps(s->child.pid));
+    bool first = !s->worked_when_still;
+    s->worked_when_still = first ? worked : s->worked_when_still;
+    return !first && (worked < 0 || worked - s->worked_when_still > START_WORK || swx_kernel_sleeps(s->child.pid));
 }
 
 /* Begins a command that was read and runs without a START mark, because PS0 was changed.  All that has arrived so far
@@ -408,7 +408,7 @@ static void check_running(swx_session *s, int64_t now, bool fresh)
         if (swx_evidence_is_reader_ahead(s, at, now)) {
             return;
         }
-        if (s->stopped == s->child.pid && swx_kernel_has_newborn(s->child.pid)) {
+        if (s->interrupted_group == s->child.pid && swx_kernel_has_newborn(s->child.pid)) {
             swx_completion_look_again(s, now); /* it may be about to take the terminal */
         } else if (s->found.rank && swx_interrupt_left_newborn(s)) {
             swx_buf_chop(&s->output, (size_t)(s->output.total - s->found.at));
@@ -440,14 +440,14 @@ static bool asks_unheard(swx_session *s, int64_t now)
 {
     bool unread = !s->begun; /* the shell waits for more of the command, as in an open quote of an alias */
     bool may = !s->pty.carrier && !has_evidence(s) && !s->found.rank && !s->notices && !swx_output_is_held(s) &&
-               (unread || (s->hints & SWX_HINT_HIDES) || s->stopped == s->child.pid);
+               (unread || (s->hints & SWX_HINT_HIDES) || s->interrupted_group == s->child.pid);
     int64_t worked = may && swx_evidence_is_still(s, now, true) ? swx_kernel_worked(s->child.pid) : 0;
-    bool again = worked && worked == s->still;
-    s->still = worked;
+    bool again = worked && worked == s->worked_when_still;
+    s->worked_when_still = worked;
     if (!again || !swx_evidence_drained(s, now)) {
         return false;
     }
-    s->still = 0;
+    s->worked_when_still = 0;
     if (swx_evidence_is_reader_ahead(s, NO_EVIDENCE, now)) {
         return true;
     }

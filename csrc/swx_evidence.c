@@ -117,7 +117,7 @@ bool swx_evidence_drained(swx_session *s, int64_t now)
  * measurement anew. */
 static bool may_have_left(swx_session *s, int64_t now)
 {
-    if (s->stopped > 0 || s->found.code > 128 || now - s->delivered > READER_AHEAD_AFTER) {
+    if (s->interrupted_group > 0 || s->found.code > 128 || now - s->delivered > READER_AHEAD_AFTER) {
         return true;
     }
     if (now - s->delivered < FORK_TIME) {
@@ -147,9 +147,9 @@ bool swx_evidence_is_reader_ahead(swx_session *s, where at, int64_t now)
     int64_t last = swx_kernel_last_start(); /* before the look, so that later starts count */
     bool proved = at == AT_PROMPT, tells = proved || !has_evidence(s);
     swx_kernel_turn turn = tells ? swx_kernel_turn_of(s->child.pid) : SWX_TURN_UNKNOWN;
-    if (turn == SWX_TURN_UNKNOWN && s->stopped > 0 && s->stopped != s->child.pid) {
-        swx_tree_kill_readers(&s->child, s->stopped, s->pty.path);
-        s->stopped = 0;
+    if (turn == SWX_TURN_UNKNOWN && s->interrupted_group > 0 && s->interrupted_group != s->child.pid) {
+        swx_tree_kill_readers(&s->child, s->interrupted_group, s->pty.path);
+        s->interrupted_group = 0;
     }
     if (tells && !proved && turn == SWX_TURN_UNKNOWN && is_seen_elsewhere(s)) { /* the shell has just woken up */
         swx_session_check_in(s, now, MS / 5);

@@ -74,7 +74,7 @@ static bool is_program(const swx_session *s, pid_t group) { return group > 0 && 
  * forgotten the SIGINT when it was forked. */
 static pid_t in_front(const swx_session *s)
 {
-    pid_t group = swx_pty_foreground(&s->pty), interrupted = s->stopped;
+    pid_t group = swx_pty_foreground(&s->pty), interrupted = s->interrupted_group;
     if (group != s->child.pid || s->found.rank || !is_program(s, interrupted) || kill(-interrupted, 0) != 0) {
         return group;
     }
@@ -85,7 +85,7 @@ static pid_t in_front(const swx_session *s)
 /* Notes that the group is sent a signal now. */
 static void note_signal(swx_session *s, swx_op *op, pid_t group, int64_t now)
 {
-    s->stopped = op->target = group;
+    s->interrupted_group = op->target = group;
     op->interrupted_at = now;
     op->look = FIRST_LOOK;
     op->calm = 0;
@@ -115,7 +115,7 @@ static void signal_foreground(swx_session *s, swx_op *op, pid_t group, int64_t n
 bool swx_interrupt_left_newborn(swx_session *s)
 {
     pid_t shell = s->child.pid;
-    if (!s->newborn && s->stopped == shell) {
+    if (!s->newborn && s->interrupted_group == shell) {
         pid_t front = swx_pty_foreground(&s->pty), youngest = swx_kernel_youngest_child(shell);
         s->newborn = is_program(s, front) ? front : youngest ? getpgid(youngest) : 0;
     }
@@ -169,7 +169,7 @@ static void release_shell(swx_session *s, swx_op *op, int64_t now)
         uint8_t end = swx_pty_end_of_input(&s->pty);
         swx_session_type_bytes(s, &end, 1);
     } else {
-        swx_tree_kill_begun(&s->child, s->facts.commenced, s->newest);
+        swx_tree_kill_begun(&s->child, s->facts.commenced, s->newest_before);
     }
 }
 

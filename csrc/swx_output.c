@@ -259,8 +259,8 @@ static void take_mark(swx_session *s, const swx_mark *mark, int64_t now)
                 }
                 s->report = *mark;
                 s->report.code = mark->code < 0 ? 0 : mark->code;
-                if (s->told >= 0) {
-                    s->report.code = s->told;
+                if (s->code_before >= 0) {
+                    s->report.code = s->code_before;
                 }
                 s->answered = true;
             }
@@ -303,12 +303,12 @@ static void take(swx_session *s, const uint8_t *bytes, size_t size, int64_t now)
  * the bytes begin now. */
 static uint8_t *uncook(swx_session *s, uint8_t *bytes, size_t *size)
 {
-    if (s->cut) {
+    if (s->cr_held) {
         *--bytes = '\r';
         ++*size;
     }
-    s->cut = bytes[*size - 1] == '\r';
-    *size -= s->cut;
+    s->cr_held = bytes[*size - 1] == '\r';
+    *size -= s->cr_held;
     uint8_t *end = bytes + *size, *to = memchr(bytes, '\r', *size);
     for (uint8_t *from = to; from && from < end; from++) {
         if (*from != '\r' || from + 1 == end || from[1] != '\n') {

@@ -167,7 +167,7 @@ void swx_resync_begin(swx_session *s, int64_t now, resync_reason reason)
     s->unexpanded = s->found.rank && s->found.code < 0;
     bool replied = s->replied && s->found.rank;
     s->interrupted_once = s->ask_again = replied;
-    s->told = replied ? s->found.code : -1;
+    s->code_before = replied ? s->found.code : -1;
     if (replied) { /* the shell may have read the answer to a query, and SIGINT makes it forget that */
         s->replied = false;
         begin_phase(s, ASK, now);
@@ -409,7 +409,7 @@ static void conclude_resync(swx_session *s, int64_t now)
     bool missed = count <= 0 && s->doubted < 2 && !s->begun;
     if (s->current && s->current->runs && (missed || s->command_thrown_away)) {
         unread = "the shell did not run what was typed: it waited for more of it, or something else read the terminal";
-    } else if (s->interrupted_once && s->told < 0 && !s->interrupts) {
+    } else if (s->interrupted_once && s->code_before < 0 && !s->interrupts) {
         unread = "its exit code is not known: the shell did not tell it before it was sent a SIGINT";
     }
     drop_prompt(s);

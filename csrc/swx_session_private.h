@@ -64,12 +64,11 @@ struct swx_session {
     swx_op *current;      /* the operation of the command that runs; NULL: it has ended before its command */
     swx_op *interrupts;   /* the interrupts under way */
     swx_op *closer;
-    pid_t stopped;      /* the group that was interrupted last; 0: none since the command began */
-    pid_t newborn;      /* the group of a child that may have missed an interrupt when it was forked; 0: none */
-    int64_t worked;     /* the shell's own processor time when its terminal was last known to be its own */
-    int64_t last_start; /* of any process then, see swx_kernel_last_start */
-    int64_t
-        reader_ahead; /* since when another process's read of the terminal is seen ahead of the shell's; 0: not seen */
+    pid_t interrupted_group; /* the group that was interrupted last; 0: none since the command began */
+    pid_t newborn;           /* the group of a child that may have missed an interrupt when it was forked; 0: none */
+    int64_t worked;          /* the shell's own processor time when its terminal was last known to be its own */
+    int64_t last_start;      /* of any process then, see swx_kernel_last_start */
+    int64_t reader_ahead; /* since when another process is seen to read the terminal ahead of the shell; 0: not seen */
 
     swx_buf pending;           /* bytes to type that are not written yet */
     size_t written;            /* how many of them are */
@@ -103,7 +102,7 @@ struct swx_session {
     uint32_t notices;    /* possible job notices in the output, which the next prompt verifies */
     uint64_t notice_end; /* the end of the output before that prompt */
     int64_t delivered; /* when the command or the last line for its program was typed; behind a carrier when it began */
-    int64_t newest;    /* the newest process before that, if the shell had jobs */
+    int64_t newest_before; /* the newest process before that, if the shell had jobs */
     int64_t last_data;
     int64_t check;      /* when to look at the shell again */
     int64_t idle_since; /* valid while idle; 0 for a shell that died while it was not idle */
@@ -137,10 +136,10 @@ struct swx_session {
     bool marks_impossible;    /* only the kernel tells the end, and the shell is asked after each command */
     bool owner_saw_end;       /* PROMPT_SEEN: bytes before the answer are the command's output */
     bool unexpanded;
-    int64_t still; /* the shell's processor time when it was last seen silent, or without a START mark; 0: not seen */
+    int64_t worked_when_still; /* its processor time when last seen silent, or without a START mark; 0: not seen */
     bool interrupted_once;
-    int told;       /* the exit code of a mark before that; -1: none came */
-    bool ask_again; /* ask once the SIGINT was handled, which may discard input */
+    int code_before; /* the exit code of a mark before that; -1: none came */
+    bool ask_again;  /* ask once the SIGINT was handled, which may discard input */
     swx_mark report;
     int part; /* 0: noise, 1: PIPESTATUS and `$_`; the texts of 2: PS1, 3: PS0, 4: PS2; 5: the terminal's modes */
     swx_buf parts[PARTS];
@@ -148,7 +147,7 @@ struct swx_session {
     /* behind a carrier, where the shell's own terminal is out of reach */
     bool nonce_is_exposed; /* the nonce is in the environments of the carrier and the shell, where others can read it */
     bool adds_cr;          /* "\n" comes as "\r\n", and there is no stty to change that */
-    bool cut;              /* a CR is held back, because it may be the first half of that */
+    bool cr_held;          /* a CR is held back, because it may be the first half of that */
     bool half_line_typed;  /* half a line was typed to a program, and may lie there unread */
     bool modes_may_differ; /* a program was typed to or interrupted, or used the screen */
     bool processed;        /* from the answer to a question: "\n" came as "\r\n" after the command */

@@ -129,8 +129,8 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
         s->base = s->number;
         s->read_before = s->expects_start || !has_evidence(s) ? -1 : swx_kernel_bytes_read(s->child.pid);
         s->facts.commenced = now;
-        s->newest = s->jobs ? swx_kernel_last_start() : 0;
-        s->newest = s->newest < 0 ? INT64_MAX : s->newest;
+        s->newest_before = s->jobs ? swx_kernel_last_start() : 0;
+        s->newest_before = s->newest_before < 0 ? INT64_MAX : s->newest_before;
     }
     s->number_too_high = s->empty_line_before = false;
     s->start_dropped = s->start_marks || s->report.no_stderr; /* then nothing of it comes */
@@ -138,7 +138,7 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
     s->delivered = s->last_data = now;
     /* readline cannot be seen there, so it may be on */
     s->readline_seen = s->pty.carrier && (s->hints & SWX_SCAN_EDITING);
-    s->interrupted_at = s->sync_newline_at = s->still = 0;
+    s->interrupted_at = s->sync_newline_at = s->worked_when_still = 0;
     s->notices = 0;
     swx_session_check_from(s, now, FIRST_CHECK);
 }
