@@ -587,24 +587,6 @@ static void test_threads(void)
     end(r, added);
 }
 
-static void test_free_while_busy(void)
-{
-    for (int round = 0; round < 20; round++) {
-        enum { COUNT = 20 };
-        swx_reactor *r = begin();
-        for (int i = 0; i < COUNT; i++) {
-            thing *t = new_thing();
-            int writer = t->writer;
-            t->period = MS / 10;
-            t->deadline = swx_now();
-            add(r, t);
-            CHECK(write(writer, "abcdefgh", 8) == 8);
-        }
-        usleep((useconds_t)(round * 50));
-        end(r, COUNT);
-    }
-}
-
 static void test_fork(void)
 {
 #ifndef UNDER_TSAN /* which does not follow a fork of several threads */
@@ -762,5 +744,5 @@ static void test_no_memory(void)
 
 TEST_MAIN(test_what_cannot_be_watched, test_events_and_deadlines, test_removed_inside_of_its_own_call, test_heap,
           test_pause, test_slow_to_destroy, test_slow_when_due, test_slow_and_due_again, test_ready_at_once,
-          test_removed_between_two_events, test_threads, test_free_while_busy, test_fork,
-          test_descriptors_that_are_held_open, test_refused_system_call, test_no_descriptors, test_no_memory)
+          test_removed_between_two_events, test_threads, test_fork, test_descriptors_that_are_held_open,
+          test_refused_system_call, test_no_descriptors, test_no_memory)
