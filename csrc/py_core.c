@@ -40,36 +40,36 @@ PyObject *swx_py_raise(const swx_error *err)
     }
 }
 
-void swx_py_home_ref(swx_py_home *home) { atomic_fetch_add(&home->references, 1); }
+void swx_py_engine_ref(swx_py_engine *engine) { atomic_fetch_add(&engine->references, 1); }
 
-void swx_py_home_unref(swx_py_home *home)
+void swx_py_engine_unref(swx_py_engine *engine)
 {
-    if (atomic_fetch_sub(&home->references, 1) == 1) {
-        free(home);
+    if (atomic_fetch_sub(&engine->references, 1) == 1) {
+        free(engine);
     }
 }
 
-bool swx_py_home_enter(swx_py_home *home)
+bool swx_py_engine_enter(swx_py_engine *engine)
 {
-    atomic_fetch_add(&home->inside, 1); /* first: so it is freed after this look, or seen to have ended */
-    if (!swx_py_home_is_gone(home)) {
+    atomic_fetch_add(&engine->inside, 1); /* first: so it is freed after this look, or seen to have ended */
+    if (!swx_py_engine_is_gone(engine)) {
         return true;
     }
-    swx_py_home_leave(home);
+    swx_py_engine_leave(engine);
     return false;
 }
 
-void swx_py_home_leave(swx_py_home *home)
+void swx_py_engine_leave(swx_py_engine *engine)
 {
-    if (atomic_fetch_sub(&home->inside, 1) == 1 && atomic_load(&home->ended)) {
-        syscall(SYS_futex, &home->inside, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    if (atomic_fetch_sub(&engine->inside, 1) == 1 && atomic_load(&engine->ended)) {
+        syscall(SYS_futex, &engine->inside, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
     }
 }
 
-PyThreadState *swx_py_lock(swx_py_home *home, swx_node *node)
+PyThreadState *swx_py_lock(swx_py_engine *engine, swx_node *node)
 {
     PyThreadState *thread = PyEval_SaveThread();
-    if (swx_py_home_enter(home)) {
+    if (swx_py_engine_enter(engine)) {
         swx_node_lock(node);
         return thread;
     }
@@ -77,29 +77,29 @@ PyThreadState *swx_py_lock(swx_py_home *home, swx_node *node)
     return NULL;
 }
 
-void swx_py_unlock(swx_py_home *home, swx_node *node, PyThreadState *thread)
+void swx_py_unlock(swx_py_engine *engine, swx_node *node, PyThreadState *thread)
 {
     swx_node_unlock(node);
-    swx_py_home_leave(home);
+    swx_py_engine_leave(engine);
     PyEval_RestoreThread(thread);
 }
 
-static void await_leaving(swx_py_home *home)
+static void await_leaving(swx_py_engine *engine)
 {
     int inside;
-    while ((inside = atomic_load(&home->inside))) {
-        syscall(SYS_futex, &home->inside, FUTEX_WAIT_PRIVATE, inside, NULL, NULL, 0);
+    while ((inside = atomic_load(&engine->inside))) {
+        syscall(SYS_futex, &engine->inside, FUTEX_WAIT_PRIVATE, inside, NULL, NULL, 0);
     }
 }
 
-bool swx_py_home_is_gone(const swx_py_home *home)
+bool swx_py_engine_is_gone(const swx_py_engine *engine)
 {
-    return atomic_load(&home->ended) || swx_reactor_is_forked(home->reactor);
+    return atomic_load(&engine->ended) || swx_reactor_is_forked(engine->reactor);
 }
 
-PyObject *swx_py_raise_gone(const swx_py_home *home, const char *what)
+PyObject *swx_py_raise_gone(const swx_py_engine *engine, const char *what)
 {
-    if (atomic_load(&home->ended)) {
+    if (atomic_load(&engine->ended)) {
         PyErr_Format(PyExc_RuntimeError, "this %s ended with the interpreter", what);
     } else {
         PyErr_Format(PyExc_RuntimeError,
@@ -108,23 +108,23 @@ PyObject *swx_py_raise_gone(const swx_py_home *home, const char *what)
     return NULL;
 }
 
-int swx_py_begin(swx_py_home *home, const char *what, swx_status (*start)(void *, const void *, swx_error *),
+int swx_py_begin(swx_py_engine *engine, const char *what, swx_status (*start)(void *, const void *, swx_error *),
                  void *started, const void *config)
 {
     swx_error err = { .status = SWX_OK };
     swx_status status = SWX_OK;
     bool entered;
     Py_BEGIN_ALLOW_THREADS
-    entered = swx_py_home_enter(home);
+    entered = swx_py_engine_enter(engine);
     if (entered) {
         status = start(started, config, &err);
-        swx_py_home_leave(home);
+        swx_py_engine_leave(engine);
     }
     Py_END_ALLOW_THREADS
     if (entered && status == SWX_OK) {
         return 0;
     }
-    entered ? swx_py_raise(&err) : swx_py_raise_gone(home, what);
+    entered ? swx_py_raise(&err) : swx_py_raise_gone(engine, what);
     return -1;
 }
 
@@ -145,34 +145,34 @@ static swx_status start_supervisor(uint64_t *mark, swx_error *err)
     return status;
 }
 
-static swx_py_home *home_new(void)
+static swx_py_engine *engine_new(void)
 {
     swx_error err;
-    swx_py_home *home = calloc(1, sizeof(*home));
-    if (!home) {
+    swx_py_engine *engine = calloc(1, sizeof(*engine));
+    if (!engine) {
         PyErr_NoMemory();
         return NULL;
     }
-    atomic_init(&home->references, 1);
-    atomic_init(&home->ended, false);
-    atomic_init(&home->inside, 0);
-    if (start_supervisor(&home->program_mark, &err) != SWX_OK || swx_reactor_new(&home->reactor, &err) != SWX_OK) {
-        free(home);
+    atomic_init(&engine->references, 1);
+    atomic_init(&engine->ended, false);
+    atomic_init(&engine->inside, 0);
+    if (start_supervisor(&engine->program_mark, &err) != SWX_OK || swx_reactor_new(&engine->reactor, &err) != SWX_OK) {
+        free(engine);
         swx_py_raise(&err);
         return NULL;
     }
-    return home;
+    return engine;
 }
 
-swx_py_home *swx_py_home_of(swx_py_state *state)
+swx_py_engine *swx_py_engine_of(swx_py_state *state)
 {
-    if (state->home && swx_reactor_is_forked(state->home->reactor)) {
-        swx_reactor_abandon(state->home->reactor); /* the parent's; its sessions say so themselves */
-        swx_py_home_unref(state->home);
-        state->home = NULL;
+    if (state->engine && swx_reactor_is_forked(state->engine->reactor)) {
+        swx_reactor_abandon(state->engine->reactor); /* the parent's; its sessions say so themselves */
+        swx_py_engine_unref(state->engine);
+        state->engine = NULL;
     }
-    state->home = state->home ? state->home : home_new();
-    return state->home;
+    state->engine = state->engine ? state->engine : engine_new();
+    return state->engine;
 }
 
 int swx_py_deadline(PyObject *seconds, int64_t now, int64_t *deadline)
@@ -270,7 +270,7 @@ void swx_request_completed(swx_request *request)
     if (atomic_load(&request->waiters)) {
         syscall(SYS_futex, &request->done, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
     }
-    if (queue && swx_queue_push(request->queue, &request->wake)) {
+    if (queue && swx_queue_push(request->queue, &request->link)) {
         return;
     }
     swx_request_unref(request);
@@ -302,17 +302,17 @@ int swx_request_wait(swx_request *request, int64_t deadline)
 static PyObject *core_shutdown(PyObject *module, PyObject *Py_UNUSED(unused))
 {
     swx_py_state *state = PyModule_GetState(module);
-    swx_py_home *home = state->home;
-    state->home = NULL;
-    if (home && !swx_reactor_is_forked(home->reactor)) {
-        atomic_store(&home->ended, true);
+    swx_py_engine *engine = state->engine;
+    state->engine = NULL;
+    if (engine && !swx_reactor_is_forked(engine->reactor)) {
+        atomic_store(&engine->ended, true);
         Py_BEGIN_ALLOW_THREADS
-        await_leaving(home);
-        swx_reactor_free(home->reactor);
+        await_leaving(engine);
+        swx_reactor_free(engine->reactor);
         Py_END_ALLOW_THREADS
     }
-    if (home) {
-        swx_py_home_unref(home);
+    if (engine) {
+        swx_py_engine_unref(engine);
     }
     Py_RETURN_NONE;
 }
@@ -320,7 +320,8 @@ static PyObject *core_shutdown(PyObject *module, PyObject *Py_UNUSED(unused))
 static PyObject *core_node_count(PyObject *module, PyObject *Py_UNUSED(unused))
 {
     const swx_py_state *state = PyModule_GetState(module);
-    size_t count = state->home && !swx_py_home_is_gone(state->home) ? swx_reactor_count(state->home->reactor) : 0;
+    size_t count =
+        state->engine && !swx_py_engine_is_gone(state->engine) ? swx_reactor_count(state->engine->reactor) : 0;
     return PyLong_FromSize_t(count);
 }
 

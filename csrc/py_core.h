@@ -29,29 +29,29 @@ typedef struct {
     _Atomic int inside; /* no call uses them any more; the word of a futex */
     swx_reactor *reactor;
     uint64_t program_mark; /* mark of all that sessions and processes start; see swx_supervisor.h */
-} swx_py_home;
+} swx_py_engine;
 
-void swx_py_home_ref(swx_py_home *home);
-void swx_py_home_unref(swx_py_home *home);
+void swx_py_engine_ref(swx_py_engine *engine);
+void swx_py_engine_unref(swx_py_engine *engine);
 
 /* Between these two the reactor and its nodes stay, with the GIL or without.  False: it is gone, and there is
  * nothing to leave. */
-bool swx_py_home_enter(swx_py_home *home);
-void swx_py_home_leave(swx_py_home *home);
+bool swx_py_engine_enter(swx_py_engine *engine);
+void swx_py_engine_leave(swx_py_engine *engine);
 
 /* Calls `start` in between, without the GIL.  what: names it in errors.  0, or -1 with an exception set. */
-int swx_py_begin(swx_py_home *home, const char *what, swx_status (*start)(void *, const void *, swx_error *),
+int swx_py_begin(swx_py_engine *engine, const char *what, swx_status (*start)(void *, const void *, swx_error *),
                  void *started, const void *config);
 
 /* The same with a node's lock, without the GIL in between.  NULL: the reactor is gone.  (In a forked child the lock may
  * be held by a thread that is not there.) */
-PyThreadState *swx_py_lock(swx_py_home *home, swx_node *node);
-void swx_py_unlock(swx_py_home *home, swx_node *node, PyThreadState *thread);
+PyThreadState *swx_py_lock(swx_py_engine *engine, swx_node *node);
+void swx_py_unlock(swx_py_engine *engine, swx_node *node, PyThreadState *thread);
 
 /* Whether the reactor is gone.  swx_py_raise_gone raises a RuntimeError that says why, and returns NULL.  Both need the
  * GIL. */
-bool swx_py_home_is_gone(const swx_py_home *home);
-PyObject *swx_py_raise_gone(const swx_py_home *home, const char *what);
+bool swx_py_engine_is_gone(const swx_py_engine *engine);
+PyObject *swx_py_raise_gone(const swx_py_engine *engine, const char *what);
 
 /* The types of the module, each with the file that has it. */
 enum {
@@ -83,7 +83,7 @@ PyObject *swx_py_scan(PyObject *module, PyObject *command);
 PyObject *swx_py_quote(PyObject *module, PyObject *command);
 
 typedef struct {
-    swx_py_home *home; /* NULL before the first session */
+    swx_py_engine *engine; /* NULL before the first session */
     PyTypeObject *types[SWX_PY_TYPES];
     PyObject *frame_error;
     PyObject *model_names[4]; /* of the attributes that a pydantic model consists of */
@@ -92,8 +92,8 @@ typedef struct {
 /* State of the module that a type of ours belongs to. */
 swx_py_state *swx_py_state_of(PyTypeObject *type);
 
-/* The home of this process's reactor, borrowed; a forked child gets its own.  NULL with an exception set. */
-swx_py_home *swx_py_home_of(swx_py_state *state);
+/* The engine of this process's reactor, borrowed; a forked child gets its own.  NULL with an exception set. */
+swx_py_engine *swx_py_engine_of(swx_py_state *state);
 
 /* Sets the Python exception for a failure: OSError naming the call, MemoryError, ValueError or RuntimeError.
  * Returns NULL. */
@@ -125,7 +125,7 @@ swx_queue *swx_py_queue_get(swx_py_state *state, PyObject *object);
  * it. */
 typedef struct swx_request swx_request;
 struct swx_request {
-    swx_wake wake; /* first */
+    swx_queue_link link; /* first */
     void (*destroy)(swx_request *);
     swx_queue *queue; /* a reference, or NULL */
     PyObject *future; /* what Completions.take returns for it; touched with the GIL only; owned by the Python object */
@@ -147,7 +147,7 @@ int swx_request_wait(swx_request *request, int64_t deadline);
 /* Takes the swx_match out of a Matcher, for use without the GIL by one stream.  It is not reset.  NULL with TypeError
  * when object is no Matcher, or RuntimeError when it is in use.  The caller keeps a reference to the object until it
  * calls swx_py_match_give_back; in between Python calls on the object raise RuntimeError. */
-swx_match *swx_py_match_take(PyObject *object);
+swx_match *swx_py_match_take(const swx_py_state *state, PyObject *object);
 
 /* Ends the use.  Needs no GIL, only a reference. */
 void swx_py_match_give_back(PyObject *object);

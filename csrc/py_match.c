@@ -114,10 +114,9 @@ static PyType_Slot SLOTS[] = {
 
 PyType_Spec swx_py_matcher_spec = SWX_PY_SPEC("Matcher", Matcher, 0, SLOTS);
 
-/* The type is known by its destructor, not by its name in the module, which anyone may bind to something else. */
-swx_match *swx_py_match_take(PyObject *object)
+swx_match *swx_py_match_take(const swx_py_state *state, PyObject *object)
 {
-    if (PyType_GetSlot(Py_TYPE(object), Py_tp_dealloc) != (void *)matcher_dealloc) {
+    if (!Py_IS_TYPE(object, state->types[SWX_PY_MATCHER])) {
         PyErr_SetString(PyExc_TypeError, "a Matcher is needed");
         return NULL;
     }

@@ -13,14 +13,14 @@ static const char *const end_names[] = { "none", "done",   "matched",   "timeout
 /* False: it has not ended, and never will. */
 static bool operation_cancel_now(operation_object *self)
 {
-    request *f = self->request;
-    if (atomic_load(&f->base.done)) {
+    request *req = self->request;
+    if (atomic_load(&req->base.done)) {
         return true;
     }
-    PyThreadState *thread = swx_py_lock(f->at->home, f->at->node);
+    PyThreadState *thread = swx_py_lock(req->handle->engine, req->handle->node);
     if (thread) {
-        swx_session_cancel(f->at->session, &f->op);
-        swx_py_unlock(f->at->home, f->at->node, thread);
+        swx_session_cancel(req->handle->session, &req->op);
+        swx_py_unlock(req->handle->engine, req->handle->node, thread);
     }
     return thread;
 }
@@ -56,7 +56,7 @@ static void operation_dealloc(PyObject *object)
     PyObject_GC_UnTrack(object);
     operation_clear(object);
     if (self->request) {
-        bool ended = operation_cancel_now(self), dies = atomic_load(&self->request->at->home->ended);
+        bool ended = operation_cancel_now(self), dies = atomic_load(&self->request->handle->engine->ended);
         if (self->matcher && (ended || !dies)) { /* else the reactor may still use it */
             if (self->request->op.match) {
                 swx_py_match_give_back(self->matcher);
@@ -75,8 +75,8 @@ static PyObject *operation_wait(PyObject *object, PyObject *seconds)
     if (swx_py_deadline(seconds, swx_now(), &deadline) < 0) {
         return NULL;
     }
-    if (swx_py_home_is_gone(self->request->at->home)) {
-        return swx_py_raise_gone(self->request->at->home, "session");
+    if (swx_py_engine_is_gone(self->request->handle->engine)) {
+        return swx_py_raise_gone(self->request->handle->engine, "session");
     }
     int done = swx_request_wait(&self->request->base, deadline);
     return done < 0 ? NULL : PyBool_FromLong(done);
@@ -90,19 +90,19 @@ static PyObject *operation_cancel(PyObject *object, PyObject *Py_UNUSED(unused))
 
 static PyObject *operation_take(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    request *f = ((operation_object *)object)->request;
+    request *req = ((operation_object *)object)->request;
     static const size_t room = 256 << 10; /* what a loop may take at a time without being held up */
     uint8_t *bytes = malloc(room);
     if (!bytes) {
         return PyErr_NoMemory();
     }
-    PyThreadState *thread = swx_py_place_enter(f->at);
+    PyThreadState *thread = swx_py_session_enter(req->handle);
     if (!thread) {
         free(bytes);
         return NULL;
     }
-    size_t size = swx_session_take(f->at->session, &f->op, bytes, room, swx_now());
-    swx_py_place_leave(f->at, thread);
+    size_t size = swx_session_take(req->handle->session, &req->op, bytes, room, swx_now());
+    swx_py_session_leave(req->handle, thread);
     PyObject *taken = PyBytes_FromStringAndSize((const char *)bytes, (Py_ssize_t)size);
     free(bytes);
     return taken;
@@ -110,15 +110,15 @@ static PyObject *operation_take(PyObject *object, PyObject *Py_UNUSED(unused))
 
 static PyObject *operation_unsearched(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    request *f = ((operation_object *)object)->request;
+    request *req = ((operation_object *)object)->request;
     swx_buf bytes;
     uint64_t at;
-    PyThreadState *thread = swx_py_place_enter(f->at);
+    PyThreadState *thread = swx_py_session_enter(req->handle);
     if (!thread) {
         return NULL;
     }
-    swx_session_take_unsearched(f->at->session, &f->op, &bytes, &at, swx_now());
-    swx_py_place_leave(f->at, thread);
+    swx_session_take_unsearched(req->handle->session, &req->op, &bytes, &at, swx_now());
+    swx_py_session_leave(req->handle, thread);
     PyObject *taken =
         Py_BuildValue("(Ky#)", (unsigned long long)at, bytes.size ? (char *)bytes.data : "", (Py_ssize_t)bytes.size);
     swx_buf_free(&bytes);
@@ -127,19 +127,19 @@ static PyObject *operation_unsearched(PyObject *object, PyObject *Py_UNUSED(unus
 
 static PyObject *operation_found(PyObject *object, PyObject *found)
 {
-    request *f = ((operation_object *)object)->request;
+    request *req = ((operation_object *)object)->request;
     Py_ssize_t index = 0;
     unsigned long long start = 0, end = 0;
     if (found != Py_None && !PyArg_ParseTuple(found, "nKK:found", &index, &start, &end)) {
         return NULL;
     }
     swx_hit hit = { .index = (size_t)index, .start = start, .end = end };
-    PyThreadState *thread = swx_py_place_enter(f->at);
+    PyThreadState *thread = swx_py_session_enter(req->handle);
     if (!thread) {
         return NULL;
     }
-    swx_session_found(f->at->session, &f->op, found == Py_None ? NULL : &hit, swx_now());
-    swx_py_place_leave(f->at, thread);
+    swx_session_found(req->handle->session, &req->op, found == Py_None ? NULL : &hit, swx_now());
+    swx_py_session_leave(req->handle, thread);
     Py_RETURN_NONE;
 }
 
@@ -173,10 +173,10 @@ typedef enum { DONE, HELD, END, CODE, SIGNAL, OUTPUT, DROPPED, HIT, ENDED, TYPED
 static PyObject *operation_fact(PyObject *object, void *which)
 {
     const operation_object *self = (const operation_object *)object;
-    const request *f = self->request;
-    const swx_op *op = &f->op;
+    const request *req = self->request;
+    const swx_op *op = &req->op;
     const fact wanted = (fact)(intptr_t)which;
-    bool done = atomic_load(&f->base.done);
+    bool done = atomic_load(&req->base.done);
     if (!done && wanted > HELD) {
         PyErr_SetString(PyExc_RuntimeError, "the operation has not ended yet");
         return NULL;
@@ -185,7 +185,7 @@ static PyObject *operation_fact(PyObject *object, void *which)
     case DONE: return PyBool_FromLong(done);
     case HELD: return PyBool_FromLong(self->command != NULL);
     case END: return PyUnicode_FromString(end_names[op->end]);
-    case CODE: return PyLong_FromLong(f->empty && op->end == SWX_END_DONE ? 0 : op->code);
+    case CODE: return PyLong_FromLong(req->empty && op->end == SWX_END_DONE ? 0 : op->code);
     case SIGNAL: return PyLong_FromLong(op->signal);
     case OUTPUT: return output_of(op);
     case DROPPED: {
@@ -205,7 +205,7 @@ static PyObject *operation_fact(PyObject *object, void *which)
 static PyObject *operation_release(PyObject *object, PyObject *checked_arg)
 {
     operation_object *self = (operation_object *)object;
-    request *f = self->request;
+    request *req = self->request;
     long checked = PyLong_AsLong(checked_arg);
     if (PyErr_Occurred()) {
         return NULL;
@@ -214,18 +214,18 @@ static PyObject *operation_release(PyObject *object, PyObject *checked_arg)
         PyErr_SetString(PyExc_RuntimeError, "the operation is not held");
         return NULL;
     }
-    if (swx_py_request_encode(f, self->command, checked > 0) < 0) { /* the core reads none of that while it is held */
+    if (swx_py_request_encode(req, self->command, checked > 0) < 0) { /* the core reads none of that while it is held */
         return NULL;
     }
     Py_CLEAR(self->command);
-    PyThreadState *thread = swx_py_place_enter(f->at);
+    PyThreadState *thread = swx_py_session_enter(req->handle);
     if (!thread) {
         return NULL;
     }
-    f->op.typed = f->typed.data;
-    f->op.typed_size = f->typed.size;
-    swx_session_release(f->at->session, &f->op, swx_now());
-    swx_py_place_leave(f->at, thread);
+    req->op.typed = req->typed.data;
+    req->op.typed_size = req->typed.size;
+    swx_session_release(req->handle->session, &req->op, swx_now());
+    swx_py_session_leave(req->handle, thread);
     Py_RETURN_NONE;
 }
 

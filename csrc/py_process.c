@@ -10,7 +10,7 @@
 
 typedef struct {
     swx_request base; /* first; references: the object's, the core's until it has completed, and the node's */
-    swx_py_home *home;
+    swx_py_engine *engine;
     swx_node *node;
     swx_exec *exec;
     swx_exec_result result; /* when it is done */
@@ -51,12 +51,12 @@ static bool node_finished(const void *object) { return swx_exec_is_finished(obje
 /* The exec refers to the request until its end, which may come long after the program's: see swx_exec.h. */
 static void node_destroy(void *object)
 {
-    request *f = swx_exec_owner(object);
+    request *req = swx_exec_owner(object);
     swx_exec_free(object);
-    if (!atomic_load(&f->base.done)) { /* it never will be */
-        swx_request_unref(&f->base);
+    if (!atomic_load(&req->base.done)) { /* it never will be */
+        swx_request_unref(&req->base);
     }
-    swx_request_unref(&f->base);
+    swx_request_unref(&req->base);
 }
 
 static bool node_slow(const void *object) { return swx_exec_is_slow(object); }
@@ -64,9 +64,9 @@ static swx_child *node_child(void *object) { return swx_exec_doomed(object); }
 
 static void unwatch(void *owner, int fd)
 {
-    request *f = owner;
-    if (f->node) {
-        swx_node_unwatch(f->node, fd);
+    request *req = owner;
+    if (req->node) {
+        swx_node_unwatch(req->node, fd);
     }
 }
 
@@ -75,29 +75,29 @@ static const swx_node_type process_node = { node_event,    node_deadline, node_d
 
 static void request_destroy(swx_request *base)
 {
-    request *f = (request *)base;
-    swx_buf_free(&f->result.output);
-    swx_buf_free(&f->result.error);
-    swx_py_home_unref(f->home);
-    free(f);
+    request *req = (request *)base;
+    swx_buf_free(&req->result.output);
+    swx_buf_free(&req->result.error);
+    swx_py_engine_unref(req->engine);
+    free(req);
 }
 
 static void exec_done(swx_exec *exec)
 {
-    request *f = swx_exec_owner(exec);
-    f->result = swx_exec_take_result(exec);
-    swx_request_completed(&f->base);
+    request *req = swx_exec_owner(exec);
+    req->result = swx_exec_take_result(exec);
+    swx_request_completed(&req->base);
 }
 
 /* ---- the object ---- */
 
 static PyObject *process_cancel(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    request *f = ((process_object *)object)->request;
-    PyThreadState *thread = atomic_load(&f->base.done) ? NULL : swx_py_lock(f->home, f->node);
+    request *req = ((process_object *)object)->request;
+    PyThreadState *thread = atomic_load(&req->base.done) ? NULL : swx_py_lock(req->engine, req->node);
     if (thread) {
-        swx_exec_cancel(f->exec, swx_now());
-        swx_py_unlock(f->home, f->node, thread);
+        swx_exec_cancel(req->exec, swx_now());
+        swx_py_unlock(req->engine, req->node, thread);
     }
     Py_RETURN_NONE;
 }
@@ -105,20 +105,20 @@ static PyObject *process_cancel(PyObject *object, PyObject *Py_UNUSED(unused))
 /* Gives the node to the reactor.  A program that runs is killed.  The node of one that has ended stays until its pipes
  * are closed, because a grandchild may still write into them; then the reactor's thread removes it.  From the unlock on
  * the node must not be used. */
-static void give_up(request *f)
+static void give_up(request *req)
 {
-    swx_node *node = f->node;
-    PyThreadState *thread = swx_py_lock(f->home, node);
+    swx_node *node = req->node;
+    PyThreadState *thread = swx_py_lock(req->engine, node);
     if (!thread) {
         return;
     }
-    swx_exec_event(f->exec, 2); /* it may have ended */
-    if (atomic_load(&f->base.done)) {
-        swx_exec_release(f->exec);
+    swx_exec_event(req->exec, 2); /* it may have ended */
+    if (atomic_load(&req->base.done)) {
+        swx_exec_release(req->exec);
     } else {
         swx_reactor_remove(node);
     }
-    swx_py_unlock(f->home, node, thread);
+    swx_py_unlock(req->engine, node, thread);
 }
 
 static int process_traverse(PyObject *object, visitproc visit, void *arg)
@@ -154,31 +154,31 @@ static void process_dealloc(PyObject *object)
 
 static swx_status start(void *started, const void *config, swx_error *err)
 {
-    request *f = started;
-    swx_status status = swx_exec_new(&f->exec, config, err);
+    request *req = started;
+    swx_status status = swx_exec_new(&req->exec, config, err);
     if (status == SWX_OK) {
-        f->mark = swx_exec_mark(f->exec);
-        status = swx_reactor_add(f->home->reactor, &f->node, &process_node, f->exec, err);
+        req->mark = swx_exec_mark(req->exec);
+        status = swx_reactor_add(req->engine->reactor, &req->node, &process_node, req->exec, err);
         if (status != SWX_OK) {
-            swx_exec_free(f->exec);
+            swx_exec_free(req->exec);
         }
     }
     return status;
 }
 
 /* A request for a program, or NULL with MemoryError.  future: borrowed. */
-static request *request_new(swx_py_home *home, swx_queue *queue, PyObject *future)
+static request *request_new(swx_py_engine *engine, swx_queue *queue, PyObject *future)
 {
-    request *f = calloc(1, sizeof(*f));
-    if (!f) {
+    request *req = calloc(1, sizeof(*req));
+    if (!req) {
         PyErr_NoMemory();
         return NULL;
     }
-    swx_request_init(&f->base, request_destroy, 3, queue);
-    f->home = home;
-    swx_py_home_ref(home);
-    f->base.future = future == Py_None ? NULL : future;
-    return f;
+    swx_request_init(&req->base, request_destroy, 3, queue);
+    req->engine = engine;
+    swx_py_engine_ref(engine);
+    req->base.future = future == Py_None ? NULL : future;
+    return req;
 }
 
 static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -203,11 +203,11 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     if (PyErr_Occurred() || swx_py_deadline(timeout, swx_now(), &deadline) < 0) {
         return NULL;
     }
-    swx_py_home *home = swx_py_home_of(state);
-    if (!home) {
+    swx_py_engine *engine = swx_py_engine_of(state);
+    if (!engine) {
         return NULL;
     }
-    swx_py_home_ref(home); /* sequences are Python code, which may end it */
+    swx_py_engine_ref(engine); /* sequences are Python code, which may end it */
     argv = swx_py_strings(argv_list);
     strings = argv ? swx_py_strings(environment) : NULL;
     if (!strings) {
@@ -218,12 +218,12 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         goto failed;
     }
     self = (process_object *)swx_py_allocate(type);
-    request *f = self ? request_new(home, queue, future) : NULL;
-    if (!f) {
+    request *req = self ? request_new(engine, queue, future) : NULL;
+    if (!req) {
         goto failed;
     }
     self->future = Py_NewRef(future);
-    self->request = f;
+    self->request = req;
     swx_exec_config config = { .file = file,
                                .argv = argv,
                                .environment = strings,
@@ -233,13 +233,13 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
                                .merge = merge,
                                .deadline = deadline,
                                .output_limit = limit < 2 ? 2 : (size_t)limit,
-                               .program_mark = home->program_mark,
+                               .program_mark = engine->program_mark,
                                .done = exec_done,
                                .unwatch = unwatch,
-                               .owner = f };
-    if (swx_py_begin(home, "process", start, f, &config) < 0) {
-        swx_request_unref(&f->base); /* the core never had it, */
-        swx_request_unref(&f->base); /* and no node */
+                               .owner = req };
+    if (swx_py_begin(engine, "process", start, req, &config) < 0) {
+        swx_request_unref(&req->base); /* the core never had it, */
+        swx_request_unref(&req->base); /* and no node */
         goto failed;
     }
     goto done;
@@ -248,7 +248,7 @@ failed:
 done:
     free(argv);
     free(strings);
-    swx_py_home_unref(home);
+    swx_py_engine_unref(engine);
     return (PyObject *)self;
 }
 
@@ -283,20 +283,20 @@ typedef enum { DONE, MARK, END, STDOUT, STDERR, RETURNCODE } fact;
 
 static PyObject *process_fact(PyObject *object, void *which)
 {
-    const request *f = ((process_object *)object)->request;
+    const request *req = ((process_object *)object)->request;
     const fact wanted = (fact)(intptr_t)which;
-    bool done = atomic_load(&f->base.done);
+    bool done = atomic_load(&req->base.done);
     if (!done && wanted > MARK) {
         PyErr_SetString(PyExc_RuntimeError, "the process has not ended yet");
         return NULL;
     }
     switch (wanted) {
     case DONE: return PyBool_FromLong(done);
-    case MARK: return PyLong_FromUnsignedLongLong(f->mark);
-    case END: return PyUnicode_FromString(end_of(&f->result));
-    case STDOUT: return bytes_of(&f->result.output);
-    case STDERR: return bytes_of(&f->result.error);
-    case RETURNCODE: return returncode_of(f->result.wait_status);
+    case MARK: return PyLong_FromUnsignedLongLong(req->mark);
+    case END: return PyUnicode_FromString(end_of(&req->result));
+    case STDOUT: return bytes_of(&req->result.output);
+    case STDERR: return bytes_of(&req->result.error);
+    case RETURNCODE: return returncode_of(req->result.wait_status);
     }
     Py_UNREACHABLE();
 }

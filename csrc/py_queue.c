@@ -22,10 +22,10 @@ static PyObject *queue_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-static void drop_all(swx_wake *item)
+static void drop_all(swx_queue_link *item)
 {
     while (item) {
-        swx_wake *next = item->next;
+        swx_queue_link *next = item->next;
         swx_request_unref((swx_request *)item);
         item = next;
     }
@@ -49,7 +49,7 @@ static PyObject *queue_fileno(queue_object *self, PyObject *Py_UNUSED(unused))
 static PyObject *queue_take(queue_object *self, PyObject *Py_UNUSED(unused))
 {
     PyObject *list = PyList_New(0);
-    swx_wake *item = list ? swx_queue_take(self->queue) : NULL;
+    swx_queue_link *item = list ? swx_queue_take(self->queue) : NULL;
     while (item) {
         swx_request *request = (swx_request *)item;
         item = item->next;

@@ -46,105 +46,108 @@ static void node_destroy(void *object) { swx_session_free(object); }
 static bool node_slow(const void *object) { return swx_session_is_slow(object); }
 static swx_child *node_child(void *object) { return swx_session_doomed(object); }
 
-void swx_py_place_unwatch(void *owner, int fd) { swx_node_unwatch(owner, fd); }
+void swx_py_session_unwatch(void *owner, int fd) { swx_node_unwatch(owner, fd); }
 
 const swx_node_type swx_py_session_node = { node_event, node_deadline, node_due,  node_interest,
                                             NULL,       node_destroy,  node_slow, node_child };
 
-/* ---- places ---- */
+/* ---- handles ---- */
 
-void swx_py_place_unref(place *at)
+void swx_py_session_unref(session_handle *handle)
 {
-    if (atomic_fetch_sub(&at->references, 1) == 1) {
-        if (swx_py_home_enter(at->home)) {
-            swx_reactor_remove(at->node);
-            swx_py_home_leave(at->home);
+    if (atomic_fetch_sub(&handle->references, 1) == 1) {
+        if (swx_py_engine_enter(handle->engine)) {
+            swx_reactor_remove(handle->node);
+            swx_py_engine_leave(handle->engine);
         }
-        swx_py_home_unref(at->home);
-        free(at);
+        swx_py_engine_unref(handle->engine);
+        free(handle);
     }
 }
 
-PyThreadState *swx_py_place_enter(const place *at)
+PyThreadState *swx_py_session_enter(const session_handle *handle)
 {
-    PyThreadState *thread = swx_py_lock(at->home, at->node);
+    PyThreadState *thread = swx_py_lock(handle->engine, handle->node);
     if (!thread) {
-        swx_py_raise_gone(at->home, "session");
+        swx_py_raise_gone(handle->engine, "session");
     }
     return thread;
 }
 
-void swx_py_place_leave(const place *at, PyThreadState *thread) { swx_py_unlock(at->home, at->node, thread); }
+void swx_py_session_leave(const session_handle *handle, PyThreadState *thread)
+{
+    swx_py_unlock(handle->engine, handle->node, thread);
+}
 
 /* ---- requests ---- */
 
 static void request_destroy(swx_request *base)
 {
-    request *f = (request *)base;
-    swx_buf_free(&f->op.output);
-    swx_buf_free(&f->op.heard);
-    swx_buf_free(&f->op.unsearched);
-    swx_buf_free(&f->typed);
-    swx_py_place_unref(f->at);
-    free(f);
+    request *req = (request *)base;
+    swx_buf_free(&req->op.output);
+    swx_buf_free(&req->op.heard);
+    swx_buf_free(&req->op.unsearched);
+    swx_buf_free(&req->typed);
+    swx_py_session_unref(req->handle);
+    free(req);
 }
 
 static void news_destroy(swx_request *news)
 {
-    request *f = (request *)((char *)news - offsetof(request, news));
-    atomic_store(&f->news_queued, false);
-    swx_request_unref(&f->base);
+    request *req = (request *)((char *)news - offsetof(request, news));
+    atomic_store(&req->news_queued, false);
+    swx_request_unref(&req->base);
 }
 
 static void op_done(swx_op *op) { swx_request_completed(&((request *)op->owner)->base); }
 
 void swx_py_request_tell_news(swx_op *op)
 {
-    request *f = op->owner;
-    if (f->base.queue && !f->base.direct && !atomic_exchange(&f->news_queued, true)) {
-        atomic_store(&f->news.references, 1);
-        atomic_fetch_add(&f->base.references, 1);
-        swx_queue_ref(f->base.queue); /* given back when the reference above is */
-        f->news.queue = f->base.queue;
-        if (!swx_queue_push(f->base.queue, &f->news.wake)) {
-            swx_request_unref(&f->news);
+    request *req = op->owner;
+    if (req->base.queue && !req->base.direct && !atomic_exchange(&req->news_queued, true)) {
+        atomic_store(&req->news.references, 1);
+        atomic_fetch_add(&req->base.references, 1);
+        swx_queue_ref(req->base.queue); /* given back when the reference above is */
+        req->news.queue = req->base.queue;
+        if (!swx_queue_push(req->base.queue, &req->news.link)) {
+            swx_request_unref(&req->news);
         }
     }
 }
 
 request *swx_py_request_new(session_object *session, swx_op_kind kind, PyObject *queue_arg)
 {
-    place *at = session->at;
+    session_handle *handle = session->handle;
     swx_queue *queue = swx_py_queue_get(swx_py_state_of(Py_TYPE((PyObject *)session)), queue_arg);
-    request *f = PyErr_Occurred() ? NULL : calloc(1, sizeof(*f));
-    if (!f) {
+    request *req = PyErr_Occurred() ? NULL : calloc(1, sizeof(*req));
+    if (!req) {
         return PyErr_Occurred() ? NULL : (request *)PyErr_NoMemory();
     }
-    swx_request_init(&f->base, request_destroy, 1, queue);
-    f->news.destroy = news_destroy;
-    f->op = (swx_op){ .kind = kind, .deadline = SWX_NEVER, .done = op_done, .owner = f };
-    swx_buf_init(&f->typed, DELIVERY_LIMIT);
-    swx_buf_init(&f->op.output, 2);
-    f->at = at;
-    atomic_fetch_add(&at->references, 1);
-    return f;
+    swx_request_init(&req->base, request_destroy, 1, queue);
+    req->news.destroy = news_destroy;
+    req->op = (swx_op){ .kind = kind, .deadline = SWX_NEVER, .done = op_done, .owner = req };
+    swx_buf_init(&req->typed, DELIVERY_LIMIT);
+    swx_buf_init(&req->op.output, 2);
+    req->handle = handle;
+    atomic_fetch_add(&handle->references, 1);
+    return req;
 }
 
 /* For up to `limit` nanoseconds the calling thread does the reactor's work for this session: a short command ends
- * without any other thread being woken.  It ends as soon as there is something to read from f->wake_fd.  Node locked,
+ * without any other thread being woken.  It ends as soon as there is something to read from req->wake_fd.  Node locked,
  * no GIL. */
-static void work_directly(request *f, int64_t limit)
+static void work_directly(request *req, int64_t limit)
 {
-    swx_session *s = f->at->session;
+    swx_session *s = req->handle->session;
     int64_t until = swx_now() + limit;
-    while (!atomic_load(&f->base.done)) {
+    while (!atomic_load(&req->base.done)) {
         int64_t now = swx_now(), due = swx_session_deadline(s);
         if (now >= until) {
             break;
         }
         due = due < until ? due : until;
         struct pollfd fds[] = { { .fd = swx_session_terminal(s), .events = swx_session_wants_read(s) ? POLLIN : 0 },
-                                { .fd = f->wake_fd, .events = POLLIN } };
+                                { .fd = req->wake_fd, .events = POLLIN } };
         if (swx_session_wants_write(s)) {
             fds[0].events |= POLLOUT;
         }
@@ -167,34 +170,34 @@ static void work_directly(request *f, int64_t limit)
     }
 }
 
-bool swx_py_request_submit(request *f, int64_t direct)
+bool swx_py_request_submit(request *req, int64_t direct)
 {
-    f->op.typed = f->typed.data;
-    f->op.typed_size = f->typed.size;
-    PyThreadState *thread = swx_py_place_enter(f->at);
+    req->op.typed = req->typed.data;
+    req->op.typed_size = req->typed.size;
+    PyThreadState *thread = swx_py_session_enter(req->handle);
     if (!thread) {
         return false;
     }
-    atomic_fetch_add(&f->base.references, 1); /* the core's, until it has completed */
-    f->base.direct = direct > 0;
+    atomic_fetch_add(&req->base.references, 1); /* the core's, until it has completed */
+    req->base.direct = direct > 0;
     if (direct > 0) {
-        swx_node_pause(f->at->node, true);
+        swx_node_pause(req->handle->node, true);
     }
-    swx_session_submit(f->at->session, &f->op, swx_now());
+    swx_session_submit(req->handle->session, &req->op, swx_now());
     if (direct > 0) {
-        work_directly(f, direct);
-        f->base.direct = false;
-        swx_node_pause(f->at->node, false);
+        work_directly(req, direct);
+        req->base.direct = false;
+        swx_node_pause(req->handle->node, false);
     }
-    swx_py_place_leave(f->at, thread);
+    swx_py_session_leave(req->handle, thread);
     return true;
 }
 
 /* ---- commands ---- */
 
-static int encode(request *f, const uint8_t *text, size_t size, int checked)
+static int encode(request *req, const uint8_t *text, size_t size, int checked)
 {
-    place *at = f->at;
+    session_handle *handle = req->handle;
     swx_scan scan;
     swx_command_scan(text, size, &scan);
     if (scan.flags & SWX_SCAN_NUL) {
@@ -205,26 +208,28 @@ static int encode(request *f, const uint8_t *text, size_t size, int checked)
         return 0;
     }
     unsigned spoils = swx_command_spoils(&scan, text, size);
-    f->op.hints = swx_command_hints(&scan, text, size, at->carrier) | (spoils & SWX_SPOILS_BRACE ? SWX_HINT_BRACE : 0);
-    swx_delivery way = swx_command_delivery(&scan, checked > 0, at->spoils, at->carrier);
-    at->spoils |= spoils;
-    f->empty = way == SWX_DELIVERY_NONE;
-    swx_status status = f->empty ? swx_buf_append(&f->typed, "\n", 1) : swx_command_encode(way, text, size, &f->typed);
+    req->op.hints =
+        swx_command_hints(&scan, text, size, handle->carrier) | (spoils & SWX_SPOILS_BRACE ? SWX_HINT_BRACE : 0);
+    swx_delivery way = swx_command_delivery(&scan, checked > 0, handle->spoils, handle->carrier);
+    handle->spoils |= spoils;
+    req->empty = way == SWX_DELIVERY_NONE;
+    swx_status status =
+        req->empty ? swx_buf_append(&req->typed, "\n", 1) : swx_command_encode(way, text, size, &req->typed);
     if (status != SWX_OK) {
         swx_py_raise(&(swx_error){ .status = status, .text = "the command is too long" });
         return -1;
     }
-    f->op.raw = way == SWX_DELIVERY_RAW;
-    f->op.runs = !f->empty;
+    req->op.raw = way == SWX_DELIVERY_RAW;
+    req->op.runs = !req->empty;
     return 1;
 }
 
-int swx_py_request_encode(request *f, PyObject *command, int checked)
+int swx_py_request_encode(request *req, PyObject *command, int checked)
 {
     Py_ssize_t size;
     PyObject *keep;
     const char *text = swx_py_command_bytes(command, &size, &keep);
-    int encoded = text ? encode(f, (const uint8_t *)text, (size_t)size, checked) : -1;
+    int encoded = text ? encode(req, (const uint8_t *)text, (size_t)size, checked) : -1;
     Py_XDECREF(keep);
     return encoded;
 }

@@ -8,58 +8,58 @@
 
 /* Gives a request its patterns: a Matcher, or a tuple of what tells the caller of output that it has to search itself,
  * which is borrowed.  0, or -1 with an exception set. */
-static int set_patterns(operation_object *op, PyObject *patterns)
+static int set_patterns(const swx_py_state *state, operation_object *op, PyObject *patterns)
 {
-    request *f = op->request;
+    request *req = op->request;
     if (PyTuple_Check(patterns)) {
-        f->news.future = PyTuple_GetItem(patterns, 0);
-        f->op.searched_by_owner = true;
-        f->op.news = swx_py_request_tell_news;
-        return f->news.future ? 0 : -1;
+        req->news.future = PyTuple_GetItem(patterns, 0);
+        req->op.searched_by_owner = true;
+        req->op.news = swx_py_request_tell_news;
+        return req->news.future ? 0 : -1;
     }
-    f->op.match = swx_py_match_take(patterns);
-    return f->op.match ? 0 : -1;
+    req->op.match = swx_py_match_take(state, patterns);
+    return req->op.match ? 0 : -1;
 }
 
 /* Steals the request.  matcher, future and news may be None. */
-static PyObject *launch(session_object *self, request *f, PyObject *matcher, PyObject *future, PyObject *news,
+static PyObject *launch(session_object *self, request *req, PyObject *matcher, PyObject *future, PyObject *news,
                         int64_t direct)
 {
     swx_py_state *state = swx_py_state_of(Py_TYPE((PyObject *)self));
     operation_object *op = (operation_object *)swx_py_allocate(state->types[SWX_PY_OPERATION]);
     if (!op) {
-        swx_request_unref(&f->base);
+        swx_request_unref(&req->base);
         return NULL;
     }
-    op->request = f;
-    if (matcher != Py_None && set_patterns(op, matcher) < 0) {
-        atomic_store(&f->base.done, true); /* nothing to cancel */
+    op->request = req;
+    if (matcher != Py_None && set_patterns(state, op, matcher) < 0) {
+        atomic_store(&req->base.done, true); /* nothing to cancel */
         Py_DECREF((PyObject *)op);
         return NULL;
     }
     op->matcher = Py_NewRef(matcher);
     op->future = Py_NewRef(future);
-    f->base.future = future == Py_None ? NULL : future;
+    req->base.future = future == Py_None ? NULL : future;
     op->news = Py_NewRef(news);
     if (news != Py_None) {
-        f->news.future = news;
-        f->op.stream = true;
-        f->op.news = swx_py_request_tell_news;
+        req->news.future = news;
+        req->op.stream = true;
+        req->op.news = swx_py_request_tell_news;
     }
-    if (!swx_py_request_submit(f, direct)) {
-        atomic_store(&f->base.done, true); /* nothing to cancel */
+    if (!swx_py_request_submit(req, direct)) {
+        atomic_store(&req->base.done, true); /* nothing to cancel */
         Py_CLEAR(op);
     }
     return (PyObject *)op;
 }
 
-static int set_limits(request *f, PyObject *timeout, PyObject *quiet)
+static int set_limits(request *req, PyObject *timeout, PyObject *quiet)
 {
     int64_t now = swx_now(), silent;
-    if (swx_py_deadline(timeout, now, &f->op.deadline) < 0 || swx_py_deadline(quiet, now, &silent) < 0) {
+    if (swx_py_deadline(timeout, now, &req->op.deadline) < 0 || swx_py_deadline(quiet, now, &silent) < 0) {
         return -1;
     }
-    f->op.quiet = silent == INT64_MAX ? 0 : silent - now;
+    req->op.quiet = silent == INT64_MAX ? 0 : silent - now;
     return 0;
 }
 
@@ -79,27 +79,27 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
     if (PyErr_Occurred()) {
         return NULL;
     }
-    request *f = swx_py_request_new(self, SWX_OP_RUN, args[5]);
-    if (!f) {
+    request *req = swx_py_request_new(self, SWX_OP_RUN, args[5]);
+    if (!req) {
         return NULL;
     }
-    int encoded = set_limits(f, args[2], args[3]) < 0 ? -1 : swx_py_request_encode(f, args[0], (int)checked);
+    int encoded = set_limits(req, args[2], args[3]) < 0 ? -1 : swx_py_request_encode(req, args[0], (int)checked);
     if (encoded < 0) {
-        swx_request_unref(&f->base);
+        swx_request_unref(&req->base);
         return NULL;
     }
-    f->op.held = encoded == 0;
-    f->op.ahead = ahead > 0;
-    f->op.grace = (int64_t)grace * 1000000;
-    f->wake_fd = (int)wake_fd;
-    PyObject *op = launch(self, f, args[4], args[6], args[7], encoded ? (int64_t)direct * 1000 : 0);
+    req->op.held = encoded == 0;
+    req->op.ahead = ahead > 0;
+    req->op.grace = (int64_t)grace * 1000000;
+    req->wake_fd = (int)wake_fd;
+    PyObject *op = launch(self, req, args[4], args[6], args[7], encoded ? (int64_t)direct * 1000 : 0);
     if (op && !encoded) {
         ((operation_object *)op)->command = Py_NewRef(args[0]);
     }
     return op;
 }
 
-/* start(), line() and interrupt() differ in kind and limits only. */
+/* start() and line(), which differ in kind and limits only. */
 static PyObject *launch_text(session_object *self, swx_op_kind kind, PyObject *text, PyObject *timeout, PyObject *quiet,
                              PyObject *patience, PyObject *matcher, PyObject *queue, PyObject *future, PyObject *news)
 {
@@ -112,25 +112,25 @@ static PyObject *launch_text(session_object *self, swx_op_kind kind, PyObject *t
         PyErr_SetString(PyExc_ValueError, "a terminal cannot be sent a NUL byte here");
         return NULL;
     }
-    request *f = swx_py_request_new(self, kind, queue);
-    if (!f) {
+    request *req = swx_py_request_new(self, kind, queue);
+    if (!req) {
         return NULL;
     }
     int64_t now = swx_now(), until;
-    if (swx_py_deadline(patience, now, &until) < 0 || set_limits(f, timeout, quiet) < 0) {
-        swx_request_unref(&f->base);
+    if (swx_py_deadline(patience, now, &until) < 0 || set_limits(req, timeout, quiet) < 0) {
+        swx_request_unref(&req->base);
         return NULL;
     }
     if (kind == SWX_OP_START) { /* the clock starts when the shell is there */
-        f->op.step = f->op.deadline == SWX_NEVER ? SWX_NEVER : f->op.deadline - swx_now();
-        f->op.deadline = SWX_NEVER;
-        f->op.patience = until == SWX_NEVER ? 0 : until - now + 1;
+        req->op.step = req->op.deadline == SWX_NEVER ? SWX_NEVER : req->op.deadline - swx_now();
+        req->op.deadline = SWX_NEVER;
+        req->op.patience = until == SWX_NEVER ? 0 : until - now + 1;
     }
-    if (swx_buf_append(&f->typed, bytes, (size_t)size) != SWX_OK) {
-        swx_request_unref(&f->base);
+    if (swx_buf_append(&req->typed, bytes, (size_t)size) != SWX_OK) {
+        swx_request_unref(&req->base);
         return PyErr_NoMemory();
     }
-    return launch(self, f, matcher, future, news, 0);
+    return launch(self, req, matcher, future, news, 0);
 }
 
 static PyObject *session_start(PyObject *object, PyObject *args)
@@ -167,14 +167,14 @@ static PyObject *session_interrupt(PyObject *object, PyObject *args)
         PyErr_SetString(PyExc_ValueError, "the timeout of an interrupt is a number of seconds that is not negative");
         return NULL;
     }
-    request *f = swx_py_request_new(self, SWX_OP_INTERRUPT, queue);
-    if (!f) {
+    request *req = swx_py_request_new(self, SWX_OP_INTERRUPT, queue);
+    if (!req) {
         return NULL;
     }
-    f->op.step = (int64_t)(step * 1e9);
-    f->op.tries = tries;
-    f->op.silent = silent;
-    return launch(self, f, matcher, future, Py_None, 0);
+    req->op.step = (int64_t)(step * 1e9);
+    req->op.tries = tries;
+    req->op.silent = silent;
+    return launch(self, req, matcher, future, Py_None, 0);
 }
 
 static PyObject *session_close(PyObject *object, PyObject *args)
@@ -184,8 +184,8 @@ static PyObject *session_close(PyObject *object, PyObject *args)
     if (!PyArg_ParseTuple(args, "OO:close", &queue, &future)) {
         return NULL;
     }
-    request *f = swx_py_request_new(self, SWX_OP_CLOSE, queue);
-    return f ? launch(self, f, Py_None, future, Py_None, 0) : NULL;
+    request *req = swx_py_request_new(self, SWX_OP_CLOSE, queue);
+    return req ? launch(self, req, Py_None, future, Py_None, 0) : NULL;
 }
 
 static PyObject *session_type(PyObject *object, PyObject *bytes_object)
@@ -194,11 +194,11 @@ static PyObject *session_type(PyObject *object, PyObject *bytes_object)
     char *bytes;
     Py_ssize_t size;
     PyThreadState *thread;
-    if (PyBytes_AsStringAndSize(bytes_object, &bytes, &size) < 0 || !(thread = swx_py_place_enter(self->at))) {
+    if (PyBytes_AsStringAndSize(bytes_object, &bytes, &size) < 0 || !(thread = swx_py_session_enter(self->handle))) {
         return NULL;
     }
-    swx_status status = swx_session_type(self->at->session, (const uint8_t *)bytes, (size_t)size, swx_now());
-    swx_py_place_leave(self->at, thread);
+    swx_status status = swx_session_type(self->handle->session, (const uint8_t *)bytes, (size_t)size, swx_now());
+    swx_py_session_leave(self->handle, thread);
     return status == SWX_ENOMEM ? PyErr_NoMemory() : PyBool_FromLong(status == SWX_OK);
 }
 
@@ -207,11 +207,11 @@ static PyObject *session_resync(PyObject *object, PyObject *commands_object)
     session_object *self = (session_object *)object;
     unsigned long long commands = PyLong_AsUnsignedLongLong(commands_object);
     PyThreadState *thread;
-    if (PyErr_Occurred() || !(thread = swx_py_place_enter(self->at))) {
+    if (PyErr_Occurred() || !(thread = swx_py_session_enter(self->handle))) {
         return NULL;
     }
-    bool asked = swx_session_resync(self->at->session, commands, swx_now());
-    swx_py_place_leave(self->at, thread);
+    bool asked = swx_session_resync(self->handle->session, commands, swx_now());
+    swx_py_session_leave(self->handle, thread);
     return PyBool_FromLong(asked);
 }
 
@@ -220,11 +220,11 @@ static PyObject *session_attach(PyObject *object, PyObject *attached)
     session_object *self = (session_object *)object;
     int on = PyObject_IsTrue(attached);
     PyThreadState *thread;
-    if (on < 0 || !(thread = swx_py_place_enter(self->at))) {
+    if (on < 0 || !(thread = swx_py_session_enter(self->handle))) {
         return NULL;
     }
-    swx_session_attach(self->at->session, on);
-    swx_py_place_leave(self->at, thread);
+    swx_session_attach(self->handle->session, on);
+    swx_py_session_leave(self->handle, thread);
     Py_RETURN_NONE;
 }
 
@@ -234,24 +234,24 @@ static PyObject *session_resize(PyObject *object, PyObject *args)
     unsigned rows, columns;
     swx_error err = { .status = SWX_OK };
     PyThreadState *thread;
-    if (!PyArg_ParseTuple(args, "II:resize", &rows, &columns) || !(thread = swx_py_place_enter(self->at))) {
+    if (!PyArg_ParseTuple(args, "II:resize", &rows, &columns) || !(thread = swx_py_session_enter(self->handle))) {
         return NULL;
     }
-    err.status = swx_session_resize(self->at->session, rows, columns, &err);
-    swx_py_place_leave(self->at, thread);
+    err.status = swx_session_resize(self->handle->session, rows, columns, &err);
+    swx_py_session_leave(self->handle, thread);
     return err.status == SWX_OK ? Py_NewRef(Py_None) : swx_py_raise(&err);
 }
 
 static PyObject *session_facts(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     session_object *self = (session_object *)object;
-    PyThreadState *thread = swx_py_place_enter(self->at);
+    PyThreadState *thread = swx_py_session_enter(self->handle);
     if (!thread) {
         return NULL;
     }
-    swx_session_state facts = swx_session_look(self->at->session);
-    int pid = (int)swx_session_pid(self->at->session);
-    swx_py_place_leave(self->at, thread);
+    swx_session_state facts = swx_session_look(self->handle->session);
+    int pid = (int)swx_session_pid(self->handle->session);
+    swx_py_session_leave(self->handle, thread);
     return Py_BuildValue("{sOsOsOsOsOsLsKsKsi}", "kernel_proof", facts.kernel_proof ? Py_True : Py_False, "idle",
                          facts.idle ? Py_True : Py_False, "dead", facts.dead ? Py_True : Py_False, "doubtful",
                          facts.doubtful ? Py_True : Py_False, "hides", facts.hides ? Py_True : Py_False, "commenced",
@@ -261,16 +261,16 @@ static PyObject *session_facts(PyObject *object, PyObject *Py_UNUSED(unused))
 
 static swx_status start(void *started, const void *config, swx_error *err)
 {
-    place *at = started;
-    swx_status status = swx_session_new(&at->session, config, swx_now(), err);
+    session_handle *handle = started;
+    swx_status status = swx_session_new(&handle->session, config, swx_now(), err);
     if (status == SWX_OK) {
-        status = swx_reactor_add(at->home->reactor, &at->node, &swx_py_session_node, at->session, err);
+        status = swx_reactor_add(handle->engine->reactor, &handle->node, &swx_py_session_node, handle->session, err);
         if (status != SWX_OK) {
-            swx_session_free(at->session);
+            swx_session_free(handle->session);
         } else {
-            swx_node_lock(at->node);
-            swx_session_set_unwatch(at->session, swx_py_place_unwatch, at->node);
-            swx_node_unlock(at->node);
+            swx_node_lock(handle->node);
+            swx_session_set_unwatch(handle->session, swx_py_session_unwatch, handle->node);
+            swx_node_unlock(handle->node);
         }
     }
     return status;
@@ -292,11 +292,11 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         PyErr_SetString(PyExc_ValueError, "output_limit is a number of bytes, at least 2");
         return NULL;
     }
-    swx_py_home *home = swx_py_home_of(swx_py_state_of(type));
-    if (!home) {
+    swx_py_engine *engine = swx_py_engine_of(swx_py_state_of(type));
+    if (!engine) {
         return NULL;
     }
-    swx_py_home_ref(home); /* sequences are Python code, which may end it */
+    swx_py_engine_ref(engine); /* sequences are Python code, which may end it */
     char **strings = swx_py_strings(environment);
     char **argv = strings && argv_arg != Py_None ? swx_py_strings(argv_arg) : NULL;
     if (argv && !argv[0]) {
@@ -305,11 +305,11 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     if (!strings || PyErr_Occurred()) {
         free(argv);
         free(strings);
-        swx_py_home_unref(home);
+        swx_py_engine_unref(engine);
         return NULL;
     }
     session_object *self = (session_object *)swx_py_allocate(type);
-    place *at = calloc(1, sizeof(*at));
+    session_handle *handle = calloc(1, sizeof(*handle));
     swx_session_config config = { .program = program,
                                   .environment = strings,
                                   .directory = directory,
@@ -317,33 +317,33 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
                                   .columns = columns,
                                   .output_limit = (size_t)limit,
                                   .argv = argv,
-                                  .program_mark = home->program_mark };
+                                  .program_mark = engine->program_mark };
     int begun = -1;
-    if (self && at) {
-        atomic_init(&at->references, 1);
-        at->home = home;
-        at->carrier = argv != NULL;
-        begun = swx_py_begin(home, "session", start, at, &config);
+    if (self && handle) {
+        atomic_init(&handle->references, 1);
+        handle->engine = engine;
+        handle->carrier = argv != NULL;
+        begun = swx_py_begin(engine, "session", start, handle, &config);
     } else {
         PyErr_NoMemory();
     }
     free(argv);
     free(strings);
     if (begun < 0) {
-        swx_py_home_unref(home);
-        free(at);
+        swx_py_engine_unref(engine);
+        free(handle);
         Py_XDECREF((PyObject *)self);
         return NULL;
     }
-    self->at = at;
+    self->handle = handle;
     return (PyObject *)self;
 }
 
 static void session_dealloc(PyObject *object)
 {
     session_object *self = (session_object *)object;
-    if (self->at) {
-        swx_py_place_unref(self->at);
+    if (self->handle) {
+        swx_py_session_unref(self->handle);
     }
     swx_py_deallocate(object);
 }

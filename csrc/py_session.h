@@ -10,12 +10,12 @@
 /* A session in the reactor.  Shared by the Session object and by every operation under way. */
 typedef struct {
     atomic_int references;
-    swx_py_home *home;
+    swx_py_engine *engine;
     swx_node *node;
     swx_session *session;
     bool carrier;    /* see swx_session.h */
     unsigned spoils; /* of swx_spoils, by the texts so far */
-} place;
+} session_handle;
 
 typedef struct {
     swx_request base; /* first */
@@ -25,7 +25,7 @@ typedef struct {
     bool empty; /* a command of blanks and comments: its exit code is 0, whatever `$?` is */
     swx_buf typed;
     int wake_fd; /* ends the caller's own wait when there is something to read; -1: nothing does */
-    place *at;
+    session_handle *handle;
 } request;
 
 typedef struct {
@@ -37,18 +37,18 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    place *at;
+    session_handle *handle;
 } session_object;
 
 extern const swx_node_type swx_py_session_node;
 
-void swx_py_place_unref(place *at);
+void swx_py_session_unref(session_handle *handle);
 
 /* As swx_py_lock and swx_py_unlock.  NULL with an exception set: the session is gone. */
-PyThreadState *swx_py_place_enter(const place *at);
-void swx_py_place_leave(const place *at, PyThreadState *thread);
+PyThreadState *swx_py_session_enter(const session_handle *handle);
+void swx_py_session_leave(const session_handle *handle, PyThreadState *thread);
 
-void swx_py_place_unwatch(void *owner, int fd);
+void swx_py_session_unwatch(void *owner, int fd);
 
 void swx_py_request_tell_news(swx_op *op);
 
@@ -57,10 +57,10 @@ request *swx_py_request_new(session_object *session, swx_op_kind kind, PyObject 
 
 /* For up to `direct` nanoseconds the calling thread waits itself.  False with an exception set: the session is gone,
  * and the core has never had the request. */
-bool swx_py_request_submit(request *f, int64_t direct);
+bool swx_py_request_submit(request *req, int64_t direct);
 
 /* Encodes a command (a str or bytes) that has not begun.  checked: 1, `bash -n` accepts it without a warning; 0, with
  * one; -1, bash was not asked.  1: the request knows what to type; 0: bash must be asked first; -1: exception. */
-int swx_py_request_encode(request *f, PyObject *command, int checked);
+int swx_py_request_encode(request *req, PyObject *command, int checked);
 
 #endif

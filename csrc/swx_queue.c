@@ -11,76 +11,76 @@ struct swx_queue {
     atomic_int references;
     int fd;
     pthread_mutex_t lock;
-    swx_wake *first, **last; /* under the lock */
+    swx_queue_link *first, **last; /* under the lock */
     bool closed;
 };
 
 swx_status swx_queue_new(swx_queue **out, swx_error *err)
 {
-    swx_queue *w = calloc(1, sizeof(*w));
+    swx_queue *queue = calloc(1, sizeof(*queue));
     *out = NULL;
-    if (!w) {
+    if (!queue) {
         return swx_fail(err, SWX_ENOMEM, "out of memory");
     }
-    w->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (w->fd < 0) {
+    queue->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (queue->fd < 0) {
         int failed = errno;
-        free(w);
+        free(queue);
         return swx_fail_sys(err, "eventfd", failed);
     }
-    atomic_init(&w->references, 1);
-    pthread_mutex_init(&w->lock, NULL);
-    w->last = &w->first;
-    *out = w;
+    atomic_init(&queue->references, 1);
+    pthread_mutex_init(&queue->lock, NULL);
+    queue->last = &queue->first;
+    *out = queue;
     return SWX_OK;
 }
 
-void swx_queue_ref(swx_queue *w) { atomic_fetch_add(&w->references, 1); }
+void swx_queue_ref(swx_queue *queue) { atomic_fetch_add(&queue->references, 1); }
 
-void swx_queue_unref(swx_queue *w)
+void swx_queue_unref(swx_queue *queue)
 {
-    if (w && atomic_fetch_sub(&w->references, 1) == 1) {
-        close(w->fd);
-        pthread_mutex_destroy(&w->lock);
-        free(w);
+    if (queue && atomic_fetch_sub(&queue->references, 1) == 1) {
+        close(queue->fd);
+        pthread_mutex_destroy(&queue->lock);
+        free(queue);
     }
 }
 
-int swx_queue_fd(const swx_queue *w) { return w->fd; }
+int swx_queue_fd(const swx_queue *queue) { return queue->fd; }
 
-bool swx_queue_push(swx_queue *w, swx_wake *item)
+bool swx_queue_push(swx_queue *queue, swx_queue_link *item)
 {
     item->next = NULL;
-    pthread_mutex_lock(&w->lock);
-    bool open = !w->closed, was_empty = !w->first;
+    pthread_mutex_lock(&queue->lock);
+    bool open = !queue->closed, was_empty = !queue->first;
     if (open) {
-        *w->last = item;
-        w->last = &item->next;
+        *queue->last = item;
+        queue->last = &item->next;
     }
     if (open && was_empty) { /* inside of the lock, so that a take never leaves a stale wake-up behind */
         const uint64_t one = 1;
-        ssize_t ignored = write(w->fd, &one, sizeof(one));
+        ssize_t ignored = write(queue->fd, &one, sizeof(one));
         (void)ignored; /* it can only be full, and then it is readable */
     }
-    pthread_mutex_unlock(&w->lock);
+    pthread_mutex_unlock(&queue->lock);
     return open;
 }
 
-static swx_wake *take(swx_queue *w, bool close)
+static swx_queue_link *take(swx_queue *queue, bool close)
 {
     uint64_t count;
-    pthread_mutex_lock(&w->lock);
-    w->closed = w->closed || close;
-    swx_wake *items = w->first;
-    w->first = NULL;
-    w->last = &w->first;
+    pthread_mutex_lock(&queue->lock);
+    queue->closed = queue->closed || close;
+    swx_queue_link *items = queue->first;
+    queue->first = NULL;
+    queue->last = &queue->first;
     if (items) {
-        ssize_t ignored = read(w->fd, &count, sizeof(count));
+        ssize_t ignored = read(queue->fd, &count, sizeof(count));
         (void)ignored;
     }
-    pthread_mutex_unlock(&w->lock);
+    pthread_mutex_unlock(&queue->lock);
     return items;
 }
 
-swx_wake *swx_queue_take(swx_queue *w) { return take(w, false); }
-swx_wake *swx_queue_close(swx_queue *w) { return take(w, true); }
+swx_queue_link *swx_queue_take(swx_queue *queue) { return take(queue, false); }
+swx_queue_link *swx_queue_close(swx_queue *queue) { return take(queue, true); }

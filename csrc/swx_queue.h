@@ -13,9 +13,9 @@
 typedef struct swx_queue swx_queue;
 
 /* A link in the queue, part of the request. */
-typedef struct swx_wake {
-    struct swx_wake *next;
-} swx_wake;
+typedef struct swx_queue_link {
+    struct swx_queue_link *next;
+} swx_queue_link;
 
 /* One reference.  SWX_ENOMEM, SWX_ESYS (eventfd). */
 swx_status swx_queue_new(swx_queue **out, swx_error *err);
@@ -25,12 +25,12 @@ void swx_queue_unref(swx_queue *queue); /* NULL is legal */
 int swx_queue_fd(const swx_queue *queue);
 
 /* False when the queue is closed: the item stays the caller's. */
-bool swx_queue_push(swx_queue *queue, swx_wake *item);
+bool swx_queue_push(swx_queue *queue, swx_queue_link *item);
 
 /* Closes the queue: returns what is queued, and refuses later items. */
-swx_wake *swx_queue_close(swx_queue *queue);
+swx_queue_link *swx_queue_close(swx_queue *queue);
 
 /* All items, oldest first; resets the descriptor. */
-swx_wake *swx_queue_take(swx_queue *queue);
+swx_queue_link *swx_queue_take(swx_queue *queue);
 
 #endif

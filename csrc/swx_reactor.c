@@ -57,7 +57,7 @@ struct swx_reactor {
 
 /* ---- the heap of deadlines (reactor locked) ---- */
 
-static void place(swx_reactor *r, size_t index, swx_node *node)
+static void set_slot(swx_reactor *r, size_t index, swx_node *node)
 {
     r->heap[index] = node;
     node->heap_index = index;
@@ -67,10 +67,10 @@ static void sift_up(swx_reactor *r, size_t index)
 {
     swx_node *node = r->heap[index];
     while (index && r->heap[(index - 1) / 2]->due > node->due) {
-        place(r, index, r->heap[(index - 1) / 2]);
+        set_slot(r, index, r->heap[(index - 1) / 2]);
         index = (index - 1) / 2;
     }
-    place(r, index, node);
+    set_slot(r, index, node);
 }
 
 static void sift_down(swx_reactor *r, size_t index)
@@ -87,10 +87,10 @@ static void sift_down(swx_reactor *r, size_t index)
         if (r->heap[child]->due >= node->due) {
             break;
         }
-        place(r, index, r->heap[child]);
+        set_slot(r, index, r->heap[child]);
         index = child;
     }
-    place(r, index, node);
+    set_slot(r, index, node);
 }
 
 static void heap_remove(swx_reactor *r, swx_node *node)
@@ -102,7 +102,7 @@ static void heap_remove(swx_reactor *r, swx_node *node)
     node->heap_index = SIZE_MAX;
     swx_node *last = r->heap[--r->heap_size];
     if (last != node) {
-        place(r, index, last);
+        set_slot(r, index, last);
         sift_up(r, index);
         sift_down(r, last->heap_index);
     }
@@ -115,7 +115,7 @@ static void heap_set(swx_reactor *r, swx_node *node, int64_t due)
         return;
     }
     if (node->heap_index == SIZE_MAX) {
-        place(r, r->heap_size++, node);
+        set_slot(r, r->heap_size++, node);
     }
     node->due = due;
     sift_up(r, node->heap_index);

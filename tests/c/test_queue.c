@@ -7,7 +7,7 @@
 #include "alloc.h"
 
 typedef struct {
-    swx_wake link; /* first, so that a link is its item */
+    swx_queue_link link; /* first, so that a link is its item */
     unsigned thread, number;
 } item;
 
@@ -33,7 +33,7 @@ static void test_order_and_descriptor(void)
         for (unsigned i = 0; i < 3; i++) {
             CHECK(swx_queue_push(w, &items[i].link) && readable(w));
         }
-        swx_wake *got = swx_queue_take(w);
+        swx_queue_link *got = swx_queue_take(w);
         for (unsigned i = 0; i < 3; i++, got = got->next) {
             CHECK(got == &items[i].link);
         }
@@ -91,7 +91,7 @@ static void test_threads(void)
     while (total < THREADS * EACH) {
         struct pollfd fd = { .fd = swx_queue_fd(w), .events = POLLIN };
         CHECK(poll(&fd, 1, 60000) == 1);
-        for (swx_wake *at = swx_queue_take(w); at; at = at->next) {
+        for (swx_queue_link *at = swx_queue_take(w); at; at = at->next) {
             const item *got = (const item *)(void *)at;
             CHECK(got->number == next[got->thread]++);
             total++;
