@@ -246,11 +246,12 @@ async def test_a_server_whose_closing_is_cancelled_serves_on(wire: Any, sleep: s
             await until_async(lambda: running(sleep))
             closing = asyncio.create_task(session.runtime.close())
             await SlowToClose.closes.wait()
+            await session.create()  # another client's would be closed as well
             await cancelled(closing)
             SlowToClose.goes.set()
             await until_async(lambda: served.place.runtime is not before and not running(sleep))
             await asyncio.gather(program, return_exceptions=True)
-            await session.create()
+            await session.gives("echo hi", "hi\n")
 
 
 # What the server is sent

@@ -183,10 +183,9 @@ class Service:
             self.observe(method, time.perf_counter() - begin, failed)
 
     async def close(self) -> BaseModel:
-        """Close the runtime, with all sessions and commands, and replace it.
+        """Replace the runtime by one of the same kind, and close it with all sessions and commands.
 
-        New clients get a runtime of the same kind. If the caller is cancelled, the work goes on, because nothing else
-        would finish it.
+        If the caller is cancelled, the work goes on, because nothing else would finish it.
         """
         closing = asyncio.create_task(self._close())
         self._closing.add(closing)
@@ -194,12 +193,14 @@ class Service:
         return await asyncio.shield(closing)
 
     async def _close(self) -> BaseModel:
-        runtime = self.holder.runtime
-        answer = await runtime.close()
-        if self.holder.runtime is runtime and not self.ending:
-            config = getattr(runtime, "_config", None)
-            options = {} if config is None else config.model_dump(exclude={"type"})
-            self.holder.runtime = type(runtime)(**options)
+        runtime = self.runtime
+        try:
+            if not self.ending:
+                config = getattr(runtime, "_config", None)
+                options = {} if config is None else config.model_dump(exclude={"type"})
+                self.holder.runtime = type(runtime)(**options)
+        finally:
+            answer = await runtime.close()
         return answer
 
     async def shutdown(self) -> None:
