@@ -27,7 +27,7 @@ from swerex_c.remote.server import requests as requests_module
 from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.server.requests import RequestTable
 from swerex_c.remote.wire.exceptions import from_wire
-from swerex_c.remote.wire.protocol import CANCEL, ERROR, PING, PONG, RESULT, decode_payload
+from swerex_c.remote.wire.protocol import CANCEL, ERROR, GOODBYE, PING, PONG, RESULT, decode_payload
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest, WriteFileRequest
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support.frames_tools import Proxy, Served, bash, channel_to, raw_client, request, serving
@@ -338,6 +338,30 @@ async def test_what_was_given_up_while_there_was_no_connection_ends() -> None:
             await until_async(lambda: served.running == 0)
 
 
+async def test_a_second_cancellation_does_not_interrupt_the_cleanup(served: Served) -> None:
+    """Such as the one that comes with a good-bye, while a cancelled call still ends its program."""
+    ends, ended = asyncio.Event(), asyncio.Event()
+
+    async def read_file(request: Any) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await ends.wait()
+            ended.set()
+
+    served.place.runtime.read_file = read_file
+    async with raw_client(served.port) as peer:
+        peer.send(request(1, "read_file", {"path": "x"}), request(2))
+        await peer.answer(2)
+        peer.send([CANCEL, 1], request(3))
+        await peer.answer(3)
+        peer.send([GOODBYE, ""])
+        await peer.ended()
+    ends.set()
+    await until_async(lambda: served.service.in_flight == 0)
+    assert ended.is_set()
+
+
 async def test_requests_that_never_become_whole_are_limited() -> None:
     async with serving(Limits(requests=8)) as served, raw_client(served.port) as peer:
         for number in range(1, 21):
@@ -371,12 +395,12 @@ async def test_it_goes_on_when_the_first_has_gone_away() -> None:
         await asyncio.sleep(0.05)
         return Response(b"result")
 
-    first = asyncio.create_task(once.run("a", "x", start))
+    first = asyncio.create_task(once.run("a", start))
     await settle()
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
-    assert (await once.run("a", "x", start)).body == b"result"
+    assert (await once.run("a", start)).body == b"result"
     assert len(calls) == 1
 
 
@@ -404,7 +428,7 @@ async def test_the_end_of_what_is_cancelled_is_not_cancelled() -> None:
             await ends.wait()
             ended.append(1)
 
-    waiting = asyncio.create_task(once.run("a", "x", work))
+    waiting = asyncio.create_task(once.run("a", work))
     await settle()
     both = [asyncio.create_task(once.cancel("a")) for _ in range(2)]
     await settle()

@@ -131,7 +131,8 @@ class _Handlers:
         return json_response(200, {"message": "hello world"})
 
     async def _is_alive(self, request: Request) -> Any:
-        return await self._service.call("is_alive", None)
+        with self._service.counted("is_alive"):
+            return await self._service.call("is_alive", None)
 
     async def _call(self, method: str, request: Request) -> Any:
         body = await request.body()
@@ -144,10 +145,11 @@ class _Handlers:
         if request_id is None:
             return await work()
         keep = method != "read_file"  # which is safe to repeat
-        return await self._service.requests.run(request_id, hash((method, body)), work, keep=keep)
+        return await self._service.requests.run(request_id, work, keep=keep)
 
     async def _execute(self, method: str, request: Request, body: bytes) -> BaseModel:
-        return await self._service.call(method, _parse(METHODS[method], request, body))
+        with self._service.counted(method):
+            return await self._service.call(method, _parse(METHODS[method], request, body))
 
     async def _cancel(self, request: Request) -> Any:
         request_id = _request_id(request)

@@ -24,7 +24,7 @@ from swerex_c import _core
 from swerex_c.exceptions import InvalidInputError, ProtocolError, ResultLostError, ServerLimitError, SwerexException
 from swerex_c.remote.server import logs
 from swerex_c.remote.server.requests import Request
-from swerex_c.remote.server.service import METHODS, Service
+from swerex_c.remote.server.service import METHODS, STREAMING_METHODS, Service
 from swerex_c.remote.wire import file_transfer, protocol
 from swerex_c.remote.wire.connection import FrameConnection
 from swerex_c.remote.wire.exceptions import to_wire
@@ -33,7 +33,7 @@ from swerex_c.remote.wire.streams import Receiver, Sender
 __all__ = ["Registry", "ServerConnection"]
 
 _SWEEP = 5.0
-"""Seconds between two sweeps, which drop expired channels and calls that wait for a client."""
+"""Seconds between two sweeps, which drop expired results and channels, and calls that wait for a client."""
 
 _AT_ONCE = 64
 """Maximum number of frames of one client to handle in one turn of the event loop."""
@@ -57,10 +57,7 @@ class ServerCall(Request):
         """Connection over which the client sent the request last; None if that is lost."""
         self.method = method
         self.payload = payload
-        self.begun = False
-        """True if the task has begun; a task that is cancelled before that leaves no response."""
-        self.given_up = False
-        """True if the request was cancelled; its task may still run."""
+        self.begin = time.perf_counter()
         self.answer: bytes | None = None
         """Encoded RESULT or ERROR frame; None until the request is finished."""
         self.up: Receiver | None = None
@@ -72,7 +69,7 @@ class ServerCall(Request):
     # -- the request
 
     def start(self) -> None:
-        """Start the task that executes the request, as soon as its payload is there.
+        """Start the task that executes the request.
 
         Raises:
             ServerLimitError: if the payload has more than `Limits.body` bytes.
@@ -83,30 +80,35 @@ class ServerCall(Request):
         if is_long or self.method == "upload":
             self.up = Receiver(self.id, protocol.UP, self.connection)
         self.task = self.channel.registry.loop.create_task(self._run())
+        self.task.add_done_callback(self._done)
 
-    async def _run(self) -> None:
-        begin = time.perf_counter()
-        outcome = ""
-        self.begun = True
-        try:
-            if self.given_up:
-                raise asyncio.CancelledError
+    async def _run(self) -> dict[str, Any]:
+        """Execute the request as soon as its payload is there; return the fields of its result.
+
+        Raises:
+            InvalidInputError: if there is no such method, or the payload is not valid for it.
+        """
+        if self.method not in METHODS and self.method not in STREAMING_METHODS:
+            raise InvalidInputError(f"There is no method {self.method!r:.100}")
+        with self.channel.registry.service.counted(self.method):
             if self.channel.ending_runs and self.method in _RUNS:
                 # An interrupt must not overtake cancelled commands: one still queued in its session would begin.
                 await asyncio.wait(self.channel.ending_runs)
             if self.payload.__class__ is int:
                 self.payload = await self._long_payload(self.payload)
-            answer = await self._execute()
-            self.finish(protocol.RESULT, answer if answer.__class__ is dict else answer.__dict__)
-        except asyncio.CancelledError:
-            outcome = "cancelled"
-            self.finish(protocol.ERROR, to_wire(SwerexException("The request was cancelled")))
-        except Exception as error:
-            outcome = type(error).__name__
+            return await self._execute()
+
+    def _done(self, task: asyncio.Task[dict[str, Any]]) -> None:
+        """Send the outcome of the request, and log it."""
+        error = SwerexException("The request was cancelled") if task.cancelled() else task.exception()
+        if error is None:
+            self.finish(protocol.RESULT, task.result())
+        else:
             self.finish(protocol.ERROR, to_wire(error))
+        outcome = "cancelled" if task.cancelled() else "done" if error is None else type(error).__name__
         client = "" if self.connection is None else self.connection.client
-        seconds = time.perf_counter() - begin
-        logs.request_done(self.method, seconds, outcome or "done", client, str(self.id), bool(outcome))
+        seconds = time.perf_counter() - self.begin
+        logs.request_done(self.method, seconds, outcome, client, str(self.id), error is not None)
 
     async def _long_payload(self, size: int) -> Any:
         """Receive a payload of `size` bytes."""
@@ -123,22 +125,15 @@ class ServerCall(Request):
         except _core.FrameError as error:
             raise InvalidInputError(f"The request cannot be read: {error}") from None
 
-    async def _execute(self) -> Any:
-        """Execute the request, whose payload is complete; return the fields of its result, or a model with them.
-
-        Raises:
-            InvalidInputError: if there is no such method, or the payload is not valid for it.
-        """
-        service = self.channel.registry.service
-        if self.method in METHODS:
-            return await service.call(self.method, service.validate(self.method, self.payload))
+    async def _execute(self) -> dict[str, Any]:
         if self.method == "stream_in_session":
             return await self._stream()
         if self.method == "upload":
             return await self._upload()
         if self.method == "download":
             return await self._download()
-        raise InvalidInputError(f"There is no method {self.method!r:.100}")
+        service = self.channel.registry.service
+        return (await service.call(self.method, service.validate(self.method, self.payload))).__dict__
 
     async def _stream(self) -> dict[str, Any]:
         service = self.channel.registry.service
@@ -147,17 +142,16 @@ class ServerCall(Request):
         self.down = Sender(self.id, protocol.DOWN, self.connection)
         answer: dict[str, Any] = {}
         sent = hashlib.blake2b()
-        with service.counted("stream_in_session"):
-            stream = service.runtime.stream_in_session(action)
-            async with contextlib.aclosing(stream):  # type: ignore[type-var]
-                async for item in stream:
-                    if isinstance(item, str):
-                        data = item.encode("utf-8", "surrogatepass")
-                        sent.update(data)
-                        self.down.write(data)
-                        await self.down.room()
-                    else:
-                        answer = dict(item.__dict__)
+        stream = service.runtime.stream_in_session(action)
+        async with contextlib.aclosing(stream):  # type: ignore[type-var]
+            async for item in stream:
+                if isinstance(item, str):
+                    data = item.encode("utf-8", "surrogatepass")
+                    sent.update(data)
+                    self.down.write(data)
+                    await self.down.room()
+                else:
+                    answer = dict(item.__dict__)
         if answer.get("output") and _same(answer["output"], sent.digest()):
             answer["output"] = None
         return answer
@@ -165,15 +159,13 @@ class ServerCall(Request):
     async def _upload(self) -> dict[str, Any]:
         if self.up is None:
             raise InvalidInputError("The path is too long")
-        with self.channel.registry.service.counted("upload"):
-            await file_transfer.receive(self.up.pieces(), _text(self.payload, "target_path"))
+        await file_transfer.receive(self.up.pieces(), _text(self.payload, "target_path"))
         return {}
 
     async def _download(self) -> dict[str, Any]:
         self.down = Sender(self.id, protocol.DOWN, self.connection)
-        with self.channel.registry.service.counted("download"):
-            async with file_transfer.open_stream(_text(self.payload, "path")) as pieces:
-                await self.down.send(pieces)
+        async with file_transfer.open_stream(_text(self.payload, "path")) as pieces:
+            await self.down.send(pieces)
         return {}
 
     # -- the answer
@@ -235,13 +227,10 @@ class ServerCall(Request):
 
     def cancel(self) -> None:
         """Cancel the request, before any request behind it begins."""
-        if self.task is not None:
-            self.given_up = True
-            if self.method in _RUNS:
-                self.channel.ending_runs.add(self.task)
-                self.task.add_done_callback(self.channel.ending_runs.discard)
-            if self.begun:
-                self.task.cancel()
+        if self.task is not None and self.method in _RUNS:
+            self.channel.ending_runs.add(self.task)
+            self.task.add_done_callback(self.channel.ending_runs.discard)
+        super().cancel()
 
 
 class ServerChannel:
@@ -257,7 +246,7 @@ class ServerChannel:
         self.ended = False
         """True if the client will not ask for responses again."""
         self.requests = registry.service.requests
-        self.ending_runs: set[asyncio.Task[None]] = set()
+        self.ending_runs: set[asyncio.Task[Any]] = set()
         """Tasks of cancelled requests that run commands in sessions, until they end."""
 
     def request(self, frame: list[Any]) -> None:
@@ -280,22 +269,18 @@ class ServerChannel:
         call = self.calls[number] = ServerCall(self, number, method, payload)
         self.requests.add(call)
         try:
-            self._check_room(method)
+            if method != "is_alive":
+                self._check_debt()
             call.start()
         except SwerexException as error:
             call.finish(protocol.ERROR, to_wire(error))
 
-    def _check_room(self, method: str) -> None:
-        """Check the limits on unfinished requests and on responses that the client has not taken: incomplete requests
-        are not in flight, and such responses are not dropped, but both use memory."""
-        limits = self.registry.service.limits
-        if method == "is_alive":
-            return
-        if self.requests.running > limits.requests:
-            raise ServerLimitError(f"The server allows {limits.requests} requests at the same time: try again later")
-        if self.requests.kept_bytes > limits.result_bytes:
+    def _check_debt(self) -> None:
+        """Check the limit on responses that the client has not read: they use memory, and are not dropped."""
+        most = self.registry.service.limits.result_bytes
+        if self.requests.kept_bytes > most:
             owed = [call.size for call in self.calls.values() if call.owed]
-            if len(owed) > 1 and sum(owed) * _SHARE > limits.result_bytes:
+            if len(owed) > 1 and sum(owed) * _SHARE > most:
                 raise ServerLimitError(
                     f"The client has not read {sum(owed)} bytes of earlier responses: read them first"
                 )
@@ -424,6 +409,7 @@ class Registry:
         min(lonely, key=lambda channel: channel.detached_at).end()
 
     def _sweep(self) -> None:
+        self.service.requests.trim()
         now = time.monotonic()
         keep = self.service.limits.result_seconds
         for channel in list(self.channels.values()):

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from swerex_c.exceptions import NotAvailableError
 from swerex_c.remote.server import output
-from swerex_c.remote.server.service import METHODS, Service
+from swerex_c.remote.server.service import METHODS, STREAMING_METHODS, Service
 
 __all__ = ["endpoint"]
 
@@ -51,7 +51,7 @@ def endpoint(service: Service) -> Callable[[Request], Coroutine[Any, Any, Respon
     calls = Counter("swerex_calls", "Requests that were carried out, or failed.", **of_each)
     errors = Counter("swerex_call_errors", "Those of them that failed.", **of_each)
     seconds = Histogram("swerex_call_duration_seconds", "How long they took.", buckets=_BOUNDS, **of_each)
-    for method in (*METHODS, "upload", "download", "stream_in_session"):
+    for method in (*METHODS, *STREAMING_METHODS):
         for metric in (calls, errors, seconds):
             metric.labels(method)  # so that a method without calls counts as zero
 

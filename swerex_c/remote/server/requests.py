@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable
 from typing import TYPE_CHECKING, Any
 
-from swerex_c.exceptions import InvalidInputError, ResultLostError
+from swerex_c.exceptions import ResultLostError
 from swerex_c.remote.server.limits import Limits
 
 if TYPE_CHECKING:
@@ -29,14 +29,10 @@ _LOOK_AT = 64
 
 
 class Request:
-    """A request, from its start until its outcome is dropped.
+    """A request, from its start until its outcome is dropped."""
 
-    `content` identifies what is asked for, to tell a repeated request from another one with its id.
-    """
-
-    def __init__(self, key: Hashable, content: object = None):
+    def __init__(self, key: Hashable):
         self.key = key
-        self.content = content
         self.task: asyncio.Task[Any] | None = None
         """Task that executes the request; None if there is none to wait for or to cancel."""
         self.finished_at = 0.0
@@ -48,6 +44,11 @@ class Request:
     def owed(self) -> bool:
         """True while a connected client is still taking the outcome, which is then not dropped."""
         return False
+
+    def cancel(self) -> None:
+        """Cancel the task, unless it was cancelled before: a second cancellation would interrupt its cleanup."""
+        if self.task is not None and not self.task.cancelling():
+            self.task.cancel()
 
     def dropped(self) -> None:
         """Handle that the table no longer has the request."""
@@ -65,7 +66,6 @@ class RequestTable:
         self._requests: dict[Hashable, Request] = {}
         self._finished: OrderedDict[Hashable, Request] = OrderedDict()  # the oldest first
         self._lost: OrderedDict[Hashable, float] = OrderedDict()  # monotonic times of completion or cancellation
-        self._timer: asyncio.TimerHandle | None = None
         self.kept_bytes = 0
         """Total bytes of the kept outcomes."""
 
@@ -82,9 +82,7 @@ class RequestTable:
         request.finished_at = time.monotonic()
         self._finished[request.key] = request
         self.kept_bytes += size
-        self._trim()
-        if self._timer is None:
-            self._trim_later()
+        self.trim()
 
     def drop(self, request: Request) -> None:
         """Drop a request and its outcome, unless it was dropped before."""
@@ -95,15 +93,10 @@ class RequestTable:
         request.dropped()
 
     @property
-    def running(self) -> int:
-        """Number of requests that have no outcome yet."""
-        return len(self._requests) - len(self._finished)
-
-    @property
     def _full(self) -> bool:
         return len(self._finished) > self._limits.results or self.kept_bytes > self._limits.result_bytes
 
-    def _trim(self) -> None:
+    def trim(self) -> None:
         """Drop outcomes whose time is over, and the oldest ones while there are too many."""
         newest = next(reversed(self._finished.values()), None)
         before = time.monotonic() - self._limits.result_seconds
@@ -118,26 +111,10 @@ class RequestTable:
                 if not expired:
                     self._lost[request.key] = request.finished_at
 
-    def _trim_later(self) -> None:
-        """Set a timer to drop outcomes when they expire, even if no more requests come."""
-        self._timer = None
-        if self._finished:
-            due = next(iter(self._finished.values())).finished_at + self._limits.result_seconds - time.monotonic()
-            self._timer = asyncio.get_running_loop().call_later(max(1.0, due), self._timed)
-
-    def _timed(self) -> None:
-        self._trim()
-        self._trim_later()
-
     # Requests of HTTP, whose outcome is the result of their task
 
     async def run(
-        self,
-        key: Hashable,
-        content: object,
-        work: Callable[[], Coroutine[Any, Any, Response]],
-        *,
-        keep: bool = True,
+        self, key: Hashable, work: Callable[[], Coroutine[Any, Any, Response]], *, keep: bool = True
     ) -> Response:
         """Return the result of `work()`, or raise its error.
 
@@ -145,25 +122,21 @@ class RequestTable:
         request.
 
         Args:
-            content: what is asked for, to compare by `==` with the first request that used this key.
             keep: False for a request that may be executed twice: only callers that already wait get its result.
 
         Raises:
-            InvalidInputError: if the key was used for another request.
             ResultLostError: if the request was cancelled, or if its result was dropped because the kept results
                 exceeded a limit.
         """
-        self._trim()
+        self.trim()
         request = self._requests.get(key)
         if request is None:
             if key in self._lost:
                 raise ResultLostError("The request was received or cancelled before; there is no result of it")
-            request = Request(key, content)
+            request = Request(key)
             request.task = asyncio.create_task(work())
             request.task.add_done_callback(lambda task: self._done(request, task, keep))
             self.add(request)
-        elif request.content != content:
-            raise InvalidInputError(f"The request id {str(key)[:100]!r} was already used for another request")
         assert request.task is not None
         try:
             return await asyncio.shield(request.task)
@@ -184,11 +157,10 @@ class RequestTable:
 
         If the request comes later, it is not started.
         """
-        self._trim()
+        self.trim()
         request = self._requests.get(key)
         if request is None:
             self._lost.setdefault(key, time.monotonic())
-        elif (task := request.task) and not task.done():
-            if not task.cancelling():  # a second cancellation would interrupt the task's cleanup
-                task.cancel()
-            await asyncio.wait([task])
+        elif request.task is not None:
+            request.cancel()
+            await asyncio.wait([request.task])

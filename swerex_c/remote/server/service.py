@@ -26,7 +26,7 @@ from swerex_c.models import (
 from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.server.requests import RequestTable
 
-__all__ = ["METHODS", "InvalidRequestError", "RuntimeHolder", "Service", "validate"]
+__all__ = ["METHODS", "STREAMING_METHODS", "InvalidRequestError", "RuntimeHolder", "Service", "validate"]
 
 METHODS: dict[str, TypeAdapter[Any] | None] = {
     "is_alive": None,
@@ -40,6 +40,8 @@ METHODS: dict[str, TypeAdapter[Any] | None] = {
 }
 """Methods of runtimes that a client may call, with the validator of the request; None: there is no request."""
 
+STREAMING_METHODS = ("stream_in_session", "upload", "download")
+"""Methods whose requests or responses are streams."""
 
 _MOST_MEMBERS = 1000
 """Size of a list or object above which member types are checked first: pydantic makes one error for each member."""
@@ -138,25 +140,24 @@ class Service:
             request: the validated request; None if the method takes none.
 
         Raises:
-            ServerLimitError: if too many requests are in flight, or too many sessions are open.
+            ServerLimitError: if too many sessions are open.
         """
-        with self.counted(method):
-            if method == "close":
-                return await self.close()
-            if method == "create_session":
-                return await self._create_session(request)
-            run: Callable[..., Awaitable[BaseModel]] = getattr(self.holder.runtime, method)
-            return await (run() if request is None else run(request))
+        if method == "close":
+            return await self.close()
+        if method == "create_session":
+            return await self._create_session(request)
+        run: Callable[..., Awaitable[BaseModel]] = getattr(self.runtime, method)
+        return await (run() if request is None else run(request))
 
     async def _create_session(self, request: Any) -> BaseModel:
         """Create a session; count it against `Limits.sessions` before the first await."""
-        occupied = {*getattr(self.holder.runtime, "sessions", ()), *self._creating}
+        occupied = {*getattr(self.runtime, "sessions", ()), *self._creating}
         if len(occupied) >= self.limits.sessions:
             msg = f"The server allows {self.limits.sessions} sessions at the same time: close some first"
             raise ServerLimitError(msg)
         self._creating.append(request.session)
         try:
-            return await self.holder.runtime.create_session(request)
+            return await self.runtime.create_session(request)
         finally:
             self._creating.remove(request.session)
 
@@ -209,7 +210,7 @@ class Service:
         Running and later requests get the error that this causes.
         """
         self.ending = True
-        await self.holder.runtime.close()
+        await self.runtime.close()
         while self.in_flight:
             await asyncio.sleep(0.005)
 
