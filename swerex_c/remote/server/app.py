@@ -176,7 +176,7 @@ class _Handlers:
             async with request.form(max_files=1, max_fields=8) as fields:
                 form = _validated(_FORM, dict(fields))
                 pieces, unpack = _pieces(form.file), zip.unpack if form.unzip else None
-                await file_transfer.store(pieces, form.target_path, unpack, None, form.file.filename or "")
+                await file_transfer.store_file(pieces, form.target_path, form.file.filename or "", unpack=unpack)
         except (HTTPException, FormParserError) as error:  # old versions of Starlette raise what the parser did
             if isinstance(error, HTTPException) and error.status_code != 400:
                 raise

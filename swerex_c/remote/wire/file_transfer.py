@@ -25,7 +25,7 @@ from swerex_c.files.writing import BLOCK, check_path, write_all
 from swerex_c.utils.progress import Progress
 from swerex_c.utils.threads import OrderedCalls, in_file_thread, in_thread
 
-__all__ = ["TARGET", "open_source", "open_stream", "receive", "store"]
+__all__ = ["TARGET", "open_source", "open_stream", "receive", "store_file"]
 
 TARGET = "X-Swerex-Target"
 """HTTP header of an upload whose body is such a stream: the path to copy to, as JSON, which is ASCII for any path."""
@@ -129,30 +129,10 @@ async def _read(file: BinaryIO, size: int, turns: OrderedCalls) -> Pieces:
 
 async def _packed(pack: Pack, path: str) -> Pieces:
     """Yield the archive of a directory in pieces. A thread packs, only a little ahead of the reader."""
-    ours, theirs = socket.socketpair()
-    reader, writer = await asyncio.open_connection(sock=ours, limit=_PIECE)
-
-    def write() -> None:
-        with theirs:
-            pack(path, theirs.sendall)
-
-    async def in_its_thread() -> None:
-        try:
-            await in_thread(write)
-        except ResourceError:  # no thread may have begun
-            theirs.close()
-            raise
-
-    packing = asyncio.ensure_future(in_its_thread())
-    try:
+    async with _thread_with_socket(lambda sock: pack(path, sock.sendall)) as (reader, _, packing):
         while data := await reader.read(_PIECE):
             yield data
         await packing
-    finally:
-        writer.transport.abort()  # the thread gets EPIPE
-        await asyncio.wait([packing], timeout=_END_SECONDS)
-        if packing.done() and not packing.cancelled():
-            packing.exception()
 
 
 # Receiving
@@ -173,9 +153,11 @@ async def receive(pieces: Pieces, target: str, name: str | None = None, progress
         kind, sent_name, mode, size = _parsed(line)
         received_name = name or sent_name or ""
         _check_names(target, received_name)
-        unpack = tar.unpack if kind == "tree" else None
         content = _counted(_prepended(rest, pieces), size, progress)
-        await store(content, target, unpack, mode, received_name, follow=name is None)
+        if kind == "tree":
+            await _store_tree(content, target)
+        else:
+            await store_file(content, target, received_name, mode=mode, follow=name is None)
 
 
 def _check_names(*names: str) -> None:
@@ -212,26 +194,23 @@ def _parsed(line: bytes) -> tuple[str, str | None, int | None, int | None]:
     return kind, name, mode, size
 
 
-async def store(
+async def store_file(
     pieces: AsyncIterator[bytes],
     target: str,
-    unpack: Unpack | None,
-    mode: int | None,
     name: str,
     *,
+    mode: int | None = None,
     follow: bool = True,
+    unpack: Unpack | None = None,
 ) -> None:
-    """Save a received file or archive as `target`: all of it or nothing.
+    """Save a received file, or the tree in a received archive, as `target`: all of it or nothing.
 
     Args:
-        unpack: function for the archive of a tree; None for a file.
-        mode: mode of a file; None or an invalid one is that of a new file.
         name: name of a file that goes into a directory.
+        mode: mode of a file; None or an invalid one is that of a new file.
         follow: whether a file follows a target that is a link, or replaces it.
+        unpack: function that unpacks the archive, which needs all of it; None for a file.
     """
-    if unpack is tar.unpack:  # a zip has to be there as a whole
-        await _unpack_tree(pieces, target)
-        return
     rights = mode if mode is not None and 0 <= mode <= 0o7777 else None
     stack, turns = contextlib.ExitStack(), OrderedCalls()
     try:
@@ -256,21 +235,19 @@ async def store(
         await turns.end(stack.close)
 
 
-async def _unpack_tree(pieces: AsyncIterator[bytes], target: str) -> None:
-    """Unpack a tar archive while it arrives, in a thread that reads it from a socket, and save the tree as `target`."""
+async def _store_tree(pieces: AsyncIterator[bytes], target: str) -> None:
+    """Unpack a received tar archive while it arrives, and save the tree as `target`: all of it or nothing."""
     complete = threading.Event()
-    ours, theirs = socket.socketpair()
-    _, writer = await asyncio.open_connection(sock=ours)
 
-    def unpack() -> None:
-        with theirs, theirs.makefile("rb") as archive, Staging(target) as staging:
+    def unpack(sock: socket.socket) -> None:
+        with sock.makefile("rb") as archive, Staging(target) as staging:
             tar.unpack(archive, staging)
             while archive.read(BLOCK):
                 pass  # padding after the end of the archive
             if complete.is_set():
                 staging.commit()
 
-    async def pass_on() -> None:
+    async def pass_on(writer: asyncio.StreamWriter) -> None:
         async for piece in pieces:
             writer.write(piece)
             try:
@@ -280,25 +257,19 @@ async def _unpack_tree(pieces: AsyncIterator[bytes], target: str) -> None:
         complete.set()
         writer.write_eof()
 
-    passing = asyncio.ensure_future(pass_on())
-    unpacking = asyncio.ensure_future(in_thread(unpack))
-    try:
-        await asyncio.wait([passing, unpacking], return_when=asyncio.FIRST_COMPLETED)
-        if passing.done():
-            passing.result()
-        await unpacking
-    finally:
-        passing.cancel()
-        writer.transport.abort()
-        await asyncio.wait([passing, unpacking], timeout=_END_SECONDS)
-        if unpacking.done():
-            theirs.close()  # no thread may have begun
-        for each in (passing, unpacking):
-            if each.done() and not each.cancelled():
-                each.exception()
+    async with _thread_with_socket(unpack) as (_, writer, unpacking):
+        passing = asyncio.ensure_future(pass_on(writer))
+        try:
+            await asyncio.wait([passing, unpacking], return_when=asyncio.FIRST_COMPLETED)
+            if passing.done():
+                passing.result()
+            await unpacking
+        finally:
+            passing.cancel()
+            await asyncio.gather(passing, return_exceptions=True)
 
 
-# Streams
+# Both
 
 
 async def _prepended(first: bytes, rest: Pieces) -> Pieces:
@@ -318,3 +289,35 @@ async def _counted(pieces: Pieces, size: int | None, progress: Progress | None) 
             done += len(piece)
             if progress is not None:
                 progress(done, size)
+
+
+@contextlib.asynccontextmanager
+async def _thread_with_socket(
+    work: Callable[[socket.socket], None],
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter, asyncio.Future[None]]]:
+    """Call a blocking function in a thread, with a socket; give the other end of the socket, and the call's outcome.
+
+    The thread has two seconds to end after the connection is aborted.
+    """
+    ours, theirs = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=ours, limit=_PIECE)
+
+    def call() -> None:
+        with theirs:
+            work(theirs)
+
+    async def in_its_thread() -> None:
+        try:
+            await in_thread(call)
+        except ResourceError:  # no thread may have begun
+            theirs.close()
+            raise
+
+    working = asyncio.ensure_future(in_its_thread())
+    try:
+        yield reader, writer, working
+    finally:
+        writer.transport.abort()
+        await asyncio.wait([working], timeout=_END_SECONDS)
+        if working.done() and not working.cancelled():
+            working.exception()
