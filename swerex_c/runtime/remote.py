@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     import swerex_c.models  # a runtime's configuration imports it
     from swerex_c import models
-    from swerex_c.remote.client.frames import WireClient
-    from swerex_c.remote.client.http import JsonClient
+    from swerex_c.remote.client.frames import FrameClient
+    from swerex_c.remote.client.http import HttpClient
     from swerex_c.runtime.config import RemoteRuntimeConfig, RemoteRuntimeKeywords
 
 __all__ = ["RemoteRuntime", "RemoteRuntimeConfig"]
@@ -77,8 +77,8 @@ class RemoteRuntime(AbstractRuntime):
         self.logger = logger or get_logger("rex-runtime")
         self._refusals = 0
         """Number of times in a row that the server has refused the key of `is_alive`."""
-        self._json_client: JsonClient | None = None
-        self._wire_client: WireClient | None = None
+        self._http_client: HttpClient | None = None
+        self._frame_client: FrameClient | None = None
         self._speaks_frames = self._config.wire != "json"
         """False once a server that did not support frames has answered over HTTP."""
         if not self._config.host.startswith(("http://", "https://", "unix://")):
@@ -104,36 +104,36 @@ class RemoteRuntime(AbstractRuntime):
         return urlunsplit(parts._replace(netloc=f"{parts.netloc}:{self._config.port}"))
 
     @property
-    def _wire(self) -> WireClient:
+    def _frames(self) -> FrameClient:
         """Client for frames.
 
         Raises:
             NotFrames: if a proxy of the environment has to be used, which does not pass frames.
         """
-        if self._wire_client is None:
-            from swerex_c.remote.client.base import behind_proxy
-            from swerex_c.remote.client.frames import Address, WireClient
+        if self._frame_client is None:
+            from swerex_c.remote.client.base import http_proxy
+            from swerex_c.remote.client.frames import Address, FrameClient
 
             config, url = self._config, self._api_url
-            if config.command is None and config.wire == "auto" and behind_proxy(url):
+            if config.command is None and config.wire == "auto" and http_proxy(url):
                 raise NotFrames("a proxy is between")
             address = Address(command=tuple(config.command)) if config.command else Address.of(url, self._headers)
             with _creating:
-                if self._wire_client is None:
-                    self._wire_client = WireClient(address, config.reconnect_timeout, config.answer_limit)
-        return self._wire_client
+                if self._frame_client is None:
+                    self._frame_client = FrameClient(address, config.reconnect_timeout, config.answer_limit)
+        return self._frame_client
 
     @property
-    def _client(self) -> JsonClient:
-        if self._json_client is None:
-            from swerex_c.remote.client.http import JsonClient
+    def _http(self) -> HttpClient:
+        if self._http_client is None:
+            from swerex_c.remote.client.http import HttpClient
 
             with _creating:
-                if self._json_client is None:
-                    self._json_client = JsonClient(self._api_url, self._headers, self._config.answer_limit)
-        return self._json_client
+                if self._http_client is None:
+                    self._http_client = HttpClient(self._api_url, self._headers, self._config.answer_limit)
+        return self._http_client
 
-    def _require_http(self, error: Exception) -> None:
+    def _check_fallback(self, error: Exception) -> None:
         """Raise an error if HTTP may not take the place of frames, which the server does not support."""
         if self._config.wire == "msgpack" or self._config.command is not None or self._api_url.startswith("unix:"):
             raise NotSupportedError(f"The server {self._api_url} does not speak msgpack frames: {error}") from None
@@ -171,15 +171,15 @@ class RemoteRuntime(AbstractRuntime):
 
     # Requests
 
-    async def _by(self, call: Callable[[WireClient | JsonClient], Awaitable[T]]) -> T:
+    async def _with_client(self, call: Callable[[FrameClient | HttpClient], Awaitable[T]]) -> T:
         """Return the result of `call` with the client for frames if the server supports frames, else with HTTP's."""
         with self._logged():
             if self._speaks_frames:
                 try:
-                    return await call(self._wire)
+                    return await call(self._frames)
                 except NotFrames as error:
-                    self._require_http(error)
-            answer = await call(self._client)
+                    self._check_fallback(error)
+            answer = await call(self._http)
             if getattr(answer, "is_alive", True):
                 self._speaks_frames = False
             return answer
@@ -193,7 +193,7 @@ class RemoteRuntime(AbstractRuntime):
             output_class: called with the fields of the response.
             num_retries: not used: a request that cannot run twice by that is always sent again.
         """
-        return await self._by(lambda client: client.call(endpoint, payload, output_class))
+        return await self._with_client(lambda client: client.call(endpoint, payload, output_class))
 
     async def is_alive(self, *, timeout: float | None = None) -> models.IsAliveResponse:
         """Check whether the server responds.
@@ -202,7 +202,7 @@ class RemoteRuntime(AbstractRuntime):
         """
         seconds = self._config.timeout if timeout is None else timeout
 
-        async def ask(client: WireClient | JsonClient) -> models.IsAliveResponse:
+        async def ask(client: FrameClient | HttpClient) -> models.IsAliveResponse:
             refusals, self._refusals = self._refusals, 0
             try:
                 return await client.is_alive(seconds)
@@ -213,7 +213,7 @@ class RemoteRuntime(AbstractRuntime):
                 message = f"Failed to connect to {client.address}\n{error}"
                 return swerex_c.models.IsAliveResponse(is_alive=False, message=message)
 
-        return await self._by(ask)
+        return await self._with_client(ask)
 
     async def wait_until_alive(self, *, timeout: float = 60.0) -> None:
         """Wait until the server responds.
@@ -261,11 +261,11 @@ class RemoteRuntime(AbstractRuntime):
         if self._speaks_frames:
             try:
                 with self._logged():
-                    async for item in self._wire.stream(action, swerex_c.models.BashObservation):
+                    async for item in self._frames.stream(action, swerex_c.models.BashObservation):
                         yield item
                 return
             except NotFrames as error:
-                self._require_http(error)
+                self._check_fallback(error)
         observation = await self.run_in_session(action)
         if observation.output:
             yield observation.output
@@ -300,7 +300,7 @@ class RemoteRuntime(AbstractRuntime):
         self.logger.debug("Uploading %s to %s", request.source_path, request.target_path)
         source, target = request.source_path, request.target_path
         with shown(f"Uploading {source}") as progress:
-            return await self._by(lambda client: client.upload(source, target, progress))
+            return await self._with_client(lambda client: client.upload(source, target, progress))
 
     async def download(self, source_path: str, target_path: str) -> None:
         """Copy a file or a tree from the server's machine.
@@ -314,12 +314,12 @@ class RemoteRuntime(AbstractRuntime):
 
         self.logger.debug("Downloading %s to %s", source_path, target_path)
         with shown(f"Downloading {source_path}") as progress:
-            await self._by(lambda client: client.download(source_path, target_path, progress))
+            await self._with_client(lambda client: client.download(source_path, target_path, progress))
 
     async def close(self) -> models.CloseResponse:
         """End all sessions and commands of the server, and the connections to it."""
         try:
             return await self._request("close", None, swerex_c.models.CloseResponse)
         finally:
-            if self._wire_client is not None:
-                await self._wire_client.close()
+            if self._frame_client is not None:
+                await self._frame_client.close()

@@ -20,7 +20,7 @@ from aiohttp import web
 from swerex_c.exceptions import InvalidInputError, ProtocolError, ResourceError, UploadError
 from swerex_c.files import local, tar, zip
 from swerex_c.files.staging import Staging
-from swerex_c.remote.client.http import JsonClient
+from swerex_c.remote.client.http import HttpClient
 from swerex_c.runtime.abstract import ReadFileRequest, UploadRequest, WriteFileRequest
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
@@ -85,7 +85,7 @@ async def test_a_server_that_sends_a_damaged_archive(tmp_path: Path) -> None:
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    client = JsonClient(f"http://127.0.0.1:{runner.addresses[0][1]}")
+    client = HttpClient(f"http://127.0.0.1:{runner.addresses[0][1]}")
     refused = 0
     for number in range(100):
         sent = damaged(tarred(), number)

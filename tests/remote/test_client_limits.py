@@ -13,7 +13,7 @@ import pytest
 
 from swerex_c.deployment.remote import RemoteDeployment
 from swerex_c.exceptions import DeploymentNotStartedError, ResourceError
-from swerex_c.remote.client.http import JsonClient
+from swerex_c.remote.client.http import HttpClient
 from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest, ReadFileRequest, ReadFileResponse
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support import raw_http
@@ -30,8 +30,8 @@ async def test_a_deployment_stops_when_its_server_is_gone(tmp_path: Path, caplog
         deployment = RemoteDeployment(auth_token=KEY, host=server.url, timeout=10, logger=logger)
         await deployment.start()
         await deployment.runtime.create_session(CreateBashSessionRequest())
-        assert deployment.runtime._wire_client is not None
-        deployment.runtime._wire_client._shared._reconnect_seconds = 0.2
+        assert deployment.runtime._frame_client is not None
+        deployment.runtime._frame_client._shared._reconnect_seconds = 0.2
     with caplog.at_level(logging.WARNING):
         await deployment.stop()
     assert "Cannot close the server's sessions" in caplog.text
@@ -64,14 +64,14 @@ async def test_frames_are_given_up_when_http_is_answered(
         for server in (swerex_remote if has_frames else our_server, swerex_remote):
             proxy.to = server.port
             assert all(answer.is_alive for answer in await asyncio.gather(*(runtime.is_alive() for _ in range(20))))
-        assert runtime._wire_client is not None
-        assert bool(runtime._wire_client._shared.instance_id) == has_frames
+        assert runtime._frame_client is not None
+        assert bool(runtime._frame_client._shared.instance_id) == has_frames
 
 
 async def test_json_that_was_asked_for_stays(swerex_remote: Server) -> None:
     runtime = RemoteRuntime(auth_token=KEY, host=swerex_remote.url, timeout=DEADLINE, wire="json")
     assert (await runtime.is_alive()).is_alive
-    assert runtime._wire_client is None
+    assert runtime._frame_client is None
 
 
 @pytest.mark.parametrize("wire", ["msgpack", "json"])
@@ -126,7 +126,7 @@ async def test_an_http_answer_that_is_too_long(kind: str) -> None:
         ended.set()
 
     async with raw_http.serving(answer) as url:
-        client = JsonClient(url, answer_limit=LIMIT)
+        client = HttpClient(url, answer_limit=LIMIT)
         with pytest.raises(ResourceError, match="is longer than"):
             await asyncio.wait_for(client.call("read_file", ReadFileRequest(path="x"), ReadFileResponse), DEADLINE)
         await asyncio.wait_for(ended.wait(), DEADLINE)

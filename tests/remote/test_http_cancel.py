@@ -16,7 +16,7 @@ import pytest
 
 from swerex_c.exceptions import ConnectionLostError, SessionDoesNotExistError
 from swerex_c.remote.client import base
-from swerex_c.remote.client.http import _GIVE_UP_SECONDS, JsonClient
+from swerex_c.remote.client.http import _GIVE_UP_SECONDS, HttpClient
 from swerex_c.remote.server.app import create_app
 from swerex_c.remote.wire import file_transfer
 from swerex_c.runtime.abstract import (
@@ -69,7 +69,7 @@ async def session_of(url: str, wire: Any = "json") -> AsyncIterator[Session]:
         yield session
     finally:
         await session.close()
-        if (client := getattr(runtime, "_wire_client", None)) is not None:
+        if (client := getattr(runtime, "_frame_client", None)) is not None:
             await client.close()
 
 
@@ -171,7 +171,7 @@ async def test_what_takes_longer_than_its_caller_waits(
 @pytest.mark.parametrize("end", ["cut_up", "cut_down"])
 async def test_a_cancellation_whose_connection_is_cut(our_server: Server, sleep: str, end: str) -> None:
     async with Proxy(our_server.port) as proxy:
-        client = JsonClient(f"http://127.0.0.1:{proxy.port}", {"X-API-Key": KEY})
+        client = HttpClient(f"http://127.0.0.1:{proxy.port}", {"X-API-Key": KEY})
         assert await client.is_alive(30)
         task = asyncio.create_task(client.call("execute", Command(command=sleep, shell=True), CommandResponse))
         await until_async(lambda: running(sleep))
@@ -213,7 +213,7 @@ async def test_a_server_that_does_not_answer_delays_nobody() -> None:
 
     came = asyncio.Event()
     async with raw_http.serving(say_nothing) as url:
-        client = JsonClient(url)
+        client = HttpClient(url)
         task = asyncio.create_task(client.call("execute", Command(command="true"), CommandResponse))
         await came.wait()
         begin = time.monotonic()
@@ -312,7 +312,7 @@ async def test_a_cancelled_download_writes_to_no_other_file(tmp_path: Path, monk
     (tmp_path / "source").write_bytes(b"theirs" * 1000)
     (tmp_path / "mine").write_text("mine")
     with server_process.serving(tmp_path / "log") as server:
-        client = JsonClient(server.url, {"X-API-Key": KEY})
+        client = HttpClient(server.url, {"X-API-Key": KEY})
         monkeypatch.setattr(file_transfer, "write_all", slow)
         download = asyncio.create_task(client.download(str(tmp_path / "source"), str(tmp_path / "target")))
         await asyncio.to_thread(writing.wait, DEADLINE)

@@ -24,7 +24,7 @@ from swerex_c.exceptions import (
     SwerexException,
 )
 from swerex_c.remote.client import base, http
-from swerex_c.remote.client.http import JsonClient
+from swerex_c.remote.client.http import HttpClient
 from swerex_c.remote.wire import file_transfer
 from swerex_c.runtime.abstract import (
     Command,
@@ -43,15 +43,15 @@ HEADERS = {"X-API-Key": KEY}
 
 
 @pytest.fixture
-def client(our_server: Server) -> JsonClient:
-    return JsonClient(our_server.url, HEADERS)
+def client(our_server: Server) -> HttpClient:
+    return HttpClient(our_server.url, HEADERS)
 
 
 def shell(command: str, **more: Any) -> Command:
     return Command(command=command, shell=True, **more)
 
 
-async def execute(client: JsonClient, command: str) -> CommandResponse:
+async def execute(client: HttpClient, command: str) -> CommandResponse:
     return await client.call("execute", shell(command), CommandResponse)
 
 
@@ -64,20 +64,22 @@ async def test_proxies_of_the_environment_are_for_other_machines(
     seen: list[bytes] = []
 
     async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        seen.append(await reader.readline())
+        seen.extend((await reader.readuntil(b"\r\n\r\n")).splitlines())
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n" + b'{"is_alive":true,"message":""}')
         await writer.drain()
         writer.close()
 
-    async with serving(proxy) as url:
+    async with serving(proxy) as served:
+        url = served.replace("//", "//user:secret@")
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.setenv("http_proxy", url)
-        far, near = JsonClient("http://far.invalid/prefix"), JsonClient(our_server.url, HEADERS)
+        far, near = HttpClient("http://far.invalid/prefix"), HttpClient(our_server.url, HEADERS)
         assert await far.is_alive(5)
         assert await near.is_alive(5)
-        assert base.behind_proxy(far.address)  # and then speaks no frames
-        assert not base.behind_proxy(near.address)
-    assert seen == [b"GET http://far.invalid/prefix/is_alive HTTP/1.1\r\n"]
+        assert base.http_proxy(far.address) == url  # and then speaks no frames
+        assert base.http_proxy(near.address) is None
+    assert seen[0] == b"GET http://far.invalid/prefix/is_alive HTTP/1.1"
+    assert b"Proxy-Authorization: Basic dXNlcjpzZWNyZXQ=" in seen
 
 
 # Errors
@@ -113,7 +115,7 @@ async def test_every_answer_is_a_result_or_one_of_our_errors(
     tmp_path: Path, status: int, body: bytes, error: type[Exception]
 ) -> None:
     async with answering(status, body) as url:
-        client = JsonClient(url, HEADERS)
+        client = HttpClient(url, HEADERS)
         with pytest.raises(error) as caught:
             await execute(client, "true")
         assert len(str(caught.value)) < 5000
@@ -153,7 +155,7 @@ NO_KEY = (InvalidInputError, AuthenticationError)
     ],
 )  # fmt: skip
 async def test_who_is_not_reached_or_lets_nobody_in(our_server: Server, url: str, key: str, error: Any) -> None:
-    client = JsonClient(our_server.url if url == "ours" else url, {"X-API-Key": key})
+    client = HttpClient(our_server.url if url == "ours" else url, {"X-API-Key": key})
     match = {ConnectionLostError: "cannot be reached", AuthenticationError: "401"}.get(error)
     for answer in (execute(client, "true"), client.is_alive(5)):
         with pytest.raises(error, match=match):
@@ -164,10 +166,10 @@ async def test_who_is_not_reached_or_lets_nobody_in(our_server: Server, url: str
 
 
 @contextlib.asynccontextmanager
-async def through(proxy: Proxy) -> AsyncIterator[JsonClient]:
+async def through(proxy: Proxy) -> AsyncIterator[HttpClient]:
     """A client that knows whom it talks to, without a connection."""
     async with proxy:
-        client = JsonClient(f"http://127.0.0.1:{proxy.port}", HEADERS)
+        client = HttpClient(f"http://127.0.0.1:{proxy.port}", HEADERS)
         await client.is_alive(5)
         await background.run(http._close())
         proxy.connections = 0
@@ -210,7 +212,7 @@ async def test_what_was_not_sent_is_sent_again(
     """The server is not there yet."""
     caplog.set_level(logging.DEBUG, "swerex_c.client")
     port = find_free_port()
-    client = JsonClient(f"http://127.0.0.1:{port}", HEADERS)
+    client = HttpClient(f"http://127.0.0.1:{port}", HEADERS)
     waiting = asyncio.create_task(execute(client, f"echo run >> {tmp_path}/runs"))
     await until_async(lambda: "trying again" in caplog.text)
     async with Proxy(our_server.port, port):
@@ -222,7 +224,7 @@ async def test_what_was_not_sent_is_sent_again(
 
 
 @pytest.mark.parametrize("name", ['quo"te', "back\\slash", "percent%22", "new\nline", "ü 😀", "-", "bytes \udcff"])
-async def test_files_of_any_name(client: JsonClient, tmp_path: Path, name: str) -> None:
+async def test_files_of_any_name(client: HttpClient, tmp_path: Path, name: str) -> None:
     source, target = tmp_path / name, tmp_path / "deep" / name
     source.write_text("text")
     await client.upload(str(source), str(target))
@@ -232,7 +234,7 @@ async def test_files_of_any_name(client: JsonClient, tmp_path: Path, name: str) 
     assert (await client.call("read_file", ReadFileRequest(path=str(target)), ReadFileResponse)).content == "text"
 
 
-async def test_progress_is_told(client: JsonClient, tmp_path: Path) -> None:
+async def test_progress_is_told(client: HttpClient, tmp_path: Path) -> None:
     size = 2_000_000
     (tmp_path / "f").write_bytes(b"x" * size)
     seen: list[tuple[int, int | None]] = []
@@ -246,7 +248,7 @@ async def test_progress_is_told(client: JsonClient, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [ValueError, TimeoutError, OSError, aiohttp.ClientError])
 async def test_what_goes_wrong_here_is_not_the_requests(
-    client: JsonClient, tmp_path: Path, error: type[Exception]
+    client: HttpClient, tmp_path: Path, error: type[Exception]
 ) -> None:
     """A local error in the middle of a copy is raised as it is."""
     (tmp_path / "f").write_bytes(b"x" * 2_000_000)
@@ -283,7 +285,7 @@ async def test_a_connection_that_breaks_while_a_file_is_read(tmp_path: Path, mon
     monkeypatch.setattr(file_transfer, "open_regular", Slow)
     (tmp_path / "f").write_bytes(b"x" * 2_000_000)
     async with serving(hang_up) as url:
-        client = JsonClient(url, HEADERS)
+        client = HttpClient(url, HEADERS)
         uploading = asyncio.create_task(client.upload(str(tmp_path / "f"), "/x"))
         await gone.wait()
         await settle()  # so that the client may notice before the piece is read

@@ -259,7 +259,7 @@ async def test_killed(family: Family, tmp_path: Path, monkeypatch: pytest.Monkey
         begun = asyncio.gather(*calls, stream(), runtime.write_file(write), return_exceptions=True)
         await until_async(lambda: ran.exists() and len(ran.read_text()) == 20)
         first.terminate(signal.SIGKILL)
-        channel = runtime._wire._shared if wire == "msgpack" else None
+        channel = runtime._frames._shared if wire == "msgpack" else None
         await until_async(lambda: channel is None or channel._connection is None)
         late = asyncio.create_task(runtime.execute(Command(command=["true"])))
     with server_process(tmp_path / "log2", "--host", "127.0.0.1", "--port", str(first.port)):

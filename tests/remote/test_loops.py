@@ -18,7 +18,7 @@ import pytest
 from swerex_c.exceptions import RuntimeClosedError
 from swerex_c.remote.client import calls
 from swerex_c.remote.client.calls import ClientChannel
-from swerex_c.remote.client.frames import OWN_AFTER, WireClient
+from swerex_c.remote.client.frames import OWN_AFTER, FrameClient
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support.frames_tools import SESSION, bash, client, serving
@@ -88,17 +88,17 @@ async def test_a_runtime_that_is_dropped_leaves_no_connection() -> None:
 
 def test_threads_that_begin_at_once_share_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
-    before = WireClient.__init__
+    before = FrameClient.__init__
 
-    def slow(self: WireClient, *args: Any, **more: Any) -> None:
+    def slow(self: FrameClient, *args: Any, **more: Any) -> None:
         time.sleep(0.05)
         made.append(self)
         before(self, *args, **more)
 
-    monkeypatch.setattr(WireClient, "__init__", slow)
+    monkeypatch.setattr(FrameClient, "__init__", slow)
     runtime = RemoteRuntime(command=["cat"], auth_token="")
     with ThreadPoolExecutor(8) as threads:
-        found = set(threads.map(lambda _: runtime._wire, range(8)))
+        found = set(threads.map(lambda _: runtime._frames, range(8)))
     assert len(made) == 1 and found == set(made)
 
 

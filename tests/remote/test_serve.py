@@ -376,6 +376,6 @@ async def test_the_end_of_standard_input_or_a_signal_is_the_end(
 
 
 async def _hang_up(runtime: RemoteRuntime) -> None:
-    connection = runtime._wire.shared_channel()._connection
+    connection = runtime._frames.shared_channel()._connection
     assert connection is not None
     connection.abort()

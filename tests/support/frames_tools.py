@@ -12,7 +12,7 @@ from typing import Any
 
 from swerex_c import _core
 from swerex_c.remote.client.calls import ClientChannel
-from swerex_c.remote.client.frames import Address, WireClient
+from swerex_c.remote.client.frames import Address, FrameClient
 from swerex_c.remote.server.calls import Registry
 from swerex_c.remote.server.gate import Gate
 from swerex_c.remote.server.limits import Limits
@@ -83,7 +83,7 @@ class Served:
     def running(self) -> int:
         return sum(exchange.answer is None for exchange in self.exchanges)
 
-    def client(self) -> WireClient:
+    def client(self) -> FrameClient:
         return client(self.port)
 
 
@@ -116,8 +116,8 @@ async def serving(
     assert served.service.connections == 0
 
 
-def client(port: int, seconds: float = 5.0) -> WireClient:
-    return WireClient(Address(port=port, headers={"X-API-Key": KEY}), seconds)
+def client(port: int, seconds: float = 5.0) -> FrameClient:
+    return FrameClient(Address(port=port, headers={"X-API-Key": KEY}), seconds)
 
 
 @contextlib.asynccontextmanager

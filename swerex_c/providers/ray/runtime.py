@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from swerex_c.exceptions import ConnectionLostError, SandboxLostError
 from swerex_c.remote.client.connect import Address
-from swerex_c.remote.client.frames import WireClient
+from swerex_c.remote.client.frames import FrameClient
 from swerex_c.runtime.remote import RemoteRuntime
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _ALIVE_SECONDS = 5.0
 """Default timeout of `is_alive` in seconds."""
 
 
-class _Client(WireClient):
+class _Client(FrameClient):
     """A frame client whose requests are calls of an actor."""
 
     def __init__(self, channel: ActorChannel):
@@ -41,7 +41,7 @@ class RayRuntime(RemoteRuntime):
 
     def __init__(self, channel: ActorChannel, *, logger: logging.Logger | None = None):
         super().__init__(auth_token="", wire="msgpack", timeout=_ALIVE_SECONDS, logger=logger)
-        self._wire_client = _Client(channel)
+        self._frame_client = _Client(channel)
 
     async def close(self) -> models.CloseResponse:
         """Close all sessions and commands, and the runtime.

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from swerex_c.exceptions import ResourceError, ServerRestartedError, SessionDoesNotExistError
 from swerex_c.models import BashInterruptAction, CreateBashSessionRequest, startup_seconds
 
-__all__ = ["ANSWER_LIMIT", "MARGIN", "ServerInstances", "fields_of", "behind_proxy", "patience", "too_long"]
+__all__ = ["ANSWER_LIMIT", "MARGIN", "ServerInstances", "fields_of", "http_proxy", "patience", "too_long"]
 
 MARGIN = 10.0
 """Seconds to wait for a response in addition to the request's own timeout."""
@@ -29,15 +29,15 @@ def too_long(method: str, limit: int) -> ResourceError:
     )
 
 
-def behind_proxy(url: str) -> bool:
-    """Check whether the environment sets a proxy for this URL; it does not count for this machine.
+def http_proxy(url: str) -> str | None:
+    """Return the HTTP proxy that the environment sets for this URL; None if there is none, or for this machine.
 
     HTTP proxies do not pass frames.
     """
     parts = urlsplit(url)
     host = parts.hostname or ""
     local = host in ("localhost", "::1") or host.startswith("127.")
-    return not local and parts.scheme in getproxies() and not proxy_bypass(host)
+    return None if local or proxy_bypass(host) else getproxies().get(parts.scheme)
 
 
 def patience(request: BaseModel | None) -> float | None:

@@ -28,7 +28,7 @@ from swerex_c.remote.client.connect import Address, NotFrames
 from swerex_c.utils import background
 from swerex_c.utils.progress import Progress
 
-__all__ = ["Address", "NotFrames", "WireClient"]
+__all__ = ["Address", "NotFrames", "FrameClient"]
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class _Caller:
     answered: int = 0
 
 
-class WireClient:
+class FrameClient:
     """Client of one server.
 
     A connection in the private event loop serves the first calls of every loop, and all calls to a program. A loop that

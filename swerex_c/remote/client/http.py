@@ -37,8 +37,8 @@ from swerex_c.remote.client.base import (
     ANSWER_LIMIT,
     MARGIN,
     ServerInstances,
-    behind_proxy,
     fields_of,
+    http_proxy,
     patience,
     too_long,
 )
@@ -49,7 +49,7 @@ from swerex_c.remote.wire.protocol import SERVER_HEADER
 from swerex_c.utils import background
 from swerex_c.utils.progress import Progress
 
-__all__ = ["JsonClient", "check_status"]
+__all__ = ["HttpClient", "check_status"]
 
 _RETRIES = 4
 """Maximum number of times that a request is resent after its connection failed."""
@@ -93,7 +93,7 @@ class _Lost(Exception):
         self.late = late
 
 
-class JsonClient:
+class HttpClient:
     """Client of one server, for use from any event loop and any thread."""
 
     def __init__(self, url: str, headers: Mapping[str, str] | None = None, answer_limit: int = ANSWER_LIMIT):
@@ -106,7 +106,7 @@ class JsonClient:
         """
         self._answer_limit = answer_limit
         self.address = url
-        self._behind_proxy = behind_proxy(url)
+        self._proxy = http_proxy(url)
         self.headers = dict(headers or {})
         self.instance_id: str | None = None
         """Id of the server process that responded last; None before that, "" if it is not a swerex_c server."""
@@ -325,9 +325,10 @@ class JsonClient:
         limit = aiohttp.ClientTimeout(total=wait, sock_connect=_CONNECT_SECONDS)
         with _explained(wait):
             try:
-                response = await _session(self._behind_proxy).request(
-                    verb, url, data=data, headers=self.headers | headers, timeout=limit, allow_redirects=False
-                )
+                response = await _session().request(
+                    verb, url, data=data, headers=self.headers | headers, timeout=limit, allow_redirects=False,
+                    proxy=self._proxy,
+                )  # fmt: skip
             except aiohttp.InvalidURL as error:
                 raise InvalidInputError(f"{url!r} is not the address of a server") from error
             except ValueError as error:  # a header that cannot be sent
@@ -440,31 +441,25 @@ def _form(target: str, content: AsyncIterator[bytes], *, unzip: bool) -> aiohttp
 
 # Connections
 
-_sessions: dict[tuple[asyncio.AbstractEventLoop, bool], aiohttp.ClientSession] = {}
-"""Connections of this process, for servers behind proxies and others. Another loop is that of a forking process."""
+_sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
+"""Connections of this process, by its private event loop. Another loop is that of the process that forked it."""
 
 
-def _session(proxied: bool) -> aiohttp.ClientSession:
+def _session() -> aiohttp.ClientSession:
     """Return the connections of all clients in the private event loop, which is running."""
-    key = asyncio.get_running_loop(), proxied
-    if key not in _sessions:
+    loop = asyncio.get_running_loop()
+    if loop not in _sessions:
         connector = aiohttp.TCPConnector(
             limit=0, keepalive_timeout=_KEEPALIVE, ttl_dns_cache=60, socket_factory=_socket
         )
-        _sessions[key] = aiohttp.ClientSession(
-            connector=connector,
-            trust_env=proxied,  # costs time with every request
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None),
-        )
-    return _sessions[key]
+        jar, forever = aiohttp.DummyCookieJar(), aiohttp.ClientTimeout(total=None)
+        _sessions[loop] = aiohttp.ClientSession(connector=connector, cookie_jar=jar, timeout=forever)
+    return _sessions[loop]
 
 
 async def _close() -> None:
-    for proxied in (False, True):
-        session = _sessions.pop((asyncio.get_running_loop(), proxied), None)
-        if session is not None:
-            await session.close()
+    if (session := _sessions.pop(asyncio.get_running_loop(), None)) is not None:
+        await session.close()
 
 
 @atexit.register
