@@ -41,8 +41,6 @@ _AT_ONCE = 64
 _SHARE = 4
 """A client may have this part of `Limits.result_bytes` in responses that it has not read, whatever other clients do."""
 
-_RUNS = ("run_in_session", "stream_in_session")
-
 _ENDING = "The server shuts down"
 
 
@@ -91,9 +89,6 @@ class ServerCall(Request):
         if self.method not in METHODS and self.method not in STREAMING_METHODS:
             raise InvalidInputError(f"There is no method {self.method!r:.100}")
         with self.channel.registry.service.counted(self.method):
-            if self.channel.ending_runs and self.method in _RUNS:
-                # An interrupt must not overtake cancelled commands: one still queued in its session would begin.
-                await asyncio.wait(self.channel.ending_runs)
             if self.payload.__class__ is int:
                 self.payload = await self._long_payload(self.payload)
             return await self._execute()
@@ -225,13 +220,6 @@ class ServerCall(Request):
         """True if the request runs and may need the client to send or receive data."""
         return self.task is not None and (self.up is not None or self.down is not None)
 
-    def cancel(self) -> None:
-        """Cancel the request, before any request behind it begins."""
-        if self.task is not None and self.method in _RUNS:
-            self.channel.ending_runs.add(self.task)
-            self.task.add_done_callback(self.channel.ending_runs.discard)
-        super().cancel()
-
 
 class ServerChannel:
     """The requests of one client and their responses, over successive connections."""
@@ -246,8 +234,6 @@ class ServerChannel:
         self.ended = False
         """True if the client will not ask for responses again."""
         self.requests = registry.service.requests
-        self.ending_runs: set[asyncio.Task[Any]] = set()
-        """Tasks of cancelled requests that run commands in sessions, until they end."""
 
     def request(self, frame: list[Any]) -> None:
         _, number, method, floor, payload = frame
