@@ -217,11 +217,15 @@ class Access:
         return configuration, namespace or "default"
 
 
-def _forget_files(directory: str) -> None:
-    """Have the library forget the key files in a directory. It caches their paths, but they are deleted."""
+def _release_files(directory: str) -> None:
+    """Have the library release the key files in a directory: it remembers their paths and never closes them."""
     files = getattr(require().config.kube_config, "_temp_files", {})
     for content in [it for it, path in files.items() if path.startswith(directory)]:
         del files[content]
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{descriptor}").startswith(directory):
+                os.close(int(descriptor))
 
 
 class Cluster:
@@ -295,7 +299,7 @@ class Cluster:
                     message = f"{origin}{self.access.kubeconfig or ''} cannot be used: {_one_line(error)}"
                     raise ClusterError(message, cause="credentials") from error
                 finally:
-                    _forget_files(directory)
+                    _release_files(directory)
             headers = {"User-Agent": f"swerex-c/{__version__}"}
             if token := configuration.api_key.get("BearerToken"):  # is read again when the server refuses it
                 headers["Authorization"] = str(token).strip()  # its file may end with a newline

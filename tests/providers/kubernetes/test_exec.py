@@ -264,7 +264,7 @@ def test_credentials_that_expire_are_read_again(server: ApiServer, pod: str) -> 
 
 
 def test_tls_and_its_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the certificate is in the file itself, as in most kubeconfigs; no copy of it is left."""
+    """Also where the certificate is in the file itself, as in most kubeconfigs; no copy of it is left or open."""
     needs("openssl")
     data = os.urandom(300_000)
     with ApiServer(tls=True) as server:
@@ -281,9 +281,19 @@ def test_tls_and_its_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             with opened(pod, kubeconfig) as backend:
                 assert run(backend, "cat", input=data).stdout == data
         assert set(os.listdir(tmp_path)) == {"inline", "none"}
+        assert not [it for it in opened_files() if it.startswith(str(tmp_path))]
         untrusted = pytest.raises(SandboxLostError, match="CERTIFICATE_VERIFY_FAILED|certificate verify failed")
         with untrusted, opened(pod, str(none)):
             pass
+
+
+def opened_files() -> list[str]:
+    """The files that this process has open."""
+    found = []
+    for each in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/self/fd/{each}"))
+    return found
 
 
 def connections_to(port: int) -> int:
