@@ -9,9 +9,10 @@ import json
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -63,25 +64,15 @@ def refuse_exec(server: ApiServer, code: int, reason: str, words: str) -> None:
     server.refusals.append(lambda request, _: status(code, reason, words) if "/exec" in request.path else None)
 
 
-async def not_there(program: Any) -> None:
-    words = 'OCI runtime exec failed: exec: "nope": executable file not found in $PATH'
-    await program.end(1, words, {"reason": "InternalError", "details": None})
-
-
-async def silent(_: Any) -> None:
-    await asyncio.Event().wait()
-
-
-@pytest.mark.parametrize(
-    ("run_program", "words"),
-    [(not_there, "executable file not found in $PATH"), (silent, "broke before its end was told: nothing was heard")],
-)
-def test_a_program_without_an_exit_code_is_told(
-    backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch, run_program: Any, words: str
+def test_a_program_without_an_exit_code_is_told_in_the_runtimes_words(
+    backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the runtime's own words, or that the server says nothing any more."""
-    monkeypatch.setattr(exec_program.ExecProgram, "run", run_program)
-    monkeypatch.setattr(backend_module, "_QUIET_SECONDS", 0.1 if run_program is silent else 15.0)
+    words = 'OCI runtime exec failed: exec: "nope": executable file not found in $PATH'
+
+    async def not_there(program: exec_program.ExecProgram) -> None:
+        await program.end(1, words, {"reason": "InternalError", "details": None})
+
+    monkeypatch.setattr(exec_program.ExecProgram, "run", not_there)
     done = run(backend, "nope")
     assert done.returncode == 255 and words in done.stderr.decode()
 
@@ -138,25 +129,20 @@ async def test_a_command_is_run_once_when_the_start_of_its_shell_is_repeated(
     await runtime.close()
 
 
-def test_an_idle_connection_is_kept_busy(backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    pings: list[object] = []
-    ping = aiohttp.ClientWebSocketResponse.ping
-
-    async def counted(self: aiohttp.ClientWebSocketResponse, message: bytes = b"") -> None:
-        pings.append(self)
-        await ping(self, message)
+def test_an_idle_connection_is_kept(backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend_module, "_QUIET_SECONDS", 0.1)
+    websocket = aiohttp.ClientWebSocketResponse
 
     async def work() -> int:
         async with started(backend, "bash", "-c", "read a; exit $a") as program:
             receiving = asyncio.ensure_future(program.receive())
-            await until_async(lambda: len(pings) > 5)
+            await until_async(lambda: ping.call_count > 5)
             await program.send(b"4\n")
             assert await receiving is None
             return await program.wait()
 
-    monkeypatch.setattr(backend_module, "_QUIET_SECONDS", 0.1)
-    monkeypatch.setattr(aiohttp.ClientWebSocketResponse, "ping", counted)
-    assert run_blocking(work(), DEADLINE) == 4
+    with mock.patch.object(websocket, "ping", autospec=True, side_effect=websocket.ping) as ping:
+        assert run_blocking(work(), DEADLINE) == 4
 
 
 @pytest.mark.parametrize("how", ["cut", "restart"])
@@ -363,45 +349,54 @@ def message(kind: aiohttp.WSMsgType, data: bytes = b"") -> aiohttp.WSMessage:
 
 
 class Messages:
-    """A WebSocket that takes nothing, with these messages; None is a time without one."""
+    """A WebSocket with these messages; None is a time without one. Pings and pongs wait behind unread input."""
 
-    def __init__(self, messages: Iterable[aiohttp.WSMessage | None]) -> None:
+    def __init__(self, *messages: aiohttp.WSMessage | None) -> None:
         self.messages = iter(messages)
+        self.sent: list[str] = []
 
     async def receive(self, timeout: float) -> aiohttp.WSMessage:
         if (found := next(self.messages)) is None:
             raise TimeoutError
         return found
 
-    async def ping(self, data: bytes = b"") -> None:
+    async def ping(self) -> None:
+        self.sent.append("ping")
         await asyncio.Event().wait()
 
-    pong = ping
+    async def pong(self, data: bytes) -> None:
+        self.sent.append("pong")
+        await asyncio.Event().wait()
 
 
-@pytest.mark.parametrize("first", [message(aiohttp.WSMsgType.PING), None])
-async def test_outputs_are_read_while_pings_wait_for_input_to_be_taken(
-    first: aiohttp.WSMessage | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A program may take more input only when its output is read."""
-    monkeypatch.setattr(backend_module, "_PING_SECONDS", 0.1)
-    socket = Messages([first, message(aiohttp.WSMsgType.BINARY, b"\1out")])
+OUT = message(aiohttp.WSMsgType.BINARY, b"\1out")
+SILENCES: dict[str, tuple[list[aiohttp.WSMessage | None], bool, list[str]]] = {
+    "once": ([None, OUT], True, ["ping"]),
+    "asked": ([message(aiohttp.WSMsgType.PING), OUT], True, ["pong"]),
+    "short": ([*[None] * 3, message(aiohttp.WSMsgType.PONG), *[None] * 3, OUT], True, ["ping"] * 6),
+    "long": ([None] * 4, False, ["ping"] * 3),
+}
+"""Messages of a server, whether the output behind them is read, and what the server is sent."""
+
+
+@pytest.mark.parametrize("name", SILENCES)
+async def test_a_server_is_pinged_while_its_program_reads_no_input(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may take more input only when its output is read, and a server that is silent is given up."""
+    monkeypatch.setattr(backend_module, "_PING_SECONDS", 0.01)
+    messages, is_read, sent = SILENCES[name]
+    socket = Messages(*messages)
     program = ExecProgram(socket, "pod")  # type: ignore[arg-type]
-    assert await asyncio.wait_for(program.receive(), DEADLINE) == (1, b"out")
+    assert await asyncio.wait_for(program.receive(), DEADLINE) == ((1, b"out") if is_read else None)
+    assert socket.sent == sent
+    if not is_read:
+        with pytest.raises(SandboxLostError, match="broke before its end was told: nothing was heard .* 60 seconds"):
+            await program.wait()
 
 
 async def test_each_message_leaves_others_a_turn() -> None:
     """One that carries nothing too, which nobody behind it hears of."""
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.ensure_future(count())
-    socket = Messages([*[message(aiohttp.WSMsgType.BINARY)] * 3, message(aiohttp.WSMsgType.CLOSED)])
+    turn = asyncio.Event()
+    asyncio.get_running_loop().call_soon(turn.set)
+    socket = Messages(message(aiohttp.WSMsgType.BINARY), message(aiohttp.WSMsgType.CLOSED))
     assert await ExecProgram(socket, "pod").receive() is None  # type: ignore[arg-type]
-    counting.cancel()
-    assert turns > 3
+    assert turn.is_set()
