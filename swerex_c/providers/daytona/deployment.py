@@ -8,21 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import math
 import time
+import uuid
+from collections.abc import AsyncIterator
 from typing import Any, Unpack
 
 from swerex_c.exceptions import NotSupportedError
+from swerex_c.providers import ownership
 from swerex_c.providers.base import explained
-from swerex_c.providers.daytona import labels as _labels
 from swerex_c.providers.daytona.backend import DaytonaBackend, sentence
 from swerex_c.providers.daytona.config import DaytonaDeploymentConfig, DaytonaKeywords
-from swerex_c.providers.daytona.labels import find_owned
+from swerex_c.providers.orphans import OwnedSandbox
 from swerex_c.providers.sandbox_deployment import SandboxDeployment
-from swerex_c.utils.load import ConfigSignature
+from swerex_c.utils.load import ConfigSignature, load_library
+from swerex_c.utils.threads import in_thread
 
 __all__ = ["DaytonaDeployment", "DaytonaDeploymentConfig", "find_owned"]
+
+_OURS = {"swerex_c.sandbox": "1"}
+"""Label by which the sandboxes of this package are found."""
 
 _SETTLE_SECONDS = 20.0
 """Seconds to wait for Daytona's answer whether an abandoned sandbox was created."""
@@ -35,6 +42,15 @@ _END_SECONDS = 45.0
 
 _CLOSE_SECONDS = 5.0
 """Seconds to wait for the connections to close."""
+
+_DELETE_SECONDS = 20.0
+"""Seconds to try to delete a sandbox."""
+
+_AGAIN_SECONDS = 0.5
+"""Seconds between attempts to delete a sandbox, which are refused while it changes from one state to another."""
+
+sdk = functools.partial(load_library, "daytona", "daytona")
+"""Function that imports and returns the module `daytona`, or raises a NotAvailableError."""
 
 
 class DaytonaDeployment(SandboxDeployment):
@@ -82,12 +98,13 @@ class DaytonaDeployment(SandboxDeployment):
 
     async def _start_sandbox(self) -> DaytonaBackend:
         began = time.monotonic()
-        self._daytona = await _labels.client(self._config.api_key, self._config.target)
+        self._daytona = await connect(self._config.api_key, self._config.target)
         self.logger.info("Creating Daytona sandbox...")
         await self._step("Creating sandbox")
-        self._name, labels = _labels.new_labels()
+        self._name = f"swerex-{uuid.uuid4()}"
+        labels = _OURS | ownership.labels(self._name, keep=False)
         minutes = max(1, math.ceil(self._config.container_timeout / 60))
-        params = _labels.sdk().CreateSandboxFromImageParams(
+        params = sdk().CreateSandboxFromImageParams(
             image=self._config.image, name=self._name, labels=labels,
             auto_stop_interval=minutes, ephemeral=True, ttl_minutes=minutes,
         )  # fmt: skip
@@ -113,10 +130,10 @@ class DaytonaDeployment(SandboxDeployment):
         try:
             async with asyncio.timeout(_END_SECONDS):
                 if sandbox is None and creating is not None:
-                    sandbox = await self._settled(daytona, creating)
+                    sandbox = await self._requested(daytona, creating)
                 if sandbox is not None:
                     self.logger.info(f"Removing Daytona sandbox with ID: {sandbox.id}")
-                    await _labels.delete(sandbox)
+                    await delete(sandbox)
                     self.logger.info("Daytona sandbox removed successfully")
         except Exception as error:
             minutes = max(1, math.ceil(self._config.container_timeout / 60))
@@ -131,31 +148,84 @@ class DaytonaDeployment(SandboxDeployment):
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(daytona.close(), _CLOSE_SECONDS)
 
-    async def _settled(self, daytona: Any, creating: asyncio.Future[Any]) -> Any:
+    async def _requested(self, daytona: Any, creating: asyncio.Future[Any]) -> Any:
         """Return the requested sandbox; None if it does not exist and will not be created.
 
         Raises:
             TimeoutError: if that cannot be found out in time.
         """
         deadline = time.monotonic() + _SETTLE_SECONDS
-        while True:
-            over = creating.done()
-            if over and not creating.cancelled() and creating.exception() is None:
-                return creating.result()
+        while not _was_not_sent(creating):
+            is_over = creating.done()
             try:
                 return await daytona.get(self._name)
             except Exception as error:
                 status = getattr(error, "status_code", None)
-                if status in (401, 403) or (over and (status == 404 or _was_not_sent(creating))):
+                if status in (401, 403) or (is_over and status == 404):
                     return None
                 if time.monotonic() > deadline:
                     raise TimeoutError("Daytona did not confirm that the sandbox was created") from error
             await asyncio.sleep(_SETTLE_EVERY_SECONDS)
+        return None
 
 
 def _was_not_sent(creating: asyncio.Future[Any]) -> bool:
-    """Check whether a request certainly did not reach Daytona, because there was no connection."""
-    error = None if creating.cancelled() else creating.exception()
+    """Check whether a request has failed without a connection, so that it did not reach Daytona."""
+    error = creating.exception() if creating.done() and not creating.cancelled() else None
     while error is not None and not type(error).__name__.startswith("ClientConnector"):
         error = error.__cause__ or error.__context__
     return error is not None
+
+
+async def connect(api_key: str = "", target: str | None = None) -> Any:
+    """Return a client for the event loop of `background`, to be closed there.
+
+    Defaults come from the variables DAYTONA_*.
+
+    Raises:
+        NotAvailableError: if the SDK cannot be imported.
+        DeploymentStartupError: if there is no key.
+    """
+    module = await in_thread(sdk)  # the import takes a second, which must not block the event loop
+    with explained(sentence):
+        return module.AsyncDaytona(module.DaytonaConfig(api_key=api_key or None, target=target or None))
+
+
+async def delete(sandbox: Any) -> None:
+    """Delete a sandbox. It is no error if the sandbox no longer exists.
+
+    Raises:
+        DeploymentStartupError: if access is refused or all attempts in `_DELETE_SECONDS` fail.
+    """
+    deadline = asyncio.get_running_loop().time() + _DELETE_SECONDS
+    with explained(sentence):
+        while True:
+            try:
+                await sandbox.delete(timeout=_DELETE_SECONDS)
+                return
+            except Exception as error:
+                status = getattr(error, "status_code", None)
+                if status == 404:
+                    return
+                if status in (401, 403) or asyncio.get_running_loop().time() + _AGAIN_SECONDS > deadline:
+                    raise
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+
+async def find_owned() -> AsyncIterator[OwnedSandbox]:
+    """Yield the sandboxes that this package started.
+
+    Raises:
+        DeploymentStartupError: if Daytona cannot be reached, or refuses the request.
+    """
+    daytona = await connect()
+    try:
+        with explained(sentence):
+            # List all sandboxes before the first is deleted, because a deletion shifts the pages of the list.
+            for sandbox in [it async for it in daytona.list(sdk().ListSandboxesQuery(labels=_OURS))]:
+                labels = sandbox.labels or {}
+                if ownership.has_own_labels(labels, sandbox.name):
+                    end = functools.partial(delete, sandbox)
+                    yield OwnedSandbox(sandbox.id, sandbox.name, "Daytona sandbox", labels, end)
+    finally:
+        await daytona.close()

@@ -16,7 +16,7 @@ pytest.importorskip("daytona")
 
 from swerex_c.exceptions import SandboxLostError
 from swerex_c.providers.daytona.backend import DaytonaBackend, DaytonaProgram
-from swerex_c.providers.daytona.labels import client
+from swerex_c.providers.daytona.deployment import connect
 from tests.support.daytona_fixtures import DaytonaWorld, server, world
 from tests.support.direct_programs import collect
 from tests.support.processes import alive
@@ -65,7 +65,7 @@ OpenBox = Callable[..., Awaitable[Box]]
 async def open_box(world: DaytonaWorld) -> AsyncIterator[OpenBox]:
     from daytona import CreateSandboxFromImageParams
 
-    daytona = await client()
+    daytona = await connect()
     boxes: list[Box] = []
 
     async def open_box(image: str = "debian:12", **variables: str) -> Box:
