@@ -169,7 +169,8 @@ class ApiServer:
         pod["status"] = {**pod["status"], **parts}
         await self._publish("MODIFIED", pod)
 
-    def waiting(self, reason: str, text: str = "") -> dict[str, Any]:
+    @staticmethod
+    def waiting(reason: str, text: str = "") -> dict[str, Any]:
         return {"waiting": {"reason": reason, **({"message": text} if text else {})}}
 
     async def until_told(self) -> None:

@@ -79,7 +79,7 @@ class ExecProgram(Process):
                 if self._status:
                     return None
                 if pings == _MAX_PINGS:
-                    self._lost = f"nothing was heard from the server for {(pings + 1) * _QUIET_SECONDS:g} seconds"
+                    self._lost = f"the server sent nothing for {(pings + 1) * _QUIET_SECONDS:g} seconds"
                     return None
                 pings += 1
                 await self._unless_full(self._websocket.ping())
@@ -111,7 +111,7 @@ class ExecProgram(Process):
 
     async def wait(self) -> int:
         if not self._status:
-            message = f"The connection to a program in the {self._sandbox} broke before its end was told"
+            message = f"The connection to a program in the {self._sandbox} broke before its exit status arrived"
             raise SandboxLostError(message + (f": {self._lost}" if self._lost else ""))
         return _exit_code(self._status, self._sandbox)
 
@@ -140,7 +140,7 @@ def _exit_code(status: bytes, sandbox: str) -> int:
         message = " ".join(str(found.get("message") or found.get("reason")).split())
     except (ValueError, AttributeError, KeyError, TypeError, StopIteration):
         message = os.fsdecode(status)
-    raise ResourceError(f"No program was run in the {sandbox}: {message[: pods.MAX_MESSAGE]}")
+    raise ResourceError(f"The {sandbox} did not run the program: {message[: pods.MAX_MESSAGE]}")
 
 
 class KubernetesBackend(ApiBackend):
@@ -158,7 +158,7 @@ class KubernetesBackend(ApiBackend):
         self._running = pods.find_running(await self._read(), self.name, self._container)
 
     def _unreachable(self, error: ClusterError) -> SandboxLostError:
-        return SandboxLostError(f"The {self.name} is out of reach, for the API says: {str(error)[: pods.MAX_MESSAGE]}")
+        return SandboxLostError(f"The {self.name} is out of reach. The API says: {str(error)[: pods.MAX_MESSAGE]}")
 
     async def exec(
         self, argv: Sequence[str], env: Mapping[str, str], terminal: tuple[int, int] | None = None
@@ -168,7 +168,7 @@ class KubernetesBackend(ApiBackend):
             websocket = await self._cluster.exec(*where, as_words(argv, env), tty=has_tty)
         except ClusterError as error:
             if error.code:
-                raise ResourceError(f"The {self.name} starts no program: {error}") from error
+                raise ResourceError(f"The {self.name} did not start the program: {error}") from error
             raise self._unreachable(error) from error
         program = ExecProgram(websocket, self.name)
         if terminal is not None:
@@ -207,4 +207,4 @@ class KubernetesBackend(ApiBackend):
             return f"The node {node} of the {self.name} is gone" if error.code == 404 else None
         if not ready or ready.get("status") == "True":
             return None
-        return f"The node {node} of the {self.name} is not there: {ready.get('message') or ready.get('reason')}"
+        return f"The node {node} of the {self.name} is not ready: {ready.get('message') or ready.get('reason')}"

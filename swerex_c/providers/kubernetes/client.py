@@ -397,7 +397,7 @@ class Cluster:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise ClusterError(f"What answers is no API server of Kubernetes: {body[:200]!r}")
+            raise ClusterError(f"The server is not an API server of Kubernetes. It answered: {body[:200]!r}")
         return found
 
     async def get(self, namespace: str, name: str) -> dict[str, Any]:

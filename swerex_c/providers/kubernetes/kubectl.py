@@ -99,7 +99,7 @@ class KubectlBackend(CommandBackend):
             pod: dict[str, Any] = json.loads(done.stdout)
         except ValueError as error:
             text = os.fsdecode(done.stdout[: pods.MAX_MESSAGE])
-            raise SandboxLostError(f"The {self.name} is not described as pods are ({error}): {text}") from error
+            raise SandboxLostError(f"The {self.name} has a description that is not valid ({error}): {text}") from error
         return pod
 
     def _failure(self, done: CompletedCommand) -> str:
@@ -108,4 +108,4 @@ class KubectlBackend(CommandBackend):
         message = (" ".join(" ".join(lines).split()) or done.words)[-pods.MAX_MESSAGE :]
         if "(NotFound)" in message and ("pods " in message or "namespaces " in message):
             return pods.not_found_message(self.name)
-        return f"The {self.name} is out of reach, for kubectl says: {message}"
+        return f"The {self.name} is out of reach. kubectl says: {message}"

@@ -66,14 +66,14 @@ def _read_template(template: Mapping[str, Any] | str | None) -> dict[str, Any]:
     else:
         read = copy.deepcopy(dict(template or {}))
     if not isinstance(read, dict) or not set(read) <= {"apiVersion", "kind", "metadata", "spec"}:
-        raise InvalidInputError("A pod template has metadata and spec, and nothing beside them, as a pod has")
+        raise InvalidInputError("A pod template is an object with metadata and spec only")
     if read.get("kind") not in (None, "Pod"):
-        raise InvalidInputError(f"A pod template is a Pod, and no {read['kind']}")
+        raise InvalidInputError(f"The kind of a pod template is Pod, not {read['kind']}")
     for part in ("metadata", "spec"):
         if not isinstance(read.setdefault(part, {}), dict):
-            raise InvalidInputError(f"The {part} of the pod template is no object")
+            raise InvalidInputError(f"The {part} of the pod template is not an object")
     if not all(isinstance(it, dict) and it.get("name") for it in read["spec"].get("containers") or []):
-        raise InvalidInputError("Each container of a pod template has a name")
+        raise InvalidInputError("Each container of a pod template needs a name")
     return read
 
 

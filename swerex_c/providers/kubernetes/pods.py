@@ -81,10 +81,10 @@ def find_running(
         metadata, names = pod["metadata"], [str(it["name"]) for it in pod["spec"]["containers"]]
         uid = metadata.get("uid")
     except (KeyError, TypeError, AttributeError) as error:
-        text = f"The {name} is not described as pods are ({error!r}): {str(pod)[:MAX_MESSAGE]}"
+        text = f"The {name} has a description that is not valid ({error!r}): {str(pod)[:MAX_MESSAGE]}"
         raise SandboxLostError(text) from error
     if before is not None and uid != before.pod_uid:
-        raise SandboxLostError(f"The {name} was deleted, and is not the one that it was")
+        raise SandboxLostError(f"The {name} was deleted; another pod has its name now")
     if container is None:
         default = (metadata.get("annotations") or {}).get(_DEFAULT_CONTAINER)
         container = default if default in names else names[0]
@@ -95,7 +95,7 @@ def find_running(
     found = _status_of(pod["status"]["containerStatuses"], container)
     running = RunningContainer(container, found.get("containerID"), uid)
     if before is not None and before.id is not None and running.id != before.id:
-        raise SandboxLostError(f"The container {container} of the {name} was restarted, and is not the one that it was")
+        raise SandboxLostError(f"The container {container} of the {name} was restarted, which ended all that ran in it")
     return running
 
 
@@ -180,7 +180,7 @@ def check_pod(pod: Mapping[str, Any], container: str) -> PodFailure | None:
             "unknown", str(status.get("reason") or ""), str(status.get("message") or "it has ended"), True
         )
     if status.get("phase") == "Unknown":
-        return PodFailure("node", "Unknown", "its node does not say what became of it")
+        return PodFailure("node", "Unknown", "its node does not report its state")
     scheduled = condition(pod, "PodScheduled")
     if scheduled.get("status") == "False":
         message = str(scheduled.get("message") or "no node was found for it yet")
@@ -208,7 +208,7 @@ def _pod_failure(pod: Mapping[str, Any], status: Mapping[str, Any]) -> PodFailur
         cause = _POD_CAUSES.get(reason, "node" if reason.startswith("OutOf") else "unknown")
         return PodFailure(cause, reason, str(message or ""), True)
     if pod["metadata"].get("deletionTimestamp"):
-        return PodFailure("deleted", "", "somebody deletes it", True)
+        return PodFailure("deleted", "", "it is being deleted", True)
     return None
 
 

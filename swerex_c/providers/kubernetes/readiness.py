@@ -38,7 +38,7 @@ _LOG_LINES = 20
 _BROKEN_WATCH = (ClusterError, aiohttp.ClientError, OSError, LookupError, TypeError, ValueError)
 """Errors of a watch that breaks, is refused or does not send what it should. The pod is then read again."""
 
-_DELETED = PodFailure("deleted", "", "somebody has deleted it")
+_DELETED = PodFailure("deleted", "", "it was deleted")
 
 
 class PodWait:
@@ -46,7 +46,7 @@ class PodWait:
 
     def __init__(self, cluster: Cluster, namespace: str, name: str, container: str) -> None:
         self._cluster, self._namespace, self._name, self._container = cluster, namespace, name, container
-        self._failure = PodFailure("unknown", "", "nothing was heard of it")
+        self._failure = PodFailure("unknown", "", "its state could not be read")
         self._failing_since: dict[str, float] = {}  # time of the first failure of each cause
         self._pull_error = ""
         self._uid = ""
@@ -161,5 +161,5 @@ class PodWait:
         how = "did not start in time" if kind is PodStartupTimeoutError else "cannot be started"
         text = f"The pod {self._name} {how}: {failure}"
         if log:
-            text += f"\nThe last that it printed:\n{log}"
+            text += f"\nIts last output:\n{log}"
         return kind(text, cause=failure.cause, reason=failure.reason, exit_code=failure.exit_code, log=log)

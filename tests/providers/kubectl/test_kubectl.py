@@ -24,7 +24,7 @@ def test_of_what_kubectl_says_the_last_line_is_told(tmp_path: Path) -> None:
     client.write_text(f"#!/bin/sh\necho '{log}' >&2; echo 'The connection was refused' >&2; exit 1\n")
     client.chmod(0o755)
     why = run_blocking(KubectlBackend("one", command=[str(client)]).why_lost(), 60)
-    assert why == "The pod one is out of reach, for kubectl says: The connection was refused"
+    assert why == "The pod one is out of reach. kubectl says: The connection was refused"
 
 
 @pytest.mark.parametrize("printed", ["no pod", "{}", "[]", '{"metadata": {}, "spec": {"containers": [{"name": "a"}]}}'])
@@ -33,7 +33,7 @@ def test_what_describes_no_pod(tmp_path: Path, printed: str) -> None:
     client.write_text(f"#!/bin/sh\necho '{printed}'\n")
     client.chmod(0o755)
     backend = KubectlBackend("one", command=[str(client)])
-    with pytest.raises(SandboxLostError, match="The pod one is not described as pods are|does not run"):
+    with pytest.raises(SandboxLostError, match="The pod one has a description that is not valid|does not run"):
         run_blocking(backend.open(), 60)
     assert run_blocking(backend.why_lost(), 60)
 
@@ -42,7 +42,7 @@ def test_what_describes_no_pod(tmp_path: Path, printed: str) -> None:
     ("lose", "words"),
     [
         (ApiServer.delete, "is gone: it was deleted"),
-        (lambda cluster, _: cluster.stop_serving(), "out of reach, for kubectl says: .*refused"),
+        (lambda cluster, _: cluster.stop_serving(), "out of reach. kubectl says: .*refused"),
     ],
 )
 async def test_a_pod_that_is_lost(lose: Callable[[ApiServer, str], object], words: str) -> None:
@@ -76,7 +76,7 @@ def test_which_pod_and_container(kubernetes: ApiServer) -> None:
     for broken, words in (
         (backend("nobody"), "is gone"),
         (backend(namespace="elsewhere"), "is gone"),
-        (backend(context="none"), "out of reach, for kubectl says: .*context"),
+        (backend(context="none"), "out of reach. kubectl says: .*context"),
         (backend(command=["no-such-kubectl"]), "command 'no-such-kubectl' cannot be run"),
     ):
         with pytest.raises(SandboxLostError, match=words):

@@ -97,7 +97,7 @@ def test_a_refusal_is_told_in_the_servers_words(
 ) -> None:
     refuse_exec(server, code, reason, words)
     done = run(backend, "true")
-    assert (done.returncode, done.stderr.decode()) == (255, f"The {backend.name} starts no program: {words}\n")
+    assert (done.returncode, done.stderr.decode()) == (255, f"The {backend.name} did not start the program: {words}\n")
     assert server.programs == 0
 
 
@@ -106,7 +106,7 @@ def test_a_server_that_does_not_answer_is_told(
 ) -> None:
     monkeypatch.setattr(client, "_TIMEOUT", 0.1)
     server.passes.clear()
-    words = f"out of reach, for the API says: http://127.0.0.1:{server.port} did not answer within 0.1 seconds"
+    words = f"out of reach. The API says: http://127.0.0.1:{server.port} did not answer within 0.1 seconds"
     assert words in (run_blocking(backend.why_lost(), DEADLINE) or "")
 
 
@@ -186,11 +186,11 @@ def recreate(server: ApiServer, pod: str) -> None:
 LOSSES: dict[str, tuple[Callable[[ApiServer, str], object], str]] = {
     "deleted": (ApiServer.delete, "is gone: it was deleted"),
     "out of memory": (oom, "does not run: OOMKilled: its container main has ended with exit code 137"),
-    "node": (lose_nodes_status, "The node node-1 of the pod .* is not there: Kubelet stopped posting"),
+    "node": (lose_nodes_status, "The node node-1 of the pod .* is not ready: Kubelet stopped posting"),
     "node gone": (lose_node, "The node node-1 of the pod .* is gone"),
-    "recreated": (recreate, "was deleted, and is not the one that it was"),
-    "no server": (lambda server, _: server.stop_serving(), "out of reach, for the API says: .*cannot be reached"),
-    "locked out": (lambda server, _: setattr(server, "tokens", {"new"}), "for the API says: Unauthorized"),
+    "recreated": (recreate, "was deleted; another pod has its name now"),
+    "no server": (lambda server, _: server.stop_serving(), "out of reach. The API says: .*cannot be reached"),
+    "locked out": (lambda server, _: setattr(server, "tokens", {"new"}), "The API says: Unauthorized"),
 }
 
 
@@ -389,7 +389,7 @@ async def test_a_server_is_pinged_while_its_program_reads_no_input(name: str, mo
     assert await asyncio.wait_for(program.receive(), DEADLINE) == ((1, b"out") if is_read else None)
     assert socket.sent == sent
     if not is_read:
-        with pytest.raises(SandboxLostError, match="broke before its end was told: nothing was heard .* 60 seconds"):
+        with pytest.raises(SandboxLostError, match="before its exit status arrived: .* sent nothing for 60 seconds"):
             await program.wait()
 
 

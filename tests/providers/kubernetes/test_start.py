@@ -196,9 +196,7 @@ def scripted(*states: dict[str, Any], **status: Any) -> Any:
     return kubelet
 
 
-def wait(reason: str, message: str = "") -> dict[str, Any]:
-    return {"waiting": {"reason": reason, "message": message}}
-
+wait = ApiServer.waiting
 
 PULL = 'failed to pull and unpack image "x": docker.io/x: not found: manifest unknown'
 NO_BASH = 'failed to create shim task: exec: "bash": executable file not found in $PATH'
@@ -241,7 +239,7 @@ NEVER: dict[str, tuple[Any, str, str, str, int | None]] = {
     "again": (
         scripted(initContainerStatuses=[{"name": "first", "state": wait("CrashLoopBackOff", "back-off 10s restarting"),
                                          "lastState": exited(2, "Error")}]),
-        "command", "CrashLoopBackOff", "CrashLoopBackOff: its container first.*code 2\nThe last.*\nline 80\n", 2,
+        "command", "CrashLoopBackOff", "CrashLoopBackOff: its container first.*code 2\nIts last output:\nline 80\n", 2,
     ),
     "exit": (scripted(exited(3, "Error"), phase="Failed"), "command", "Error", "has ended with exit code 3", 3),
     "done": (scripted(exited(0, "Completed"), phase="Succeeded"), "command", "Completed", "exit code 0", 0),
@@ -464,5 +462,5 @@ async def test_a_pod_that_is_deleted_while_it_starts(server: ApiServer, last: di
         await server._remove("default", pod["metadata"]["name"])
 
     server.kubelet = kubelet
-    cause, words = ("evicted", "low on memory") if "reason" in last else ("deleted", "somebody has deleted it")
+    cause, words = ("evicted", "low on memory") if "reason" in last else ("deleted", "it was deleted")
     assert (await fails(server, words)).cause == cause
