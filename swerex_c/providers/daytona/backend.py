@@ -56,7 +56,7 @@ _CREDIT = 3
 """Maximum number of frames of each stream in transit. In base64, those of both streams are 288 KiB: at no less than
 1.2 KiB per message they fit into the buffer that the toolbox has for a slow reader."""
 
-_NOISE = 2000
+_PREAMBLE = 2000
 """Number of bytes of a terminal's output to keep until bash is ready, to explain why it is not."""
 
 
@@ -66,23 +66,23 @@ class DaytonaProgram(Process):
     def __init__(self, name: str) -> None:
         """Prepare a program. `name` is the sandbox's name in messages."""
         self._name = name
-        self._half, self._other = secrets.token_hex(8), secrets.token_hex(8)
-        self._key = secrets.token_hex(16).encode()
-        self._mark = secrets.token_hex(16).encode()
+        self._nonce_begin, self._nonce_end = secrets.token_hex(8), secrets.token_hex(8)
+        self._frame_key = secrets.token_hex(16).encode()
+        self._end_mark = secrets.token_hex(16).encode()
         self._id = f"swerex-c-{secrets.token_hex(12)}"
         self._handle: Any = None
         self._process: Any = None
-        self._noise = bytearray()
-        self._line: list[bytes] = []  # the parts of a frame whose end has not arrived yet
+        self._preamble = bytearray()
+        self._partial: list[bytes] = []  # the parts of a frame whose end has not arrived yet
         self._ready = asyncio.Event()
-        self._letter = ""
+        self._readiness = ""  # the letter that `BOOTSTRAP` prints behind the nonce
         self._broken: str | None = None  # why the connection broke
         # Frames of the streams, whose number `_CREDIT` bounds; None for the exit code or the end of the connection.
         self._outputs: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()
-        self._held = {1: b"", 2: b""}  # data that may be the beginning of the mark
+        self._held_back = {1: b"", 2: b""}  # data that may be the beginning of the mark
         self._open = {1, 2}
         self._code: int | None = None
-        self._taken = asyncio.Event()  # set when the script has written the last input
+        self._acknowledged = asyncio.Event()  # set when the script has written the last input
         self._sending = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
 
@@ -103,71 +103,71 @@ class DaytonaProgram(Process):
             Exception: any error of the SDK, if the sandbox cannot be reached.
         """
         self._process = process
-        self._handle = await process.create_pty_session(self._id, self._hear)
+        self._handle = await process.create_pty_session(self._id, self._on_output)
         self._watching = asyncio.create_task(self._watch())
-        await self._send(BOOTSTRAP.format(a=self._half, b=self._other).encode())
+        await self._send(BOOTSTRAP.format(a=self._nonce_begin, b=self._nonce_end).encode())
         try:
             await asyncio.wait_for(self._ready.wait(), _START_SECONDS)
         except TimeoutError:
             raise SandboxLostError(f"The shell of the {self._name} does not answer{self._shown()}") from None
-        if self._letter != "R":
-            why = FAILURES.get(self._letter) or f"its connection broke: {self._broken}{self._shown()}"
+        if self._readiness != "R":
+            why = FAILURES.get(self._readiness) or f"its connection broke: {self._broken}{self._shown()}"
             raise SandboxLostError(f"Cannot run commands in the {self._name}: {why}")
-        text = script(self._key.decode(), self._mark.decode(), argv, environment, terminal)
+        text = script(self._frame_key.decode(), self._end_mark.decode(), argv, environment, terminal)
         credit = b"1\n2\n" * _CREDIT
-        await self._send(f"{self._other} {len(text)}\n".encode() + text + credit)
+        await self._send(f"{self._nonce_end} {len(text)}\n".encode() + text + credit)
 
     def _shown(self) -> str:
-        text = " ".join(bytes(self._noise).decode(errors="replace").split())
+        text = " ".join(bytes(self._preamble).decode(errors="replace").split())
         return f" (it showed: {text[-300:]})" if text else ""
 
     # ---- output ---------------------------------------------------------------------------------------------------
 
-    async def _hear(self, data: bytes) -> None:
+    async def _on_output(self, data: bytes) -> None:
         """Handle output of the terminal; the SDK calls this, so it must not raise."""
         if self._ready.is_set():
             *lines, rest = data.split(b"\n")
             for line in lines:
-                self._take(b"".join((*self._line, line)))
-                self._line.clear()
-            self._line.append(rest)
+                self._on_line(b"".join((*self._partial, line)))
+                self._partial.clear()
+            self._partial.append(rest)
         else:
-            self._wait_for_letter(data)
+            self._find_readiness(data)
         await asyncio.sleep(0)
 
-    def _wait_for_letter(self, data: bytes) -> None:
-        self._noise += data
-        sign = f"{self._half}{self._other}".encode()
-        at = self._noise.find(sign)
-        if at >= 0 and len(self._noise) > at + len(sign):
-            self._letter = chr(self._noise[at + len(sign)])
-            del self._noise[at:]
+    def _find_readiness(self, data: bytes) -> None:
+        self._preamble += data
+        nonce = f"{self._nonce_begin}{self._nonce_end}".encode()
+        at = self._preamble.find(nonce)
+        if at >= 0 and len(self._preamble) > at + len(nonce):
+            self._readiness = chr(self._preamble[at + len(nonce)])
+            del self._preamble[at:]
             self._ready.set()
         elif at < 0:
-            del self._noise[: -_NOISE - len(sign)]
+            del self._preamble[: -_PREAMBLE - len(nonce)]
 
-    def _take(self, line: bytes) -> None:
+    def _on_line(self, line: bytes) -> None:
         """Handle a line of the terminal. A line that is not a frame comes from another program and is ignored."""
-        at = line.rfind(self._key)
-        if at < 0:
+        _, key, frame = line.rpartition(self._frame_key)
+        if not key:
             return
-        kind, body = line[at + len(self._key) : at + len(self._key) + 1], line[at + len(self._key) + 1 :]
-        size, _, body = body.rstrip(b"\r").partition(b" ")
+        kind = frame[:1]
+        size, _, body = frame[1:].rstrip(b"\r").partition(b" ")
         try:
             if int(size) != len(body):
                 raise ValueError("a part is missing")
             if kind in (b"1", b"2"):
                 self._outputs.put_nowait((int(kind), base64.b64decode(body, validate=True)))
             elif kind == b"a":
-                self._taken.set()
+                self._acknowledged.set()
             elif kind == b"x":
                 self._code = int(body)
                 self._outputs.put_nowait(None)
             elif kind == b"f":
                 why = FAILURES.get(body.decode(), "its shell does not work")
-                self._lose(f"Cannot run commands in the {self._name}: {why}")
+                self._break(f"Cannot run commands in the {self._name}: {why}")
         except ValueError:
-            self._lose(f"The data that the {self._name} sent over its terminal is corrupt")
+            self._break(f"The data that the {self._name} sent over its terminal is corrupt")
 
     async def _watch(self) -> None:
         """Wait for the end of the connection, which ends before the program only if it broke."""
@@ -176,12 +176,12 @@ class DaytonaProgram(Process):
             why = result.error or f"status {result.exit_code}"
         except Exception as error:
             why = error
-        self._lose(f"The connection to a terminal of the {self._name} ended: {why}")
+        self._break(f"The connection to a terminal of the {self._name} ended: {why}")
 
-    def _lose(self, why: str) -> None:
+    def _break(self, why: str) -> None:
         self._broken = self._broken or why
         self._ready.set()
-        self._taken.set()
+        self._acknowledged.set()
         self._outputs.put_nowait(None)
 
     async def receive(self) -> tuple[int, bytes] | None:
@@ -202,14 +202,14 @@ class DaytonaProgram(Process):
 
     def _until_mark(self, stream: int, data: bytes) -> bytes:
         """Return the output before the mark; hold back a possible beginning of the mark."""
-        data = self._held[stream] + data
-        at = data.find(self._mark)
+        data = self._held_back[stream] + data
+        at = data.find(self._end_mark)
         if at >= 0:
             self._open.discard(stream)
             return data[:at]
-        longest = min(len(self._mark) - 1, len(data))
-        keep = next((n for n in range(longest, 0, -1) if self._mark.startswith(data[-n:])), 0)
-        self._held[stream] = data[len(data) - keep :]
+        longest = min(len(self._end_mark) - 1, len(data))
+        keep = next((n for n in range(longest, 0, -1) if self._end_mark.startswith(data[-n:])), 0)
+        self._held_back[stream] = data[len(data) - keep :]
         return data[: len(data) - keep]
 
     async def wait(self) -> int:
@@ -226,10 +226,10 @@ class DaytonaProgram(Process):
     async def send(self, data: bytes) -> None:
         for i in range(0, len(data), _INPUT):
             piece = data[i : i + _INPUT]
-            self._taken.clear()
+            self._acknowledged.clear()
             if self._broken is None:
                 await self._send(b"i %d\n" % len(piece) + piece)
-                await self._taken.wait()
+                await self._acknowledged.wait()
             if self._broken is not None:
                 raise SandboxLostError(self._broken)
 

@@ -161,7 +161,7 @@ async def test_a_frame_of_which_a_part_is_missing_is_not_taken_for_whole(kind: b
     for part in (b"1234", b"5678", b""):
         program = DaytonaProgram("place")
         program._ready.set()
-        await program._hear(b"\n" + program._key + kind + b"8 " + part + b"\n")
+        await program._on_output(b"\n" + program._frame_key + kind + b"8 " + part + b"\n")
         with pytest.raises(SandboxLostError, match="corrupt"):
             await program.receive()
 
@@ -170,7 +170,7 @@ async def test_each_message_leaves_others_a_turn() -> None:
     """So that a flood of small ones does not hold up what else is in the loop."""
     turn, program = asyncio.Event(), DaytonaProgram("place")
     asyncio.get_running_loop().call_soon(turn.set)
-    await program._hear(b"x")
+    await program._on_output(b"x")
     assert turn.is_set()
 
 
