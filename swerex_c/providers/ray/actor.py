@@ -28,7 +28,7 @@ from swerex_c.remote.wire import file_transfer
 from swerex_c.remote.wire.exceptions import from_wire, to_wire
 from swerex_c.utils.threads import in_thread
 
-__all__ = ["Host"]
+__all__ = ["EnvironmentActor"]
 
 _RAYLET_POLL = 0.5
 """Seconds between checks that the node is still part of the cluster."""
@@ -40,8 +40,8 @@ _KEPT_CANCELLATIONS = 1000
 """Number of cancelled calls to remember that have not begun: as many as Ray has run at the same time."""
 
 
-class Host:
-    """An environment as its actor manages it. It is used by one event loop only."""
+class EnvironmentActor:
+    """The actor that starts, serves and ends one environment on its node. Ray runs all calls in one event loop."""
 
     def __init__(self, spec: dict[str, Any]):
         self.spec = spec
@@ -56,13 +56,13 @@ class Host:
         self._calls: dict[str, asyncio.Task[Any]] = {}
         self._cancelled: deque[str] = deque(maxlen=_KEPT_CANCELLATIONS)
 
-    async def do(self, call: str, name: str, *args: Any) -> tuple[str, Any]:
+    async def perform(self, call: str, name: str, *args: Any) -> tuple[str, Any]:
         """Call one of the methods below, and return its encoded outcome.
 
         The module's docstring describes the encoding.
 
         Args:
-            call: id of the call for `cancel`; empty if nobody will cancel it.
+            call: id of the call for `cancel`; empty if it is never cancelled.
         """
         if self._ended is not None and self._ended.done():
             return "ended", self._ended.result()

@@ -152,14 +152,14 @@ class ActorChannel:
             raise ConnectionLostError(f"{self.name} did not respond to {method} within {seconds:g} seconds") from None
 
     async def _ask(self, name: str, *args: Any) -> Any:
-        """Call a method of the actor's `Host`, and return its result or raise its error."""
+        """Call a method of the actor's `EnvironmentActor`, and return its result or raise its error."""
         from ray.exceptions import RayError
 
         await asyncio.sleep(0)  # calls that were cancelled just before send that first
         call = secrets.token_hex(8)
         ref = self._send(name, *args, call=call)
         answer = asyncio.wrap_future(ref.future())
-        answer.add_done_callback(lambda it: it.cancelled() or it.exception())  # after a cancellation nobody asks for it
+        answer.add_done_callback(lambda it: it.cancelled() or it.exception())  # not retrieved after a cancellation
         try:
             # Ray never completes calls that are pending when it is shut down.
             while not (await asyncio.wait((answer,), timeout=_MEMBERSHIP_POLL))[0]:
@@ -191,7 +191,7 @@ class ActorChannel:
 
         self._check()
         try:
-            return self._handle.do.remote(call, name, *args)
+            return self._handle.perform.remote(call, name, *args)
         except RayError as error:
             raise self._explained(error) from None
 
@@ -223,7 +223,7 @@ class ActorChannel:
         if isinstance(error, exceptions.RuntimeEnvSetupError):
             return DeploymentStartupError(f"Ray cannot prepare the runtime_env for {self.name}: {words}")
         if isinstance(error, exceptions.RayTaskError):
-            return ProtocolError(f"{self.name} does not answer as it should: {words}")
+            return ProtocolError(f"{self.name} returned an unexpected answer: {words}")
         why = words if membership() == self._membership else LEFT
         return self._lose(SandboxLostError, f"{self.name} is lost: {why}")
 

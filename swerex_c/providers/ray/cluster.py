@@ -58,8 +58,8 @@ def connect(config: RayDeploymentConfig) -> Membership:
     ray = load_library("ray", "ray")
     if (config.address or "").startswith("ray://") or ray.util.client.ray.is_connected():
         raise DeploymentStartupError(
-            "Environments are not reached by Ray's client (ray://...): run this on a node of the cluster, or as a job "
-            "that is submitted to it"
+            "Environments cannot be reached by Ray's client (ray://...): run this on a node of the cluster, or submit "
+            "it as a job"
         )
 
     try:
@@ -67,7 +67,7 @@ def connect(config: RayDeploymentConfig) -> Membership:
             if not ray.is_initialized():
                 ray.init(address=config.address, namespace=config.namespace, log_to_driver=False)
     except (ConnectionError, RuntimeError, ValueError, OSError, AssertionError, ray.exceptions.RayError) as error:
-        where = config.address or "that the environment or this machine says"
+        where = config.address or "of RAY_ADDRESS or of this machine"
         raise DeploymentStartupError(f"The Ray cluster {where} cannot be used: {error}") from None
     if (now := membership()) is None:
         raise DeploymentStartupError(f"{LEFT} during the start")
@@ -84,7 +84,7 @@ def new_actor(config: RayDeploymentConfig, spec: dict[str, Any], since: Membersh
     """
     import ray
 
-    from swerex_c.providers.ray.actor import Host
+    from swerex_c.providers.ray.actor import EnvironmentActor
 
     if membership() != since:
         raise DeploymentStartupError(f"{LEFT} during the start")
@@ -101,13 +101,13 @@ def new_actor(config: RayDeploymentConfig, spec: dict[str, Any], since: Membersh
         "enable_task_events": False,  # keep this load off the head node
     }
     try:
-        return ray.remote(Host).options(**options).remote(spec)
+        return ray.remote(EnvironmentActor).options(**options).remote(spec)
     except (ray.exceptions.RayError, ValueError, TypeError, OSError, RuntimeError) as error:
-        raise DeploymentStartupError(f"Ray does not take the options of this environment: {error}") from None
+        raise DeploymentStartupError(f"Ray rejects the options of this environment: {error}") from None
 
 
 def demand(config: RayDeploymentConfig) -> str:
-    """Return a sentence with the resources that the environment asks for, those of the nodes, and the free ones."""
+    """Return a sentence with the resources that the environment requests, that nodes have, and that are available."""
     import ray
 
     wanted = {"CPU": config.num_cpus, "GPU": config.num_gpus, "memory": config.memory or 0, **config.resources}
@@ -117,7 +117,8 @@ def demand(config: RayDeploymentConfig) -> str:
         if node["Alive"]
     ]
     options = f" with {config.actor_options}" if config.actor_options else ""
-    return f"It asks for {_amounts(wanted)}{options}; {'; '.join(has)}; free are {_amounts(ray.available_resources())}"
+    available = _amounts(ray.available_resources())
+    return f"It requests {_amounts(wanted)}{options}; {'; '.join(has)}; available: {available}"
 
 
 def _amounts(resources: dict[str, float]) -> str:

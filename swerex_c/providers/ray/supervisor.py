@@ -166,7 +166,7 @@ class _Supervisor:
             if self.memory_limit is not None:
                 check_began = time.monotonic()
                 if _takes_more_than(self.memory_limit):
-                    return "memory", f"it took more than its memory limit of {self.memory_limit} bytes"
+                    return "memory", f"it exceeded its memory limit of {self.memory_limit} bytes"
                 interval = max(_CHECK_INTERVAL, _CHECK_SHARE * (time.monotonic() - check_began))
             if self.status is not None:
                 killed = f"was killed by signal {-self.status}"

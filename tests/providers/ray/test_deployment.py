@@ -97,7 +97,7 @@ async def test_a_full_cluster_is_waited_for(made: Made, mark: str) -> None:
     late = made(resources={"far": 4}, startup_timeout=1.5)
     error = await raised(late.start())
     assert type(error) is StartupTimeoutError and "1.5 seconds" in str(error)
-    assert "asks for 0.1 CPU, 4 far" in str(error) and "has 2 CPU" in str(error)  # what there is
+    assert "requests 0.1 CPU, 4 far" in str(error) and "has 2 CPU" in str(error)  # what there is
     for how in ("cancel", "stop"):
         await until_async(lambda: len(actors()) == 1)
         waiting = made(resources={"far": 4})
@@ -117,10 +117,11 @@ async def test_a_full_cluster_is_waited_for(made: Made, mark: str) -> None:
     await starting
     assert await second.is_alive()
     await second.stop()
-    # Further on, while the processes start: any moment.
-    for delay in (0.1, 0.3, 0.5):
+    # Further on, while the processes start.
+    for stage in (lambda: second._channel, actors, lambda: with_variable(f"SWX_WHOSE={mark}")):
+        await until_async(lambda: not actors())
         starting = asyncio.ensure_future(second.start())
-        await asyncio.sleep(delay)
+        await until_async(stage)
         starting.cancel()
         await asyncio.wait([starting])
         await second.stop()
@@ -181,7 +182,7 @@ def test_clusters_that_cannot_be_used() -> None:
     """In a process of its own, which is in no cluster."""
     done = run_python(CONNECTING)
     client, nobody = done.stdout.splitlines()[:2]
-    assert client.startswith("DeploymentStartupError Environments are not reached by Ray's client"), done.stderr
+    assert client.startswith("DeploymentStartupError Environments cannot be reached by Ray's client"), done.stderr
     assert nobody.split()[0] in ("DeploymentStartupError", "StartupTimeoutError")
 
 
