@@ -12,6 +12,9 @@ __all__ = ["describe", "output", "stop", "why_ended"]
 _LINES = 50
 """Maximum number of lines of a container's output to return."""
 
+_LENGTH = 20_000
+"""Maximum number of characters of these lines, from their end: a line may have 256 KiB."""
+
 _TIMED_OUT = 124
 """Exit code of timeout(1) when the time is over."""
 
@@ -69,7 +72,7 @@ def output(group: str, container: str, arn: str) -> str:
     stream = f"ecs/{container}/{arn.split('/')[-1]}"
     with explained(f"read the log {stream} of {group}"), ignored("ResourceNotFoundException"):
         answer = logs.get_log_events(logGroupName=group, logStreamName=stream, limit=_LINES, startFromHead=False)
-        return "\n".join(event["message"] for event in answer["events"])
+        return "\n".join(event["message"] for event in answer["events"])[-_LENGTH:]
     return ""
 
 

@@ -34,6 +34,10 @@ _EXPLAIN_SECONDS = 5.0
 """Seconds to wait for the events, or for the log, that explain a failure."""
 
 _LOG_LINES = 20
+"""Maximum number of lines of a container's output in an error message."""
+
+_LOG_LENGTH = 20_000
+"""Maximum number of characters of these lines, from their end: a line may have any length."""
 
 _BROKEN_WATCH = (ClusterError, aiohttp.ClientError, OSError, LookupError, TypeError, ValueError)
 """Errors of a watch that breaks, is refused or does not send what it should. The pod is then read again."""
@@ -142,7 +146,7 @@ class PodWait:
         with contextlib.suppress(ClusterError, TimeoutError):
             async with asyncio.timeout(_EXPLAIN_SECONDS):
                 lines = await self._cluster.log(self._namespace, self._name, failure.container, tail=_LOG_LINES)
-            return lines.strip()
+            return lines.strip()[-_LOG_LENGTH:]
         return ""
 
     async def _warnings(self) -> list[tuple[str, str]]:

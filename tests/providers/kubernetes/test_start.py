@@ -263,6 +263,13 @@ async def test_why_it_never_will(server: ApiServer, name: str) -> None:
         assert error.log.splitlines() == [f"line {i}" for i in range(80, 100)]
 
 
+async def test_of_a_log_without_lines_the_end_is_told(server: ApiServer) -> None:
+    server.kubelet = scripted(exited(3, "Error"), phase="Failed")
+    server.logs[""] = "x" * 1_000_000 + "why"
+    error = await fails(server, "xwhy$")
+    assert error.log.endswith("xwhy") and len(str(error)) < 30_000
+
+
 async def test_what_may_pass_is_waited_for(server: ApiServer) -> None:
     """A registry that is slow, a secret that is on its way, a node that is about to come."""
 
