@@ -36,6 +36,9 @@ _RAYLET_POLL = 0.5
 _SWEEP_SECONDS = 15.0
 """Seconds for the supervisor's own cleanup, in addition to `stop_seconds`."""
 
+_MESSAGE_BYTES = 64 << 20
+"""Maximum number of bytes of the supervisor's message on the start: an error may quote all that the caller gave."""
+
 _KEPT_CANCELLATIONS = 1000
 """Number of cancelled calls to remember that have not begun: as many as Ray has run at the same time."""
 
@@ -121,6 +124,7 @@ class EnvironmentActor:
         self._supervisor = await asyncio.create_subprocess_exec(
             sys.executable, "-c", PROGRAM,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True,
+            limit=_MESSAGE_BYTES,
         )  # fmt: skip
         self._watching = asyncio.ensure_future(self._watch_raylet(os.getppid()))
         spec = {**self.spec, "sys_path": [path or os.getcwd() for path in sys.path]}

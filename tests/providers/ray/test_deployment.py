@@ -206,7 +206,7 @@ async def test_an_isolated_view(made: Made, mark: str) -> None:
 
 
 async def test_what_the_environment_cannot_be_is_told(made: Made) -> None:
-    isolation = IsolationConfig(writable=["/nowhere/at/all"])
+    isolation = IsolationConfig(writable=["/nowhere/at/all" + "/x" * 40_000])  # which the error names
     error = await raised(made(environment=LocalDeploymentConfig(isolation=isolation)).start())
     assert isinstance(error, DeploymentStartupError) and "/nowhere/at/all" in str(error)
 
