@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from swerex_c.exceptions import InvalidInputError
 from swerex_c.providers import ownership
+from swerex_c.providers.ownership import LABEL
 
 if TYPE_CHECKING:
     from swerex_c.providers.kubernetes.config import KubernetesDeploymentConfig
 
-__all__ = ["OWNER", "facts", "manifest", "name_for", "selector_of_host"]
-
-OWNER = "swerex_c"
-"""Label of every pod that this package creates; its value is the pod's name."""
+__all__ = ["facts", "manifest", "name_for", "selector_of_host"]
 
 _HOST = "swerex_c.host"
 """Label with the id of the machine whose process created the pod."""
@@ -41,13 +39,13 @@ def name_for(image: str) -> str:
 
 def selector_of_host() -> str:
     """Return a label selector for the pods of all processes of this machine."""
-    return f"{OWNER},{_HOST}={ownership.labels('', keep=False)[_HOST]}"
+    return f"{LABEL},{_HOST}={ownership.labels('', keep=False)[_HOST]}"
 
 
 def facts(pod: Mapping[str, Any]) -> dict[str, str]:
     """Return the ownership labels of a pod for `swerex_c.providers.ownership`."""
     metadata = pod["metadata"]
-    return {**(metadata.get("annotations") or {}), OWNER: (metadata.get("labels") or {}).get(OWNER, "")}
+    return {**(metadata.get("annotations") or {}), LABEL: (metadata.get("labels") or {}).get(LABEL, "")}
 
 
 def _read_template(template: Mapping[str, Any] | str | None) -> dict[str, Any]:
@@ -69,11 +67,6 @@ def _read_template(template: Mapping[str, Any] | str | None) -> dict[str, Any]:
         raise InvalidInputError("A pod template is an object with metadata and spec only")
     if read.get("kind") not in (None, "Pod"):
         raise InvalidInputError(f"The kind of a pod template is Pod, not {read['kind']}")
-    for part in ("metadata", "spec"):
-        if not isinstance(read.setdefault(part, {}), dict):
-            raise InvalidInputError(f"The {part} of the pod template is not an object")
-    if not all(isinstance(it, dict) and it.get("name") for it in read["spec"].get("containers") or []):
-        raise InvalidInputError("Each container of a pod template needs a name")
     return read
 
 
@@ -83,53 +76,61 @@ def manifest(config: KubernetesDeploymentConfig, name: str) -> dict[str, Any]:
     Raises:
         InvalidInputError: if `pod_template` is not a pod template.
     """
-    pod = _read_template(config.pod_template)
-    metadata, spec = pod["metadata"], pod["spec"]
-    owner = ownership.labels(name, keep=False)
-    labels = {OWNER: name, _HOST: owner[_HOST]}
+    template = _read_template(config.pod_template)
     # Annotations hold the facts that identify the process, because labels cannot hold all of them.
-    facts_of_owner = {key: value for key, value in owner.items() if key != OWNER}
-    metadata.pop("generateName", None)
-    metadata["name"] = name
-    metadata["labels"] = {**(metadata.get("labels") or {}), **config.labels, **labels}
-    metadata["annotations"] = {**(metadata.get("annotations") or {}), **config.annotations, **facts_of_owner}
-    containers = list(spec.get("containers") or [])
+    facts_of_owner = ownership.labels(name, keep=False)
+    labels = {LABEL: facts_of_owner.pop(LABEL), _HOST: facts_of_owner[_HOST]}
+    try:
+        metadata = {**template.get("metadata", {}), "name": name}
+        metadata["labels"] = {**(metadata.get("labels") or {}), **config.labels, **labels}
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), **config.annotations, **facts_of_owner}
+        spec = _spec(template.get("spec", {}), config)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InvalidInputError(f"The pod template has a field that is not as in a pod: {error!r}") from error
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _spec(template: dict[str, Any], config: KubernetesDeploymentConfig) -> dict[str, Any]:
+    containers = list(template.get("containers") or [])
     found = next((it for it in containers if it["name"] == config.container_name), None)
     if found is None:
         found = {"name": config.container_name}
         containers.insert(0, found)
     _complete(found, config)
-    spec["containers"] = containers
-    spec["restartPolicy"] = "Never"
-    spec["automountServiceAccountToken"] = config.mount_service_account_token
-    if config.time_to_live is not None:
-        spec["activeDeadlineSeconds"] = max(1, round(config.time_to_live))
-    if config.service_account is not None:
-        spec["serviceAccountName"] = config.service_account
-    if config.runtime_class is not None:
-        spec["runtimeClassName"] = config.runtime_class
-    if config.node_selector:
-        spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **config.node_selector}
-    if config.tolerations:
-        spec["tolerations"] = [*(spec.get("tolerations") or []), *config.tolerations]
-    if config.image_pull_secrets:
-        had = [it for it in spec.get("imagePullSecrets") or [] if it.get("name") not in config.image_pull_secrets]
-        spec["imagePullSecrets"] = [*had, *({"name": it} for it in config.image_pull_secrets)]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    secrets = [{"name": it} for it in config.image_pull_secrets]
+    settings = {
+        "containers": containers,
+        "activeDeadlineSeconds": config.time_to_live and round(config.time_to_live),
+        "serviceAccountName": config.service_account,
+        "runtimeClassName": config.runtime_class,
+        "nodeSelector": {**(template.get("nodeSelector") or {}), **config.node_selector},
+        "tolerations": [*(template.get("tolerations") or []), *config.tolerations],
+        "imagePullSecrets": _merged_by_name(template.get("imagePullSecrets"), secrets),
+    }
+    return {
+        **template,
+        **{name: value for name, value in settings.items() if value},
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": config.mount_service_account_token,
+    }
 
 
 def _complete(container: dict[str, Any], config: KubernetesDeploymentConfig) -> None:
-    container["image"] = config.image
-    container["command"] = list(config.command) or ["bash", "-c", _WAIT]
+    resources = container.get("resources") or {}
+    amounts = {part: given for part in ("requests", "limits") if (given := getattr(config, part))}
+    variables = [{"name": name, "value": value} for name, value in config.environment.items()]
+    settings = {
+        "image": config.image,
+        "command": list(config.command) or ["bash", "-c", _WAIT],
+        "imagePullPolicy": config.image_pull_policy,
+        "env": _merged_by_name(container.get("env"), variables),
+        "resources": resources | {part: {**(resources.get(part) or {}), **given} for part, given in amounts.items()},
+    }
     container.pop("args", None)
-    if config.image_pull_policy is not None:
-        container["imagePullPolicy"] = config.image_pull_policy
-    if config.environment:
-        had = [it for it in container.get("env") or [] if it.get("name") not in config.environment]
-        container["env"] = [*had, *({"name": key, "value": value} for key, value in config.environment.items())]
-    resources = {**(container.get("resources") or {})}
-    for part, amounts in (("requests", config.requests), ("limits", config.limits)):
-        if amounts:
-            resources[part] = {**(resources.get(part) or {}), **amounts}
-    if resources:
-        container["resources"] = resources
+    container.update({name: value for name, value in settings.items() if value})
+
+
+def _merged_by_name(template: list[dict[str, Any]] | None, ours: list[dict[str, str]]) -> list[dict[str, Any]]:
+    """Return the items of a template and ours, which replace those of the same names."""
+    names = {it["name"] for it in ours}
+    return [*(it for it in template or [] if it["name"] not in names), *ours]

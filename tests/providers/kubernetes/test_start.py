@@ -130,6 +130,8 @@ def test_a_template_from_a_file_and_what_is_none(tmp_path: Path) -> None:
         {"template": {}},
         {"spec": []},
         {"spec": {"containers": [{}]}},
+        {"spec": {"containers": 5}},
+        {"metadata": {"labels": [1]}},
         str(tmp_path / "none"),
     ):
         with pytest.raises(InvalidInputError):
