@@ -236,6 +236,8 @@ def test_a_client_that_hangs(reach: Callable[..., Any], monkeypatch: pytest.Monk
     with pytest.raises(TimeoutError):
         place.open(0.2)
     monkeypatch.setattr(loader_pool, "START_SECONDS", 0.3)
+    with pytest.raises(ResourceError, match="No shell has started in this machine within 0.3 seconds"):
+        place.run("echo")
 
 
 def test_what_clients_say_is_not_output(reach: Callable[..., Any]) -> None:
