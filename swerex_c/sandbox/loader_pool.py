@@ -58,13 +58,8 @@ class LoaderPool:
         self._all: set[Loader] = set()
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._closed = False
+        self.closed = False
         self._trimming: asyncio.TimerHandle | None = None
-
-    @property
-    def used(self) -> bool:
-        """Return whether there is anything to close."""
-        return bool(self._all or self._tasks)
 
     async def take(self) -> Loader:
         """Return a loader that waits for its script. Give it back with `put` or `retire`.
@@ -92,18 +87,18 @@ class LoaderPool:
             except asyncio.CancelledError:
                 self.put(loader)
                 raise
-            if usable and not self._closed:
+            if usable and not self.closed:
                 return loader
             self.retire(loader)
         return None
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self.closed:
             raise RuntimeClosedError("The runtime was closed: make another one")
 
     def put(self, loader: Loader) -> None:
         """Put back a loader that can take a script now or soon."""
-        if self._closed or len(self._idle) >= MOST_KEPT:
+        if self.closed or len(self._idle) >= MOST_KEPT:
             self.retire(loader)
         else:
             self._idle.append(loader)
@@ -207,7 +202,7 @@ class LoaderPool:
 
     async def close(self) -> None:
         """End all loaders. Calls that wait for one get `RuntimeClosedError`. May be called again."""
-        self._closed = True
+        self.closed = True
         if self._trimming is not None:
             self._trimming.cancel()
         self._idle.clear()

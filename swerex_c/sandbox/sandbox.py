@@ -85,7 +85,6 @@ class Sandbox:
         self.lost = self._shells.lost
         self._closed = False
         self._owner = os.getpid()
-        weakref.finalize(self, _drop, self._shells, self._owner).atexit = False
 
     async def open(self, timeout: float, *, shells: bool = True) -> None:
         """Open the backend, and start the first loader.
@@ -99,6 +98,7 @@ class Sandbox:
             ResourceError: if no shell can be started there for another reason.
             TimeoutError: if that takes longer than `timeout` seconds.
         """
+        weakref.finalize(self, _drop, self._shells, self.backend, self._owner).atexit = False
         try:
             async with asyncio.timeout(timeout):
                 await self.backend.open()
@@ -224,10 +224,15 @@ class Sandbox:
             await ending.loader.until(lambda: ending.done)
 
 
-def _drop(shells: LoaderPool, owner: int) -> None:
-    """Close the loaders of a sandbox that nobody has any more. Called by the garbage collector, anywhere."""
-    if owner == os.getpid() and shells.used:
-        call_from_finalizer(lambda: background.run_blocking(shells.close()))
+def _drop(shells: LoaderPool, backend: Backend, owner: int) -> None:
+    """Close the loaders and the backend of a garbage-collected sandbox. The collector may run in any thread."""
+
+    async def close() -> None:
+        await shells.close()
+        await backend.close()
+
+    if owner == os.getpid() and not shells.closed:
+        call_from_finalizer(lambda: background.run_blocking(close()))
 
 
 class RunningScript:

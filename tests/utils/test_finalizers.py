@@ -58,15 +58,21 @@ from swerex_c.sandbox.sandbox import Sandbox
 from swerex_c.utils import background
 from tests.support.local_backend import Here
 
-place = Sandbox(Here())
-assert background.run_blocking(place.run("echo")).code == 0
+class Closes(Here):
+    closed = threading.Event()
+    async def close(self):
+        self.closed.set()
+
+place = Sandbox(Closes())
+background.run_blocking(place.open(60))
 shells, mark = place._shells, place.mark
 drop(place)
 del place
 with background._lock:  # as a caller has it that starts the loop
     gc.collect()
-    assert not shells._closed
+    assert not shells.closed
 until(lambda: not needs.mentioning(mark))
+until(Closes.closed.is_set, "the connections of a backend")
 tasks = Path("/proc/self/task")
 until(lambda: not "".join((task / "children").read_text() for task in tasks.iterdir()), "a zombie")
 """
@@ -96,5 +102,5 @@ def test_finalizers_are_known() -> None:
     assert found == {
         ("interfaces.py", "def __del__"),
         ("frames.py", "def __del__"),  # tells loops to close their connections
-        ("sandbox.py", "weakref.finalize(self, _drop, self._shells, self._owner).atexit = False"),
+        ("sandbox.py", "weakref.finalize(self, _drop, self._shells, self.backend, self._owner).atexit = False"),
     }
