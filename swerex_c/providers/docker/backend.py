@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from swerex_c.sandbox.clients import CommandBackend, run_command
 from swerex_c.sandbox.env_passing import command_as_text
 
-__all__ = ["DockerBackend", "PodmanBackend"]
+__all__ = ["DockerBackend", "PodmanBackend", "client_environment"]
 
 _ID = re.compile("[0-9a-f]{64}")
 """A full container id, which an engine never reuses for another container."""
@@ -18,6 +18,12 @@ _STATE = (
     "{{.State.Status}}\t{{.State.Paused}}\t{{.State.Restarting}}\t{{.State.ExitCode}}"
     "\t{{.State.OOMKilled}}\t{{.State.Error}}"
 )
+
+
+def client_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of an engine's client: a copy of this one, or of this process's if None."""
+    # Otherwise docker prints hints on the terminal.
+    return {"DOCKER_CLI_HINTS": "false"} | dict(os.environ if environment is None else environment)
 
 
 class DockerBackend(CommandBackend):
@@ -60,8 +66,7 @@ class DockerBackend(CommandBackend):
         self._command = tuple(command) or (self.engine,)
         self._arguments = tuple(arguments)
         self._shell = tuple(shell)
-        self._environment = dict(os.environ if environment is None else environment)
-        self._environment.setdefault("DOCKER_CLI_HINTS", "false")  # otherwise docker prints hints on the terminal
+        self._environment = client_environment(environment)
 
     def environment(self) -> dict[str, str]:
         return dict(self._environment)

@@ -28,12 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DockerDeployment", "DockerDeploymentConfig"]
 
-_WAIT = "trap 'exit 0' TERM INT HUP; while :; do read -r -t 5; (:); done"
-"""Main script of the container while commands run in it. It reads standard input, which never comes, and exits when
-signalled. When a child of its own exits, bash also reaps the processes that it inherited."""
-
-_GREETING_SCRIPT = read_script("providers/docker/greet.bash")
-"""Main script that first reports that bash runs, for engines that show the container's output."""
+_WAIT = read_script("providers/docker/wait.bash")
+"""Main script of the container while commands run in it. It can first report that bash runs."""
 
 _OWN_STREAMS = re.compile("-[A-Za-z]*[adit]|--(attach|cidfile|detach|interactive|tty)(=.*)?")
 """Options of `docker run` that are incompatible with reading the container's output."""
@@ -87,15 +83,11 @@ class DockerDeployment(ServerDeployment):
         Raises:
             DockerPullError: if the pull fails.
         """
-        background.run_blocking(self._pull())
+        image, policy, engine = self._config.image, self._config.pull, self._engine()
+        if policy == "always" or (policy == "missing" and not background.run_blocking(engine.has_image(image))):
+            background.run_blocking(self._pull(engine))
 
-    async def _pull(self) -> None:
-        policy, image, engine = self._config.pull, self._config.image, self._engine()
-        if policy == "never" or (policy == "missing" and await engine.has_image(image)):
-            return
-        await self._pull_anyway(engine)
-
-    async def _pull_anyway(self, engine: Engine) -> None:
+    async def _pull(self, engine: Engine) -> None:
         self.logger.info(f"Pulling image {self._config.image!r}")
         await self._step("Pulling container image")
         await engine.pull(self._config.image, self._config.platform)
@@ -133,9 +125,6 @@ class DockerDeployment(ServerDeployment):
         Raises:
             DeploymentStartupError: if the build fails.
         """
-        return background.run_blocking(self._build())
-
-    async def _build(self) -> str:
         image, where = self._config.image, self._config.python_standalone_dir
         self.logger.info(
             f"Building image {image} to install a standalone python to {where}. This may take some minutes, but only "
@@ -143,8 +132,8 @@ class DockerDeployment(ServerDeployment):
         )
         on = ["--platform", self._config.platform] if self._config.platform else []
         words = [*on, "--build-arg", f"BASE_IMAGE={image}"]
-        dockerfile = await in_thread(getattr, self, "glibc_dockerfile")
-        return await self._engine().build(words, dockerfile.encode(), f"Building image {image}")
+        building = self._engine().build(words, self.glibc_dockerfile.encode(), f"Building image {image}")
+        return background.run_blocking(building)
 
     async def _prepare(self) -> str:
         """Return the image to start. The startup timeout begins when this returns."""
@@ -153,16 +142,9 @@ class DockerDeployment(ServerDeployment):
             self._serves or self._overrides("_build_image") or self._overrides("glibc_dockerfile")
         )
         self._limit_start(None)
-        if self._overrides("_pull_image"):
+        if builds or config.pull == "always" or self._overrides("_pull_image"):
             await in_thread_to_its_end(self._pull_image)
-        elif builds or config.pull == "always":
-            await self._pull()
-        if not builds:
-            image = config.image
-        elif self._overrides("_build_image"):
-            image = await in_thread_to_its_end(self._build_image)
-        else:
-            image = await self._build()
+        image = await in_thread_to_its_end(self._build_image) if builds else config.image
         self._limit_start(config.startup_timeout)
         return image
 
@@ -176,7 +158,7 @@ class DockerDeployment(ServerDeployment):
                 if self._config.pull != "missing" or self._overrides("_pull_image"):
                     raise
             self._limit_start(None)
-            await self._pull_anyway(engine)
+            await self._pull(engine)
             self._limit_start(self._config.startup_timeout)
             return await engine.make(words, image, greeting)
         except DeploymentStartupError:
@@ -228,14 +210,14 @@ class DockerDeployment(ServerDeployment):
         greets = self._entry is None and engine.is_docker() and not any(map(_OWN_STREAMS.fullmatch, words))
         token = f"swerex-c {secrets.token_hex(16)} " if greets else ""
         # With -p, so that settings of the image for other shells (BASH_ENV) do not prevent the greeting.
-        command = ["bash", "-p", "-c", _GREETING_SCRIPT, "bash", token] if greets else ["bash", "-c", _WAIT]
+        command = ["bash", "-p", "-c", _WAIT, "bash", token]
         if self._shell:
             command = [*self._shell, quote_for_any_shell(command)]
         if self._entry is None:
             words += ["--entrypoint", command[0], image, *command[1:]]
         else:  # the caller's entry point must end by running the command that it gets
             words += [image, *command]
-        words = ["run", *(["-a", "stdout"] if greets else ["-d", "-i"]), *words]
+        words = ["run", *(["-a", "stdout"] if greets else ["-d"]), *words]
         self.logger.debug(f"Command: {shlex.join([engine.runtime, *words])!r}")
         said = await self._make(engine, words, token.encode())
         if greets:

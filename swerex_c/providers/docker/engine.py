@@ -16,17 +16,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from swerex_c.exceptions import DeploymentStartupError, DockerPullError, SwerexException
 from swerex_c.providers import ownership
+from swerex_c.providers.docker.backend import DockerBackend, PodmanBackend, client_environment
 from swerex_c.providers.orphans import OwnedSandbox
 from swerex_c.sandbox.clients import CompletedCommand, run_command
 from swerex_c.utils.visible import visible
 from swerex_c.utils.wait import settle
-
-if TYPE_CHECKING:
-    from swerex_c.providers.docker.backend import DockerBackend
 
 __all__ = ["Engine"]
 
@@ -62,8 +60,7 @@ class Engine:
             environment: the command's environment; a copy of this process's if None.
         """
         self.runtime = runtime
-        self.environment = dict(os.environ if environment is None else environment)
-        self.environment.setdefault("DOCKER_CLI_HINTS", "false")
+        self.environment = client_environment(environment)
 
     async def ask(self, *words: str, timeout: float | None = _ASK_SECONDS, **how: Any) -> CompletedCommand:
         """Run the command once, and return its result whatever its exit code is.
@@ -77,8 +74,11 @@ class Engine:
         except TimeoutError:
             raise
         except OSError as error:
-            msg = f"The command {self.runtime!r} cannot be run ({error.strerror}): install it, or add it to PATH"
-            raise DeploymentStartupError(msg) from None
+            raise self._not_run(error) from None
+
+    def _not_run(self, error: OSError) -> DeploymentStartupError:
+        msg = f"The command {self.runtime!r} cannot be run ({error.strerror}): install it, or add it to PATH"
+        return DeploymentStartupError(msg)
 
     # Images
 
@@ -205,7 +205,7 @@ class Engine:
                 start_new_session=True,
             )
         except OSError as error:
-            raise DeploymentStartupError(f"The command {self.runtime!r} cannot be run ({error.strerror})") from None
+            raise self._not_run(error) from None
 
     async def port(self, container: str, inner: int) -> int | None:
         """Return the port of this machine that a container's port was published at; None if it is not."""
@@ -285,8 +285,6 @@ class Engine:
 
     def backend(self, container: str, shell: Sequence[str] = ()) -> DockerBackend:
         """Return a backend that runs commands in a container; the parameters are those of `DockerBackend`."""
-        from swerex_c.providers.docker.backend import DockerBackend, PodmanBackend
-
         kind = PodmanBackend if self.runtime == "podman" else DockerBackend
         return kind(container, environment=self.environment, shell=shell)
 

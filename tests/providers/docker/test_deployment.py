@@ -104,8 +104,8 @@ def test_what_a_day_logs(make: Make, bash_only: str, server: bool) -> None:
 @pytest.mark.idle
 @pytest.mark.parametrize("pipe", ["<> <(:)", "<> /no/such/file"], ids=["by name", "without a name"])
 async def test_a_container_that_waits_is_not_busy(make: Make, monkeypatch: pytest.MonkeyPatch, pipe: str) -> None:
-    script = docker_module._GREETING_SCRIPT
-    monkeypatch.setattr(docker_module, "_GREETING_SCRIPT", script.replace("<> <(:)", pipe))
+    script = docker_module._WAIT
+    monkeypatch.setattr(docker_module, "_WAIT", script.replace("<> <(:)", pipe))
     deployment = make()
     await deployment.start()
     busy = "read -r -a stat </proc/1/stat; read -t 0.2 <> <(:); a=${stat[13]}; read -r -a stat </proc/1/stat; "
@@ -164,7 +164,7 @@ async def test_streams_of_the_callers_choice(make: Make, more: str) -> None:
 async def test_a_container_that_does_not_say_that_a_bash_runs(
     make: Make, reach: Engine, monkeypatch: pytest.MonkeyPatch, instead: str, words: str
 ) -> None:
-    monkeypatch.setattr(docker_module, "_GREETING_SCRIPT", f"{instead}; read -t 60 <> <(:)")
+    monkeypatch.setattr(docker_module, "_WAIT", f"{instead}; read -t 60 <> <(:)")
     with pytest.raises(DeploymentStartupError, match=words):
         await make(startup_timeout=1 if "1 seconds" in words else 60).start()
     await asyncio.to_thread(until, lambda: names(reach) == [])
