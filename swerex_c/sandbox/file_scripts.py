@@ -78,7 +78,7 @@ def escape(data: bytes) -> bytes:
 
 
 def frames(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield bytes as frames for the function `take` of the scripts."""
+    """Yield bytes as frames for `read_frames` of the scripts."""
     for piece in pieces:
         for start in range(0, len(piece), _FRAME):
             part = escape(piece[start : start + _FRAME])

@@ -80,7 +80,7 @@ _DEFAULTS = (
 
 _CONNECT = read_script("providers/ssh/connect.sh")
 _WATCH = read_script("providers/ssh/watch.sh")
-_TAKE = read_script("providers/ssh/take.sh")
+_CLIENT = read_script("providers/ssh/client.sh")
 
 
 @dataclass
@@ -89,8 +89,8 @@ class _Connection:
 
     socket: str
     process: subprocess.Popen[bytes]
-    taken: dict[str, float] = field(default_factory=dict)
-    """Files to which clients write their process ids, each with the time at which its slot was reserved."""
+    clients: dict[str, float] = field(default_factory=dict)
+    """Files to which clients write their process ids, with the times at which their slots were reserved."""
 
 
 class SSHBackend(CommandBackend):
@@ -145,8 +145,8 @@ class SSHBackend(CommandBackend):
         self._owner = os.getpid()
 
     def command(self, argv: Sequence[str], names: Sequence[str], terminal: bool) -> list[str]:
-        socket, place = self._take()
-        before = f'set -- {shlex.quote(socket)} {shlex.quote(place)} "$@"\n{_TAKE}' if socket else ""
+        socket, pid_file = self._reserve()
+        before = f'set -- {shlex.quote(socket)} {shlex.quote(pid_file)} "$@"\n{_CLIENT}' if socket else ""
         client = [*self._ssh(socket), "-tt" if terminal else "-T", "--", self.host]
         return command_as_text(client, argv, names, before=before)
 
@@ -232,7 +232,7 @@ class SSHBackend(CommandBackend):
         self._connections.append(_Connection(socket, process))
         return self._connections[-1]
 
-    def _take(self) -> tuple[str, str]:
+    def _reserve(self) -> tuple[str, str]:
         """Reserve a slot on a connection; return its socket and the client's pid file, or empty strings."""
         with self._lock:
             if self._directory is None:
@@ -240,11 +240,11 @@ class SSHBackend(CommandBackend):
             self._connections = [it for it in self._connections if it.process.poll() is None]
             for connection in self._connections:
                 _forget_the_dead(connection)
-            free = (it for it in self._connections if len(it.taken) < _SESSIONS)
+            free = (it for it in self._connections if len(it.clients) < _SESSIONS)
             connection = next(free, None) or self._connect()
-            place = f"{self._directory}/client{next(self._numbers)}"
-            connection.taken[place] = time.monotonic()
-            return connection.socket, place
+            pid_file = f"{self._directory}/client{next(self._numbers)}"
+            connection.clients[pid_file] = time.monotonic()
+            return connection.socket, pid_file
 
     async def close(self) -> None:
         await in_thread_to_its_end(self._close)
@@ -293,16 +293,16 @@ def _said(connection: _Connection) -> str:
 
 def _forget_the_dead(connection: _Connection) -> None:
     """Free the slots of clients that have ended, or were never started."""
-    for place, since in list(connection.taken.items()):
+    for pid_file, since in list(connection.clients.items()):
         try:
-            with open(place) as file:
+            with open(pid_file) as file:
                 os.kill(int(file.read()), 0)
         except PermissionError:
             pass
         except (FileNotFoundError, ValueError):  # the client has not started, or not written the file yet
             if time.monotonic() - since > _RESERVED_SECONDS:
-                del connection.taken[place]
+                del connection.clients[pid_file]
         except ProcessLookupError:
-            del connection.taken[place]
+            del connection.clients[pid_file]
             with contextlib.suppress(OSError):
-                os.unlink(place)
+                os.unlink(pid_file)

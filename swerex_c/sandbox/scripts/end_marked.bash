@@ -1,83 +1,91 @@
-# End all processes with a mark, and their descendants. They are first stopped, until no more are found, and then
-# killed, so that none can outrun this script by forking.
+# End all processes with a mark, and their descendants. They are stopped until no more are found, and then killed, so
+# that none of them can outrun this script by forking.
 #
 # Arguments: a mark, or the part of it before the dot; seconds that the script may take; seconds to wait for the first
 # process (0 if missing).
 #
-# Prints two numbers: how many processes are left (0, or those that may not be killed), and how many have ended.
+# Prints two numbers: the processes that are left (those that may not be killed, or did not end), and those that ended.
 . process_lib.bash
 
-declare -A known=() spared=() refused=()
+# Start times by process ID.
+declare -A found=() spared=() refused=()
 ended=0 fresh=0
-# Those above this script are needed until it has ended.
+# Spare this script and its ancestors, which have to report the result.
 p=$BASHPID
 while ((p > 0)) && stat_of "$p"; do
     spared[$p]=1 p=$parent
 done
 spared[$$]=1
-last_pid() { # the number of the newest process or thread
+# Set $newest to the number of the newest process or thread.
+last_pid() {
     local load=
     { read -r load </proc/loadavg; } 2>/dev/null
     newest=${load##* }
     [[ $newest == +([0-9]) ]]
 }
-take() { # stops process $1 if it belongs to those that are to end: it starts no more, and its children have a parent
+# Stop process $1 if it is to be ended. A stopped process starts no other one, and stays the parent of its children.
+stop_marked() {
     local birth belongs= above
     [[ ${spared[$1]} ]] && return
     stat_of "$1" || return
     birth=$started
-    [[ ${known[$1]} == "$birth" ]] && return
+    [[ ${found[$1]} == "$birth" ]] && return
     if marked "$1"; then
         belongs=1
-    elif [[ ${known[$parent]} ]]; then
+    elif [[ ${found[$parent]} ]]; then
         above=$parent
-        stat_of "$above" && [[ ${known[$above]} == "$started" ]] && belongs=1
+        stat_of "$above" && [[ ${found[$above]} == "$started" ]] && belongs=1
     fi
     [[ $belongs ]] || return
     if kill -STOP "$1" 2>/dev/null; then
-        stat_of "$1" && [[ $started != "$birth" ]] && { kill -CONT "$1" 2>/dev/null; return; } # another by now
+        # If another process has got the number meanwhile, continue it.
+        stat_of "$1" && [[ $started != "$birth" ]] && { kill -CONT "$1" 2>/dev/null; return; }
     fi
-    known[$1]=$birth
+    found[$1]=$birth
     ((fresh += 1))
 }
-look() { # at all processes, and at those that come meanwhile: who forks and ends is never in a list
+# Look at all processes, and at the numbers that are given out meanwhile: a chain of processes that fork and exit is in
+# no list of /proc.
+scan() {
     local from p round
     fresh=0 newest=0
     last_pid; from=$newest
     for p in /proc/[1-9]*; do
-        take "${p#/proc/}"
+        stop_marked "${p#/proc/}"
     done
     for ((round = 0; round < 1000; round++)); do
         last_pid && ((newest > from && newest < from + 10000)) || break
-        for ((p = from + 1; p <= newest; p++)); do take "$p"; done
+        for ((p = from + 1; p <= newest; p++)); do stop_marked "$p"; done
         from=$newest
         ((SECONDS < limit)) || break
     done
 }
-strike() { # kills what was found, and counts who is left of it
+# Kill the processes that were found, and count those that still exist.
+kill_found() {
     local p
-    left=0 busy=0
-    for p in "${!known[@]}"; do
-        if stat_of "$p" && [[ $started == "${known[$p]}" ]]; then
+    left=0 killed=0
+    for p in "${!found[@]}"; do
+        if stat_of "$p" && [[ $started == "${found[$p]}" ]]; then
             ((left += 1))
-            if kill -KILL "$p" 2>/dev/null; then ((busy += 1)); else refused[$p]=1; fi
+            if kill -KILL "$p" 2>/dev/null; then ((killed += 1)); else refused[$p]=1; fi
         else
             [[ ${refused[$p]} ]] || ((ended += 1))
-            unset "known[$p]" "refused[$p]"
+            unset "found[$p]" "refused[$p]"
         fi
     done
 }
 limit=$((SECONDS + $2)) await=$((SECONDS + ${3:-0}))
 while :; do
-    look
-    while ((fresh > 0 && SECONDS < limit)); do look; done
-    strike
-    if ((busy == 0 && fresh == 0)); then
+    scan
+    while ((fresh > 0 && SECONDS < limit)); do scan; done
+    kill_found
+    if ((killed == 0 && fresh == 0)); then
         ((ended + left == 0 && SECONDS < await)) || break
     fi
-    if ((SECONDS >= limit)); then # there is no time for another look, but those that were just killed end
+    if ((SECONDS >= limit)); then
+        # Without another scan, leave time to end for the processes that were just killed.
         pause 0.1
-        strike
+        kill_found
         break
     fi
     pause 0.01

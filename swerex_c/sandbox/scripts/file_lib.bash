@@ -1,14 +1,11 @@
 # Functions of the scripts that read, write and copy files; see `file_scripts.py`.
-#
-# `copy` and `take` replace cat in bash. `copy` uses `-d ''` to find NULs, which no variable can hold. `take` reads
-# frames with `read -N`, which reads in blocks; NULs and backslashes are escaped for printf's %b. `sweep` removes files
-# that killed scripts left in a directory; it waits an hour, because a script of another container may still use them.
-# `waits` tells of a file that may wait for its other end, for which the time is then limited.
 LC_ALL=C
 export LC_ALL
 unset -v TAR_OPTIONS POSIXLY_CORRECT
+# Report a refusal: a reason, and a text for it; see `file_scripts.py`.
 refuse() { printf '\0%s\0%s\0' "$1" "$2" >&2; exit 90; }
 have() { hash "$@" 2>&-; }
+# Refuse if one of these programs is missing.
 need() {
   local name lacks=
   for name; do
@@ -16,7 +13,9 @@ need() {
   done
   [[ ! $lacks ]] || refuse lack "${lacks:2}"
 }
-say() { printf '%s\n' "$1" >&2; exit 91; }
+# Report the error message of a program.
+fail() { printf '%s\n' "$1" >&2; exit 91; }
+# Copy standard input, as cat does. `-d ''` finds the NULs, which no variable can hold.
 copy() {
   local x
   while IFS= read -r -d '' -n 65536 x; do
@@ -24,7 +23,8 @@ copy() {
   done
   printf %s "$x"
 }
-take() {
+# Print the contents of frames. `read -N` reads them in blocks; NULs and backslashes are escaped for %b of printf.
+read_frames() {
   local n x
   while IFS= read -r n; do
     ((n)) || return 0
@@ -33,7 +33,7 @@ take() {
   done
   return 92
 }
-# The kind is for the caller.
+# Check whether a path is a special file, and set $kind to a description.
 # shellcheck disable=SC2034
 special() {
   if [[ -p $1 ]]; then kind='a named pipe'
@@ -43,8 +43,10 @@ special() {
   else return 1
   fi
 }
-waits() { [[ ! -p $1 && ! -c $1 ]] || swx_note 1; }
-above() {
+# Report a file that may wait for its other end, so that the client limits the time.
+note_waiting() { [[ ! -p $1 && ! -c $1 ]] || swx_note 1; }
+# Create a directory and those above it.
+make_parent() {
   if [[ ! -d ${1:-/} ]]; then
     need mkdir
     said=$(mkdir -p "$1" 2>&1) || refuse above "$said"
@@ -52,6 +54,8 @@ above() {
 }
 # shellcheck disable=SC2034
 temporary=.swerex-$BASHPID
+# Remove the files that killed scripts left in a directory. The age of an hour spares those of a script that runs in
+# another container.
 sweep() {
   local f pid now changed
   have stat rm || return 0
@@ -63,6 +67,7 @@ sweep() {
   done 2>/dev/null
   return 0
 }
+# Check whether an error message means that a file cannot be replaced, although it may be writable.
 unreplaceable() {
   [[ $1 == *'Permission denied'* || $1 == *'Operation not permitted'* || $1 == *[Bb]usy* \
     || $1 == *'Read-only file system'* || $1 == *[Cc]'ross-device link'* ]]

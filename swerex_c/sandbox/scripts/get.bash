@@ -29,7 +29,7 @@ stack=(./)
 while ((${#stack[@]})); do
   above=${stack[-1]}
   unset -v 'stack[-1]'
-  [[ -r $above && -x $above ]] || say "$above: Permission denied"
+  [[ -r $above && -x $above ]] || fail "$above: Permission denied"
   for e in "$above"*; do
     if [[ -L $e ]]; then
       need readlink

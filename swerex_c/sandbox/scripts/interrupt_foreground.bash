@@ -1,8 +1,8 @@
 # Send SIGINT to the process group in the foreground of a session's terminal, but never to the shell. A shell that is
-# about to start a program would not survive SIGINT: it returns to its prompt, then the program takes the terminal away.
+# about to start a program would not survive SIGINT: it returns to its prompt, and then the program takes the terminal.
 #
-# Argument: the mark of the session. Prints the sandbox clock, and reads a deadline in hundredths of a second of it, which
-# is empty if the clock is unknown.
+# Argument: the mark of the session. Prints the sandbox's clock, and reads the last moment to send a signal, in
+# hundredths of a second of that clock; it is empty if the clock is unknown.
 #
 # Exit code 0: sent; 1: the shell itself waits or computes; 3: the session does not exist here; 4: too late.
 . process_lib.bash
@@ -13,13 +13,15 @@ read -r deadline
 [[ $shell ]] || exit 3
 [[ $deadline ]] || exit 4
 calm=0 young=0
-for ((look = 0; look < 30; look++)); do
+for ((try = 0; try < 30; try++)); do
     stat_of "$shell" || exit 3
     target=$foreground
     if ((target > 1 && target != group)); then
-        if is_shell "$target" && ((++young < 8)); then # to become a program yet, which forgets a signal of before
+        if is_shell "$target" && ((++young < 8)); then
+            # A subshell that is about to become a program would drop the signal.
             pause 0.002
-        elif stat_of "$target" || ((++calm > 4)); then # no signal might change its first process once it has ended
+        elif stat_of "$target" || ((++calm > 4)); then
+            # A group whose first process has ended gets the signal only if it stays in the foreground.
             { read -r now _ </proc/uptime; } 2>/dev/null || exit 4
             ((${now/.} < deadline)) || exit 4
             kill -INT -- "-$target" 2>/dev/null && exit 0

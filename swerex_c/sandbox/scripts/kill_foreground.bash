@@ -1,8 +1,9 @@
 # Kill the process group in the foreground of a session's terminal, or, if that is the shell itself, the processes that
 # it waits for.
 #
-# Arguments: the mark of the session; the output of shell_reads.bash when the shell is at its prompt, or nothing. Prints the
-# sandbox clock, and reads when the command began, in hundredths of a second of it; this is empty if the clock is unknown.
+# Arguments: the mark of the session; the output of shell_reads.bash when the shell is at its prompt, or nothing. Prints
+# the sandbox's clock, and reads when the command began, in hundredths of a second of that clock; it is empty if the
+# clock is unknown.
 #
 # Exit code 0: killed; 1: nothing to kill, or not permitted; 3: the session does not exist here; 5: the shell itself
 # reads, and not at its prompt: end of input would end that read; 6: it is at its prompt.
@@ -13,7 +14,8 @@ tell_clock
 read -r since
 prompt=$2 calm=0
 [[ $shell ]] || exit 3
-kill_begun() { # what the shell waits for: of its session, whatever is in its own group, and what began with the command
+# Kill what the shell waits for: the processes of its session that are in its own group or began with the command.
+kill_begun() {
     local p killed=1 own=$group
     for p in /proc/[1-9]*; do
         p=${p#/proc/}
@@ -23,7 +25,7 @@ kill_begun() { # what the shell waits for: of its session, whatever is in its ow
     done
     exit "$killed"
 }
-for ((look = 0; look < 10; look++)); do
+for ((try = 0; try < 10; try++)); do
     stat_of "$shell" || exit 3
     if ((foreground > 1 && foreground != group)); then
         kill -KILL -- "-$foreground" 2>/dev/null && exit 0

@@ -11,7 +11,7 @@
 # - FUNCNEST would forbid the scripts' functions, and TMOUT would end their reads: if the sandbox sets them, they are
 #   unset for the scripts, and restored for the command that the caller wants to execute.
 # - SHELLOPTS and BASHOPTS would reveal the loader's options: if the sandbox exports them, they are not passed on.
-# - swx_branded is 0 if the mark is in the limits too, so that the process is found without it in the environment.
+# - swx_tagged is 0 if the mark is in the limits too, so that the process is found without it in the environment.
 #
 # A script of the kind 1 (`REUSABLE`) prints into fresh pipes, which two `cat` processes copy out. When it has ended, its
 # last record takes the same path, after all that it printed. The client acknowledges the record once it has arrived on
@@ -53,7 +53,8 @@ swx_drained() {
   done
   return 1
 }
-swx_look() { # how the job has ended, if it has: without a child where that can be, whose end is one more SIGCHLD
+# Read from the job table how the job has ended, without a child if possible: its end would be one more SIGCHLD.
+swx_read_jobs() {
   local state=
   [[ $swx_quiet ]] || { trap - CHLD; swx_jobs=$(jobs "%?swx_script"); return; }
   { jobs "%?swx_script" && printf '\n'; } >&"$swx_quiet"
@@ -68,7 +69,7 @@ swx_env() {
   export SWEREX_C_MARK="$swx_mark"
   . tag_limits.bash
 
-  swx_branded=$?
+  swx_tagged=$?
 }
 swx_locale=${LC_ALL+=$LC_ALL}
 LC_ALL=C
@@ -94,11 +95,12 @@ while swx_words=(); swx_read; do
   swx_one=1 swx_both=$swx_two
   if ((swx_kind & 1)); then swx_one=$swx_out swx_both=$swx_err; fi
   ((swx_kind & 2)) && swx_both=$swx_one
-  [[ . -ef $swx_directory ]] || cd -P "$swx_directory" || : # it may have been made anew
+  # Another directory may have its name by now.
+  [[ . -ef $swx_directory ]] || cd -P "$swx_directory" || :
   swx_say B
   swx_say B >&"$swx_two"
   swx_jobs=
-  trap swx_look CHLD
+  trap swx_read_jobs CHLD
   set -m
   (
     ((swx_kind & 4)) && [[ -r /dev/null ]] && exec </dev/null

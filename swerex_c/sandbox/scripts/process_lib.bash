@@ -1,22 +1,28 @@
-# Functions of the scripts that find processes by a mark, which is $1: the mark of a session or of a single command, or
-# the part before the dot, which stands for all of a runtime.
+# Functions that find processes by a mark, which is $1: the mark of a session or of a single command, or the part before
+# the dot, which stands for the whole runtime.
 # shellcheck disable=SC2034,SC2086 # its variables are for the caller, and have no blanks
-stat_of() { # state, parent and so on of process $1. False: it has ended
+
+# Read the state of process $1 into variables. Fails if it has ended.
+stat_of() {
     local text=
     { IFS= read -r -d '' text <"/proc/$1/stat"; } 2>/dev/null
     [[ $text == *') '* ]] || return 1
-    set -- ${text##*) } # the name before it may hold anything
+    # The name before the last parenthesis may contain anything.
+    set -- ${text##*) }
     state=$1 parent=$2 group=$3 session=$4 foreground=$6 threads=${18} started=${20}
-    [[ $state != [ZX] ]] || ((threads > 1)) # the first thread may have ended before the others
+    # A zombie with more threads has only lost its first one.
+    [[ $state != [ZX] ]] || ((threads > 1))
 }
-marked() { # whether process $1 carries the mark
+# Check whether process $1 has the mark in its environment or its limits.
+marked() {
     local -a variables=()
     local variable limits=
     { mapfile -d '' -t variables <"/proc/$1/environ"; } 2>/dev/null
     for variable in "${variables[@]}"; do
         case $variable in
         "SWEREX_C_MARK=$mark".*) return 0 ;;
-        "SWEREX_C_MARK=${mark%%.*}") # no part: a client, which would not see its end if somebody has stopped it
+        "SWEREX_C_MARK=${mark%%.*}")
+            # A loader: spare it, and continue it if a script has stopped it, or it would not notice its client's end.
             [[ ${state-} != T ]] || kill -CONT "$1" 2>/dev/null
             return 1
             ;;
@@ -27,7 +33,8 @@ marked() { # whether process $1 carries the mark
     { IFS= read -r -d '' limits <"/proc/$1/limits"; } 2>/dev/null
     [[ $limits =~ $sign ]]
 }
-pause() { # a moment: there is no sleep among the builtins
+# Sleep $1 seconds: bash has no builtin for it, so it reads with a timeout from a pipe that never has data.
+pause() {
     if [[ ! $quiet ]]; then { exec {quiet}<> <(:); } 2>/dev/null || quiet=none; fi
     [[ $quiet == none ]] || read -r -t "$1" -u "$quiet"
 }

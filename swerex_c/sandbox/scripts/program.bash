@@ -11,7 +11,7 @@ unset -v FUNCNEST TMOUT
 swx_fail() { swx_note "$1"; exit 126; }
 swx_read || exit 125
 exec 2>&8 8>&-
-swx_branded=${1-0} swx_mark=${2-}
+swx_tagged=${1-0} swx_mark=${2-}
 set -- "${swx_words[@]}"
 unset -v swx_words
 [[ ! -r /dev/null ]] || exec </dev/null
@@ -31,7 +31,8 @@ swx_pairs=()
 if [[ $swx_count ]]; then
   swx_pairs=("${@:1:swx_count}")
   shift "$swx_count"
-  ((swx_branded == 0)) || swx_pairs+=("SWEREX_C_MARK=$swx_mark") # or it could not be found any more
+  # Without the mark in its limits, the program is found only by the variable.
+  ((swx_tagged == 0)) || swx_pairs+=("SWEREX_C_MARK=$swx_mark")
 else
   swx_path=${PATH-}
 fi
@@ -68,12 +69,13 @@ if [[ -f $swx_file && -x $swx_file && -r $swx_file ]]; then
   LC_ALL=C IFS= read -r -N 4 swx_magic 2>&- <"$swx_file" || [[ $swx_magic ]] || swx_fail 9
   [[ $swx_magic == '#!'* || $swx_magic == $'\177ELF' || ! $swx_magic =~ ^[[:print:][:space:]]*$ ]] || swx_fail 9
 fi
-swx_why() {
+swx_fail_to_start() {
   if [[ ! -e $swx_file && -e ${swx_file%/*} && ! -d ${swx_file%/*} ]]; then swx_fail 8; fi
   [[ -e $swx_file ]] || swx_fail 4
   [[ ! -d $swx_file && -x $swx_file ]] || swx_fail 5
   (($1 != 127)) || swx_fail 4
-  if [[ $swx_magic == '#!'* ]]; then # bash 5.3 has 126 for an interpreter that is not there, too
+  # bash 5.3 has 126 for a missing interpreter, too.
+  if [[ $swx_magic == '#!'* ]]; then
     IFS=$' \t' read -r swx_line swx_place _ 2>&- <"$swx_file" || :
     swx_line=${swx_line#'#!'}
     [[ -e ${swx_line:-$swx_place} ]] || swx_fail 4
@@ -81,7 +83,8 @@ swx_why() {
   [[ $swx_magic == '#!'* || $swx_magic == $'\177ELF' ]] || swx_fail 9
   swx_fail 6
 }
-swx_no_level() { # exec counts SHLVL down and exports it, but for an array, which nobody can export
+# Keep exec from exporting SHLVL, which it counts down: an array cannot be exported.
+swx_no_level() {
   unset -v SHLVL
   declare -g -a SHLVL=(1)
 }
@@ -95,7 +98,7 @@ if [[ $swx_count ]]; then
       [[ -x $swx_place ]] && swx_env=$swx_place
     done
     if [[ $swx_env ]]; then
-      [[ -e $swx_file && ! -d $swx_file && -x $swx_file ]] || swx_why 126
+      [[ -e $swx_file && ! -d $swx_file && -x $swx_file ]] || swx_fail_to_start 126
       if [[ $swx_file == *=* ]]; then
         # shellcheck disable=SC2016
         set -- /bin/sh -c 'exec "$0" "$@"' "$swx_file" "$@"
@@ -116,7 +119,8 @@ if [[ $swx_count ]]; then
       swx_fail 7
     fi
   done
-elif ((SHLVL == 2)); then # the sandbox has none
+elif ((SHLVL == 2)); then
+  # The sandbox has none.
   swx_no_level
 fi
 [[ ! $swx_posix ]] || export POSIXLY_CORRECT="${swx_posix#=}"
@@ -125,4 +129,4 @@ fi
 command exec -a "$swx_name" -- "$swx_file" "$@"
 swx_code=$?
 unset -v FUNCNEST
-swx_why "$swx_code"
+swx_fail_to_start "$swx_code"

@@ -1,8 +1,8 @@
-# Write a file: its contents are the last argument, escaped for printf's %b, or else standard input. A line tells before
-# that whether it is read plain, which needs cat and stat, or in frames.
+# Write a file. Its contents are the last argument, escaped for %b of printf, or else standard input. For standard
+# input, first prints a line with the format to send: "plain", which needs cat and stat, or "frames".
 #
-# Arguments: a path; the size of the input ("" if it is not known); the file's mode ("" keeps the old one); its
-# name if the path may be a directory that gets it ("" if not allowed); a random string; contents.
+# Arguments: a path; the size of the input ("" if it is not known); the file's mode ("" keeps the old one); its name if
+# the path may be a directory that gets it ("" if not allowed); a random string; contents.
 . file_lib.bash
 p=$1 size=$2 mode=$3 name=$4 word=$6 given=$# t= in_place=0 new=1 old= inside=0
 if [[ $name ]]; then
@@ -12,9 +12,10 @@ if [[ $name ]]; then
   elif [[ $p == */ ]]; then refuse ENOTDIR ''
   fi
 fi
-above "${p%/*}"
+make_parent "${p%/*}"
 for ((i = 0; ; i++)); do
-  [[ -L $p && $inside == 0 ]] || break  # the caller has not named a link in a directory
+  # A link in a directory is replaced: the caller has named the directory.
+  [[ -L $p && $inside == 0 ]] || break
   have readlink || { in_place=1; break; }
   ((i < 40)) || refuse ELOOP ''
   to=$(readlink -n "$p" && printf x) || exit 91
@@ -22,7 +23,8 @@ for ((i = 0; ; i++)); do
   if [[ $to == /* ]]; then p=/.$to; else p=${p%/*}/$to; fi
 done
 [[ ! -d $p ]] || refuse EISDIR ''
-[[ ! -e $p || -f $p ]] || mode=  # a device keeps its own
+# A device keeps its mode.
+[[ ! -e $p || -f $p ]] || mode=
 have mv rm stat chmod || in_place=1
 [[ $in_place == 0 || $inside == 0 || ! -L $p ]] || refuse lack mv
 if [[ -e $p && ! -L $p ]]; then
@@ -40,13 +42,13 @@ if [[ $mode ]] && ! have chmod; then
   umask "$(printf %04o $((0777 & ~8#$mode)))"
 fi
 fill() {
-  if ((given > 5)); then printf %b "$word"; elif [[ $size ]]; then cat; else take; fi
+  if ((given > 5)); then printf %b "$word"; elif [[ $size ]]; then cat; else read_frames; fi
 }
-onto() {
+overwrite() {
   if have cat; then cat <"$t" >"$p"; else copy <"$t" >"$p"; fi || exit 91
 }
-make() { set -C; { :; } >"$t" && set +C; }
-take_over() {
+create() { set -C; { :; } >"$t" && set +C; }
+copy_attributes() {
   # shellcheck disable=SC2086
   set -- $old
   cp --attributes-only --preserve=mode,ownership,xattr "$p" "$t" 2>/dev/null && return
@@ -58,15 +60,15 @@ if ((!in_place)); then
   t=${p%/*}/$temporary-$5.tmp
   plain=$(umask)
   if [[ $mode || $old ]]; then umask 077; fi
-  if ! make 2>/dev/null; then
-    said=$(make 2>&1)
-    ((!new)) && unreplaceable "$said" || say "$said"
+  if ! create 2>/dev/null; then
+    said=$(create 2>&1)
+    ((!new)) && unreplaceable "$said" || fail "$said"
     set +C
     in_place=1 t=
   fi
   umask "$plain"
 fi
-waits "$p"
+note_waiting "$p"
 if ((given < 6)); then
   if [[ $size ]] && have cat stat; then printf 'plain\n'; else size='' && printf 'frames\n'; fi
 fi
@@ -83,14 +85,14 @@ if [[ $size ]]; then
 fi
 if [[ $mode ]]; then
   chmod "$mode" "$t" || exit 91
-elif [[ $old ]] && ! said=$(take_over 2>&1); then
-  unreplaceable "$said" || say "$said"
-  onto
+elif [[ $old ]] && ! said=$(copy_attributes 2>&1); then
+  unreplaceable "$said" || fail "$said"
+  overwrite
   exit 0
 fi
 if ! said=$(mv -f "$t" "$p" 2>&1); then
-  ((!new)) && unreplaceable "$said" || say "$said"
-  onto
+  ((!new)) && unreplaceable "$said" || fail "$said"
+  overwrite
   [[ ! $mode ]] || chmod "$mode" "$p" || exit 91
   exit 0
 fi

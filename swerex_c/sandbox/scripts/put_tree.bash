@@ -1,7 +1,7 @@
-# Unpack a tree from standard input beside the target, then move it there by the rules of uploads. A line tells before
-# that whether it is read as an archive, if the sandbox has tar, or as records: the tree "it", and at last the file
-# "end", which tells that it is complete. That file has pairs of a mode and a directory below "it" ("" is the root,
-# others end with a slash), each word with a NUL: a directory gets its mode last, if it did not exist before the upload.
+# Unpack a tree from standard input beside the target, then move it there by the rules of uploads. First prints a line
+# with the format to send: "tar", or "records" if the sandbox has no tar. The input is the tree "it", and then the file
+# "end", which proves that it is complete. That file has pairs of a mode and a directory below "it" ("" is the root,
+# others end with a slash), each word with a NUL. A directory that did not exist before gets its mode last.
 #
 # Arguments: a path; a random string.
 . file_lib.bash
@@ -9,21 +9,21 @@ need mkdir mv rm
 t=$1
 if [[ -e $t || -L $t ]] && [[ ! -d $t ]]; then refuse file ''; fi
 parent=${t%/*}
-above "$parent"
+make_parent "$parent"
 for where in "${parent:-/}" "$t" "${TMPDIR:-/tmp}"; do
   sweep "$where"
-  spool=$where/$temporary-$2.tmp
-  [[ -d $where ]] && mkdir -m 700 "$spool" 2>/dev/null && break
-  spool=
+  staging=$where/$temporary-$2.tmp
+  [[ -d $where ]] && mkdir -m 700 "$staging" 2>/dev/null && break
+  staging=
 done
-if [[ ! $spool ]]; then
+if [[ ! $staging ]]; then
   said=$(mkdir -m 700 "${parent:-/}/$temporary-$2.tmp" 2>&1)
-  say "$said"
+  fail "$said"
 fi
-[[ $spool == /* ]] || spool=$PWD/$spool
+[[ $staging == /* ]] || staging=$PWD/$staging
 [[ $t == /* ]] || t=$PWD/$t
-trap 'cd /; rm -rf "$spool"' EXIT
-cd "$spool" || exit 91
+trap 'cd /; rm -rf "$staging"' EXIT
+cd "$staging" || exit 91
 if have tar; then
   printf 'tar\n'
   tar -x -p -o -f - || exit 91
@@ -42,7 +42,7 @@ else
       f) IFS= read -r -d '' n && IFS= read -r -d '' m || refuse short ''
          ((!(8#$m & 01111))) || need chmod
          have chmod || umask "$(printf %04o $((0777 & ~8#$m)))"
-         take >"./$n" || { code=$?; ((code != 92)) || refuse short ''; exit 91; }
+         read_frames >"./$n" || { code=$?; ((code != 92)) || refuse short ''; exit 91; }
          ! have chmod || [[ $m == 600 ]] || modes[8#$m]+=" ${#files[@]}"
          files+=("./$n") ;;
     esac
@@ -76,10 +76,10 @@ while ((${#stack[@]})); do
     fi
   done
 done
-# A link that has replaced a directory meanwhile is not followed: what is entered stays the directory that it is.
-# A directory that another upload has made meanwhile is merged into, as one that was there before.
+# A link that has replaced a directory meanwhile is not followed. A directory that another upload has created meanwhile
+# is merged into, as one that existed before.
 declare -A kept=()
-said=$(mkdir "$t" 2>&1) || { [[ -d $t ]] || say "$said"; kept[./]=1; }
+said=$(mkdir "$t" 2>&1) || { [[ -d $t ]] || fail "$said"; kept[./]=1; }
 cd -P "$t" || exit 91
 root=${PWD%/}
 enter() {
@@ -97,7 +97,7 @@ flush() {
     for e in "${batch[@]}"; do
       [[ ! -e $e && ! -L $e ]] || merge || left+=("$e")
     done
-    ((${#left[@]} < ${#batch[@]})) || say "$said"
+    ((${#left[@]} < ${#batch[@]})) || fail "$said"
     batch=("${left[@]}")
   done
   batch=()
@@ -108,7 +108,7 @@ while ((${#stack[@]})); do
   unset -v 'stack[-1]'
   enter "$above"
   batch=()
-  for e in "$spool/it/$above"*; do
+  for e in "$staging/it/$above"*; do
     merge || batch+=("$e")
     ((${#batch[@]} < 200)) || flush
   done

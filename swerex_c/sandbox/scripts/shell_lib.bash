@@ -1,11 +1,14 @@
 # Find the shell of the session whose mark is $mark. `$shell` is its process ID, or empty; `$leads` is 1 if it leads its
 # terminal session. Sourced after process_lib.bash.
-tell_clock() { # prints it in seconds, or `-` if it is unknown
+
+# Print the sandbox's clock in seconds, or `-` if it is unknown.
+tell_clock() {
     local now=
     { read -r now _ </proc/uptime; } 2>/dev/null
     echo "${now:--}"
 }
-is_shell() { # whether process $1 is the shell of a session, or a copy that it made of itself
+# Check whether process $1 is the shell of a session, or a subshell of it.
+is_shell() {
     local -a words=()
     { mapfile -d '' -t words <"/proc/$1/cmdline"; } 2>/dev/null
     [[ ${words[*]} == *bash' --noprofile --norc --noediting -i' ]]
@@ -20,7 +23,8 @@ done
 for p in "${!shells[@]}"; do
     # shellcheck disable=SC2086
     fields ${shells[$p]}
-    [[ ${shells[$parent]} ]] && continue # a copy that another one made of itself
+    # Skip a subshell.
+    [[ ${shells[$parent]} ]] && continue
     # shellcheck disable=SC2034 # for the caller
     if [[ ! $shell ]] || ((started < eldest)); then
         shell=$p eldest=$started leads=$((session == p))

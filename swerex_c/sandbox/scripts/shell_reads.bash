@@ -10,7 +10,8 @@
 . shell_lib.bash
 
 [[ $shell ]] || exit 1
-alone() { # whether the shell may wait for its terminal, and no other process of its group is there that could read it
+# Check whether the shell may wait for its terminal, and no other process of its group could read it.
+alone() {
     local wait= p
     { read -r -d '' wait <"/proc/$shell/wchan"; } 2>/dev/null
     [[ ! $wait || $wait == @(0|wait_woken|n_tty_read|poll_schedule_timeout*) ]] || return 1
@@ -19,12 +20,12 @@ alone() { # whether the shell may wait for its terminal, and no other process of
         [[ $p == "$shell" ]] || ! stat_of "$p" || [[ $group != "$shell" ]] || return 1
     done
 }
-for ((look = 0; look < 20; look++)); do
+for ((try = 0; try < 20; try++)); do
     call=
     stat_of "$shell" || exit 1
     if [[ $state == S && $foreground == "$group" ]]; then
         { read -r call <"/proc/$shell/syscall"; } 2>/dev/null
-        if [[ ! $call ]]; then # it does not tell
+        if [[ ! $call ]]; then
             pause 0.01
             alone && stat_of "$shell" && [[ $state == S && $foreground == "$group" ]] || exit 1
             echo "$shell"
@@ -32,7 +33,8 @@ for ((look = 0; look < 20; look++)); do
         fi
         # shellcheck disable=SC2086
         set -- $call
-        if [[ $1 == @(0|3|63) && $2 == @(0x0|0xff) ]]; then # the numbers of read, on most machines
+        # These are the numbers of `read` on most machines.
+        if [[ $1 == @(0|3|63) && $2 == @(0x0|0xff) ]]; then
             echo "$shell $1 $2 $3 $4"
             exit 0
         fi

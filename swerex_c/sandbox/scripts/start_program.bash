@@ -8,7 +8,7 @@ if [[ -w /dev/null ]]; then exec 8>&2 2>/dev/null; else exec 8>&2; fi
 [[ ! $swx_idle ]] || export TMOUT="${swx_idle#=}"
 if (($2)); then
   # shellcheck disable=SC2154 # the loader sets it
-  exec -c "$BASH" --noprofile --norc -p -c "$1" swerex "$swx_branded" "$SWEREX_C_MARK"
+  exec -c "$BASH" --noprofile --norc -p -c "$1" swerex "$swx_tagged" "$SWEREX_C_MARK"
 else
   exec "$BASH" --noprofile --norc -p -c "$1"
 fi
