@@ -141,20 +141,23 @@ class Sandbox:
             raise RuntimeClosedError("The runtime was closed: make another one")
         return await self._start(script, words, kind, processes.new_mark(self.mark))
 
-    async def _start(self, script: str, words: Sequence[str], kind: int, mark: str) -> RunningScript:
+    async def _start(
+        self, script: str, words: Sequence[str], kind: int, mark: str, *, ends: bool = True
+    ) -> RunningScript:
+        """Start a script whose `kill` ends everything with its mark, or nothing if `ends` is False."""
         encoded = [os.fsencode(word) for word in words]
         for _ in range(_ATTEMPTS):
             loader = await self._shells.take()
             possible = kind if loader.reusable else kind & ~REUSABLE
-            running, begun = RunningScript(self, loader, mark, kept=bool(possible & REUSABLE)), False
+            running = RunningScript(self, loader, mark if ends else "", kept=bool(possible & REUSABLE))
             self._running.add(running)  # from here on, closing the sandbox ends it
             try:
-                begun = await loader.begin(running.nonce, script, encoded, possible, mark)
-            finally:
-                if not begun:
-                    running.release()
-            if begun:
-                return running
+                if await loader.begin(running.nonce, script, encoded, possible, mark):
+                    return running
+            except BaseException:  # it may have been sent
+                await running.end()
+                raise
+            running.release()
         raise ResourceError("The sandbox runs nothing: each of its shells ends before it gets a script")
 
     async def run(
@@ -218,8 +221,8 @@ class Sandbox:
         """End everything that has the mark of a script."""
         words = (mark, str(processes.END_SECONDS))
         async with asyncio.timeout(KILL_SECONDS):
-            ending = await self._start(processes.END_MARKED, words, REUSABLE | NO_INPUT, mark)
-        ending.mark = ""  # if it takes too long, another one would take as long
+            # If this script takes too long, another one would take as long.
+            ending = await self._start(processes.END_MARKED, words, REUSABLE | NO_INPUT, mark, ends=False)
         async with ending, asyncio.timeout(KILL_SECONDS):
             await ending.loader.until(lambda: ending.done)
 
@@ -247,7 +250,7 @@ class RunningScript:
         self.nonce = secrets.token_hex(16).encode()
         """Secret that lets a shell executed by the script use `swx_note` too; no other process there may get it."""
         self.mark = mark
-        """Value of SWEREX_C_MARK in everything that the script executes."""
+        """Mark of everything that `kill` ends; empty if it ends nothing."""
         self.killed = False
         """True if `kill` was called."""
         self._kept = kept
@@ -423,13 +426,16 @@ class RunningScript:
         else:
             self._sandbox._shells.retire(self.loader)
 
-    async def __aenter__(self) -> RunningScript:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Release the script, and end it if it still runs."""
+    async def end(self) -> None:
+        """Release the script, and kill it if it still runs."""
         try:
             if self.code is None:
                 await asyncio.shield(asyncio.ensure_future(self.kill()))
         finally:
             self.release()
+
+    async def __aenter__(self) -> RunningScript:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.end()

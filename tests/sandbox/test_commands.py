@@ -269,6 +269,24 @@ def test_closing_ends_what_runs(here: Any) -> None:
     here.close()
 
 
+async def test_a_script_whose_start_is_cancelled_is_ended(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was sent, but this is not known yet."""
+    number, send = seconds(), ClientProcess.send
+
+    async def late(self: ClientProcess, data: bytes) -> None:
+        monkeypatch.setattr(ClientProcess, "send", send)
+        await self.send(data)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(ClientProcess, "send", late)
+    running = asyncio.ensure_future(background.run(here.it.run(f"sleep {number}")))
+    await until_async(lambda: sleeping(number))
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not sleeping(number)
+
+
 def test_shells_that_end_before_their_script(reach: Callable[..., Any]) -> None:
     place = reach("sh", "-c", 'exec "$@" </dev/null', "sh")
     place.open(DEADLINE)
