@@ -10,7 +10,6 @@ import socket
 import sys
 import threading
 import time
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -183,14 +182,6 @@ def counting() -> Any:
             self.stopped.append(threading.current_thread().name)
 
     return Counting
-
-
-def test_a_dropped_deployment_is_stopped_without_a_loop(counting: Any) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        counting()
-        gc.collect()
-        until(lambda: counting.stopped == ["finalizer"])
 
 
 def test_a_deployment_dropped_at_the_end_of_its_loop_is_stopped_to_the_end(counting: Any) -> None:

@@ -19,7 +19,7 @@ from swerex_c.utils.background import run_blocking
 from tests.support import hosts, needs
 from tests.support.docker_deployments import Make, make, names, reach, said
 from tests.support.docker_engine import Engine
-from tests.support.wait import quicker_than, until
+from tests.support.wait import until
 
 __all__ = ["make", "reach"]
 
@@ -114,10 +114,12 @@ def test_an_image_for_another_platform_is_missing(
 # Hosts
 
 
-@pytest.mark.idle
-def test_a_host_that_is_silent_is_given_up_in_time(sshd: hosts.Sshd) -> None:
-    """Nobody waits 5 seconds for the end of a connection that was never there."""
+def test_a_connection_that_was_never_there_is_ended_without_a_wait(
+    sshd: hosts.Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swerex_c.providers.ssh.backend._END_SECONDS", 1e6)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        backend = SSHBackend(sshd.name, config_file=str(sshd.config), port=silent.getsockname()[1])
-        with quicker_than(4), pytest.raises(TimeoutError):
+        options, port = ["ConnectTimeout=1000000"], silent.getsockname()[1]
+        backend = SSHBackend(sshd.name, config_file=str(sshd.config), port=port, options=options)
+        with pytest.raises(TimeoutError):
             run_blocking(backend.open(), 0.1)

@@ -43,6 +43,9 @@ _FAILED = 255
 _ASK_SECONDS = 5.0
 """Seconds to wait for our connection's reply that it exists; the check does not use the network."""
 
+_END_SECONDS = 5.0
+"""Seconds to wait for the end of connections that were told to end."""
+
 _WORDS = 500
 """Maximum number of characters of ssh's output in an error message."""
 
@@ -264,7 +267,7 @@ class SSHBackend(CommandBackend):
         for connection in connections:
             if not os.path.exists(connection.socket):  # the connection is being made and cannot be told to end
                 kill_group(connection.process)
-        limit = time.monotonic() + 5
+        limit = time.monotonic() + _END_SECONDS
         for process in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.01, limit - time.monotonic()))

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from swerex_c.deployment.docker import DockerDeployment
-from swerex_c.providers import ownership
 from tests.support import images, needs
-from tests.support.docker_deployments import said
+from tests.support.docker_deployments import names, said
 from tests.support.docker_engine import Engine
 from tests.support.registry import Registry
 
@@ -42,8 +41,7 @@ def registry() -> Iterator[Registry]:
 def reach(networked: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     networked.lead(monkeypatch)
     yield networked
-    left = networked.docker("ps", "-aq", "--filter", f"label={ownership.LABEL}").split()
-    if left:
+    if left := names(networked):
         networked.docker("rm", "-f", *left, check=False)
     assert not left
 

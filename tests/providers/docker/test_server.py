@@ -49,14 +49,6 @@ async def test_programs_are_started_by_the_callers_shell(make: Make, reach: Engi
     await deployment.stop()
 
 
-def test_the_servers_command_is_run_by_the_callers_shell() -> None:
-    deployment = DockerDeployment(exec_shell=["/bin/bash", "-lc"])
-    *shell, text = deployment._get_swerex_start_cmd("the-key")
-    assert shell == ["/bin/bash", "-lc"] and text.startswith("swerex-remote --auth-token the-key")
-    with pytest.raises(ValueError, match="exec_shell"):
-        DockerDeployment(exec_shell=[])
-
-
 # A server in the container
 
 
@@ -102,9 +94,12 @@ class Silent(DockerDeployment):
 
 
 async def test_who_replaces_the_methods_of_the_class_is_heard(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    deployment = make()
-    command = deployment._get_swerex_start_cmd("the-key")
-    assert command[:2] == ["/bin/sh", "-c"] and "swerex-remote --auth-token the-key || " in command[2]
+    for shell in (["/bin/sh", "-c"], ["/bin/bash", "-lc"]):
+        deployment = make(exec_shell=shell)
+        *begin, text = deployment._get_swerex_start_cmd("the-key")
+        assert begin == shell and text.startswith("swerex-remote --auth-token the-key || ")
+    with pytest.raises(ValueError, match="exec_shell"):
+        make(exec_shell=[])
     assert not deployment._serves
     monkeypatch.setattr(DockerDeployment, "_get_swerex_start_cmd", lambda self, token: ["/bin/sh", "-c", "exit 3"])
     assert deployment._serves and make(server=False)._serves is False
