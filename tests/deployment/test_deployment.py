@@ -1,4 +1,4 @@
-"""Deployments, their hooks, and the small things they are made with."""
+"""Test configurations, the dummies, dropped deployments, hooks, and the helpers of deployments."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ async def test_a_request_for_another_kind_of_session_is_refused() -> None:
 
 
 async def test_the_dummy_deployment_takes_another_runtime() -> None:
-    """As callers write it whose runtime raises at one command; before and after the start."""
+    """The runtime is replaced before and after the start."""
 
     class Own(DummyRuntime):
         async def run_in_session(self, action: Action) -> Observation:
@@ -169,7 +169,7 @@ async def test_the_time_that_is_logged_is_that_of_the_whole_start(caplog: pytest
 @pytest.fixture
 def counting() -> Any:
     class Counting(DummyDeployment):
-        """Like a deployment that something would be left of."""
+        """A deployment that leaves something running if it is not stopped."""
 
         stopped: list[str] = []
 
@@ -185,7 +185,7 @@ def counting() -> Any:
 
 
 def test_a_deployment_dropped_at_the_end_of_its_loop_is_stopped_to_the_end(counting: Any) -> None:
-    """The loop cancels its tasks when it ends; what was stopped halfway would stay."""
+    """The loop cancels its tasks when it ends, but not the stop."""
     halfway, over = threading.Event(), threading.Event()
 
     class Slow(counting):  # type: ignore[misc]
@@ -322,7 +322,7 @@ def test_the_log_imports_nothing_of_the_rest_and_rich_only_to_print() -> None:
 )
 @pytest.mark.parametrize("stands_in", [False, True])
 def test_the_level_is_taken_from_the_environment(setting: str, lines: int, stands_in: bool) -> None:
-    """By the name of SWE-ReX, the stream and the default are SWE-ReX's."""
+    """With the swap, the stream and the default level are those of SWE-ReX."""
     swap = "import swerex_c; swerex_c.install(); import swerex.utils.log" if stands_in else ""
     code = f"""
         {swap}

@@ -1,4 +1,4 @@
-"""What dead processes left is ended alike in every cloud, and what a library raises on the way is told alike."""
+"""Test how `prune` deletes orphans, and reports errors of a provider's library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runtimes whose files and trees are copied by the same rules."""
+"""Runtimes that copy files and trees by the same rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that give nothing, or have no end, stop neither other calls nor the end of anything."""
+"""Test that files which block or have no end hold up neither other calls nor `close`."""
 
 from __future__ import annotations
 
@@ -132,20 +132,20 @@ async def test_a_named_pipe_that_gives_nothing(fifo: str, monkeypatch: pytest.Mo
 # Without an end
 
 
-def limited(place: str, limit: int) -> AbstractRuntime:
-    if place == "local":
+def limited(where: str, limit: int) -> AbstractRuntime:
+    if where == "local":
         return LocalRuntime(read_limit=limit)
     return SandboxRuntime(Here(), read_limit=limit)
 
 
-PLACES = pytest.mark.parametrize("place", ["local", "a program in the place"])
+IN_BOTH = pytest.mark.parametrize("where", ["local", "sandbox"])
 
 
-@PLACES
-async def test_a_file_may_be_as_long_as_the_limit(place: str, tmp_path: Path) -> None:
+@IN_BOTH
+async def test_a_file_may_be_as_long_as_the_limit(where: str, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x" * LIMIT)
-    async with limited(place, LIMIT) as runtime:
+    async with limited(where, LIMIT) as runtime:
         assert (await runtime.read_file(ReadFileRequest(path=str(path)))).content == "x" * LIMIT
         path.write_bytes(b"x" * (LIMIT + 1))
         for too_long in (str(path), "/dev/zero"):
@@ -161,19 +161,19 @@ async def test_the_limit_holds_at_the_server(tmp_path: Path, remote: RemoteRunti
         await remote.read_file(ReadFileRequest(path=str(path)))
 
 
-@PLACES
-async def test_reading_stops_when_it_is_cancelled(place: str) -> None:
-    async with limited(place, 1 << 40) as runtime:
+@IN_BOTH
+async def test_reading_stops_when_it_is_cancelled(where: str) -> None:
+    async with limited(where, 1 << 40) as runtime:
         await runtime.read_file(ReadFileRequest(path="/dev/null"))
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.5):
                 await runtime.read_file(ReadFileRequest(path="/dev/urandom"))  # slower than /dev/zero, and as endless
-        await until_async(lambda: no_thread("swerex-file" if place == "local" else "read_text"))
+        await until_async(lambda: no_thread("swerex-file" if where == "local" else "read_text"))
 
 
 @pytest.mark.parametrize("what", ["upload", "download"])
 async def test_a_copy_stops_when_it_is_cancelled(what: str, tmp_path: Path) -> None:
-    """It neither goes on in its thread nor appears at its target later."""
+    """Its thread ends, and nothing appears at the target."""
     runtime, source, target = LocalRuntime(), tmp_path / "source", tmp_path / "target"
     source.touch()
     os.truncate(source, 1 << 31)
@@ -189,11 +189,11 @@ async def test_a_copy_stops_when_it_is_cancelled(what: str, tmp_path: Path) -> N
     await runtime.close()
 
 
-@PLACES
+@IN_BOTH
 async def test_a_download_writes_nothing_after_its_cancellation(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one whose files are just moved to the target, however long each of them takes."""
+    """The cancellation comes while files are moved to the target."""
     source, target, moving, replace = tmp_path / "source", tmp_path / "target", threading.Event(), os.replace
     for directory in (source, target):
         directory.mkdir()
@@ -206,7 +206,7 @@ async def test_a_download_writes_nothing_after_its_cancellation(
         replace(*names, **directories)
 
     monkeypatch.setattr(os, "replace", slow)
-    async with limited(place, LIMIT) as runtime:
+    async with limited(where, LIMIT) as runtime:
         copying = asyncio.ensure_future(runtime.download(str(source), str(target)))
         await until_async(moving.is_set)
         copying.cancel()
@@ -217,7 +217,7 @@ async def test_a_download_writes_nothing_after_its_cancellation(
 
 
 def is_cancelled() -> bool:
-    """Whether the call that this thread runs is no longer wanted."""
+    """Return whether the call of this thread was cancelled."""
     with contextlib.suppress(concurrent.futures.CancelledError):
         check_cancelled()
         return False

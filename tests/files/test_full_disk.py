@@ -1,4 +1,4 @@
-"""On a full disk every file has all its bytes or an error, and nothing stays of what a process was killed at."""
+"""Test writes to a full disk, and the removal of files that killed processes left."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Call = Callable[[AbstractRuntime, Path, Path], Awaitable[None]]
 
 @pytest.fixture(scope="module")
 def disk() -> Iterator[Path]:
-    """A file system of four mebibytes, which a process of its own has mounted."""
+    """A file system of four mebibytes, mounted by a process of its own."""
     rights = "--mount" if os.geteuid() == 0 else "--map-root-user"
     mount = f"mount -t tmpfs -o size={ROOM},mode=700 tmpfs /mnt && echo ready && exec cat"
     with subprocess.Popen(
@@ -38,7 +38,7 @@ def disk() -> Iterator[Path]:
 
 @pytest.fixture
 def here(disk: Path) -> Iterator[Path]:
-    """A directory there; nothing is left beside what a test has put there."""
+    """A new directory in the small file system."""
     path = disk / f"test{time.monotonic_ns()}"
     path.mkdir()
     yield path
@@ -62,7 +62,7 @@ async def download(runtime: AbstractRuntime, source: Path, target: Path) -> None
 async def test_a_file_that_does_not_fit(
     runtime: AbstractRuntime, here: Path, tmp_path: Path, call: Call, more: int
 ) -> None:
-    """`more`: bytes beyond what there is room for."""
+    """`more`: number of bytes beyond the free space."""
     (here / "old").write_text("old")
     room = os.statvfs(here)
     size = room.f_bavail * room.f_frsize + more
@@ -96,7 +96,7 @@ async def test_a_tree_that_does_not_fit(runtime: AbstractRuntime, here: Path, tm
 
 @pytest.mark.parametrize("call", [write, upload])
 async def test_a_file_with_two_names_stays_what_it_was(here: Path, tmp_path: Path, call: Call) -> None:
-    """It is overwritten, and not replaced, so that both names have the new text."""
+    """It is overwritten in place, so that both names have the new text."""
     source = tmp_path / "source"
     source.write_text("x" * 2 * ROOM)
     (here / "old").write_text("old")
@@ -158,7 +158,7 @@ def test_what_a_killed_process_left_goes_with_the_next_write(
 
 
 def test_processes_that_sweep_leave_each_others_files(tmp_path: Path) -> None:
-    """As many as there are sweep all the time while they write."""
+    """Several processes sweep all the time while they write."""
     program = (
         "import os, sys; from swerex_c.files import local, staging\n"
         "staging._SWEEP_SECONDS = 0\n"

@@ -1,4 +1,4 @@
-"""Files and trees are read, written and copied whole, with their modes and links, or not at all."""
+"""Test that local files and trees are read, written and copied whole, or not at all."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to own fi
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    place = tmp_path / "here"
-    place.mkdir()
-    monkeypatch.chdir(place)
-    return place
+    directory = tmp_path / "here"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+    return directory
 
 
 @pytest.fixture
 def as_user(here: Path) -> Iterator[None]:
-    """A process whom permissions stop, which root's is not. Relative paths need no rights above the directory."""
+    """Run the test as a user whom permissions restrict. Relative paths need no rights above the directory."""
     if os.geteuid() != 0:
         yield
         return
@@ -67,7 +67,7 @@ def test_a_new_file_has_the_mode_that_open_gives(here: Path) -> None:
 
 
 def test_a_file_that_cannot_be_replaced_is_overwritten(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one that is mounted, such as /etc/hosts in a container."""
+    """An example is a mounted file, such as /etc/hosts in a container."""
     write_text("f", "old and long")
     inode = os.stat("f").st_ino
 
@@ -164,7 +164,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_copied(
 
 
 def test_files_that_nobody_may_write_are_replaced(as_user: None) -> None:
-    """As those in .git/objects, when the same checkout is copied again."""
+    """An example is .git/objects, when a checkout is copied again."""
     for text in ("old", "new"):
         write_text("s/objects/f", text)
         os.chmod("s/objects/f", 0o444)
@@ -187,7 +187,7 @@ def test_a_tree_that_cannot_be_read_is_not_copied_in_part(as_user: None) -> None
 
 
 def test_a_target_on_another_file_system(here: Path) -> None:
-    """It has no room beside it for what comes in, so files are copied twice."""
+    """Nothing can be staged beside it, so files are copied twice."""
     make_tree("s")
     (here / "closed").mkdir()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
@@ -208,7 +208,7 @@ async def test_every_runtime_has_download() -> None:
     assert not os.path.exists("not made")
 
     class Other(DummyRuntime):
-        """One that somebody has made for the original, which has no such method."""
+        """A runtime that was written for the original, which has no such method."""
 
         download = AbstractRuntime.download
 

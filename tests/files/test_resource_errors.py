@@ -1,4 +1,4 @@
-"""A damaged archive, and a machine without threads, memory or a place for temporary files: errors of our own say so."""
+"""Test the errors for damaged archives, and for a machine without threads, memory or temporary files."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def tarred() -> bytes:
 
 
 def damaged(archive: bytes, number: int) -> bytes:
-    """An archive with a few wrong bytes, or the end cut off; the same for the same number."""
+    """Return the archive with a few wrong bytes, or cut off. The number determines the damage."""
     rng = random.Random(number)
     data = bytearray(archive)
     for _ in range(rng.choice([1, 1, 1, 2, 5])):
@@ -136,7 +136,7 @@ SPARSE = header(tarfile.XHDTYPE, b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\
     ],
 )
 def test_members_that_would_take_much_time_or_memory(tmp_path: Path, members: bytes, words: str) -> None:
-    """Each of them is small here: a sandbox can send as many as it likes."""
+    """They are small here, but a sandbox could send any number of them."""
     archive = header(tarfile.DIRTYPE, name="./") + members + header(tarfile.REGTYPE, b"x") + bytes(1024)
     with pytest.raises(ProtocolError, match=words), Staging(str(tmp_path / "out")) as staging:
         tar.unpack(io.BytesIO(archive), staging)
@@ -206,11 +206,11 @@ async def test_no_memory_for_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     await runtime.close()
 
 
-# No place for temporary files
+# No temporary files
 
 
-async def test_no_place_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not need them works."""
+async def test_no_directory_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operations that need none work."""
 
     def none() -> str:
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp', '/var/tmp']")
@@ -235,7 +235,7 @@ async def test_no_place_for_temporary_files(tmp_path: Path, monkeypatch: pytest.
 
 
 async def test_a_path_that_is_too_long(remote: RemoteRuntime, tmp_path: Path) -> None:
-    """It is refused before a directory is looked at, and not sent back."""
+    """It is refused before any directory is created, and the error is short."""
     path = f"{tmp_path}/" + "x/" * 10_000 + "x"
     for call in (
         remote.read_file(ReadFileRequest(path=path)),

@@ -1,6 +1,6 @@
-"""Files and trees are copied by the same rules on every way, and written below the target and nowhere else.
+"""Test that every transport copies trees by the same rules, and writes only below the target.
 
-The other end may mean no good, and may change the source and the target meanwhile.
+The other end may be hostile, and may change the source and the target during the copy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def download(runtime: AbstractRuntime) -> Copy:
 
 @pytest.fixture(params=["upload", "download"])
 def copy(request: pytest.FixtureRequest, runtime: AbstractRuntime, download: Copy) -> Copy:
-    """Both directions, by the same rules."""
+    """Copy by `upload` or by `download`."""
     if request.param == "download":
         return download
     return lambda source, target: runtime.upload(UploadRequest(source_path=str(source), target_path=str(target)))
@@ -38,7 +38,7 @@ def copy(request: pytest.FixtureRequest, runtime: AbstractRuntime, download: Cop
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
-    """A directory outside of every target."""
+    """A directory that no copy may change."""
     place = tmp_path / "victim"
     place.mkdir(mode=0o700)
     (place / "file").write_text("mine")
@@ -79,7 +79,7 @@ async def test_a_tree_that_is_very_deep(
 
 @contextlib.contextmanager
 def swapped(directory: Path, link: Path) -> Iterator[None]:
-    """A directory is swapped for a link beside it, again and again."""
+    """Swap a directory and a link beside it again and again during the block."""
     aside, ended = directory.with_name("aside"), threading.Event()
 
     def swap() -> None:
@@ -123,7 +123,7 @@ async def test_a_link_that_comes_meanwhile(copy: Copy, tmp_path: Path, victim: P
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 async def test_a_link_that_comes_into_the_source_meanwhile(copy: Copy, tmp_path: Path) -> None:
-    """What lies outside of the tree is not read."""
+    """Files outside of the tree are not read."""
     there, outside = tmp_path / "there", tmp_path / "outside"
     many_files(there / "cache", "theirs")
     many_files(outside, "secret")

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sandboxes import docker_place
+from tests.support.sandboxes import docker_backend
 
-__all__ = ["docker_place"]
+__all__ = ["docker_backend"]
 
 _CLOUDS = ("daytona", "fargate", "kubernetes", "modal", "ray")
 

@@ -1,6 +1,4 @@
-"""Commands and sessions in containers, beside what the contracts ask: odd images, programs that do what nobody should,
-and what becomes of them when one ends. Answers are right, or an error says why not.
-"""
+"""Test commands and sessions in containers beyond the contracts: odd images, hostile programs, lost containers."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ from swerex_c.sandbox import processes
 from swerex_c.sandbox.sandbox import Sandbox
 from swerex_c.utils import background
 from tests.support.docker_engine import Engine
-from tests.support.sandboxes import DockerPlace
+from tests.support.sandboxes import StartBackend
 from tests.support.targets import DEADLINE, Session, Target
 from tests.support.wait import settle, until, until_async
 
@@ -40,15 +38,15 @@ Contained = Callable[..., Awaitable[tuple[Target, Session]]]
 
 
 @pytest.fixture
-async def contained(docker_place: DockerPlace) -> AsyncIterator[Contained]:
-    """`await contained(image, *arguments of docker run)` gives a target in a container of its own, by its id.
+async def contained(docker_backend: StartBackend) -> AsyncIterator[Contained]:
+    """`await contained(image, *arguments of docker run)` starts a container.
 
-    And a session of it, which is not created.
+    It returns the target, named by the container's id, and a session that is not created yet.
     """
     opened: list[Target] = []
 
     async def start(image: str, *arguments: str) -> tuple[Target, Session]:
-        backend = await asyncio.to_thread(docker_place, image, *arguments)
+        backend = await asyncio.to_thread(docker_backend, image, *arguments)
         opened.append(Target(backend.container, SandboxRuntime(backend), "/tmp"))
         return opened[-1], Session(opened[-1].runtime, "default")
 
@@ -63,7 +61,7 @@ def sandbox_of(target: Target) -> Sandbox:
 
 
 def living(target: Target, words: str) -> int:
-    """How many processes of the container have these words in their command line; zombies do not count."""
+    """Count the processes of the container, without zombies, that have these words in their command line."""
     count = """n=0
     for p in /proc/[1-9]*; do
         w=()
@@ -95,7 +93,7 @@ ONLY_BASH = [
 
 
 async def test_where_there_is_only_bash(contained: Contained, bash_only: str) -> None:
-    """There is no stty: the terminal echoes and makes "\\r\\n" all the time."""
+    """There is no stty, so the terminal echoes and sends "\\r\\n"."""
     target, session = await contained(bash_only)
     await session.create()
     for command, output, code in ONLY_BASH:
@@ -227,7 +225,7 @@ async def test_a_container_pauses(docker: Engine, contained: Contained, bash_min
 
 
 async def test_a_client_is_killed(contained: Contained, bash_min: str) -> None:
-    """What the shell or its command did not say is not told as theirs, and nothing of the session goes on."""
+    """Its exit code is not reported as the command's, and everything in the session ends."""
     target, session = await contained(bash_min)
     await session.create()
     running = asyncio.ensure_future(session.run("sleep 1001"))
@@ -247,7 +245,7 @@ async def test_a_client_is_killed(contained: Contained, bash_min: str) -> None:
 
 @pytest.mark.parametrize("lives", [False, True])
 async def test_a_start_is_given_up(contained: Contained, bash_min: str, lives: bool) -> None:
-    """Before its shell lives, and then."""
+    """The start is cancelled before or after its shell runs."""
     target, session = await contained(bash_min)
     await session.runtime.execute(Command(command=["true"]))
     starting = asyncio.ensure_future(session.create())
@@ -280,7 +278,7 @@ while time.monotonic() < end:
 
 async def test_storms_and_other_users(contained: Contained, debian_py: str) -> None:
     target, session = await contained(debian_py, "--pids-limit", "200")
-    place, mark = sandbox_of(target), processes.new_mark(processes.new_mark())
+    sandbox, mark = sandbox_of(target), processes.new_mark(processes.new_mark())
     await session.create()
     await session.run(f"printf %s {shlex.quote(STORM)} >/tmp/storm.py")
     await session.run("(unset SWEREX_C_MARK; exec sleep 1003) & disown")
@@ -291,7 +289,7 @@ async def test_storms_and_other_users(contained: Contained, debian_py: str) -> N
     ):
         await session.run(f"(export SWEREX_C_MARK={mark}; ulimit -m unlimited; {what} &)")
         await asyncio.to_thread(until, lambda: living(target, "storm.py") or living(target, "sleep 1004"))
-        ending = place.run(processes.END_MARKED, mark, "20", timeout=DEADLINE)
+        ending = sandbox.run(processes.END_MARKED, mark, "20", timeout=DEADLINE)
         left = (await background.run(ending)).stdout.split()
         assert left[0] == b"0" and int(left[1]) > 0, what
         assert living(target, "storm.py") + living(target, "sleep 1004") == 0, what
@@ -299,7 +297,7 @@ async def test_storms_and_other_users(contained: Contained, debian_py: str) -> N
 
 
 def test_this_machine_is_not_hit(tmp_path: Path) -> None:
-    """Nothing without the mark gets a signal, whatever its number or its name is."""
+    """Processes without the mark get no signal."""
     runtime = processes.new_mark()
     marks = [processes.new_mark(runtime), processes.new_mark(runtime), processes.new_mark()]
     script = processes.TAG_LIMITS + "sleep 600; :"
@@ -326,7 +324,7 @@ async def says(target: Target, command: str, **fields: Any) -> tuple[int | None,
 
 
 async def many(target: Target, count: int) -> None:
-    """So many at once, each of which has to have its own answer."""
+    """Run commands at once, and check that each gets its own answer."""
     answers = await asyncio.gather(*(says(target, f"echo {n}; echo e{n} >&2; exit {n}") for n in range(count)))
     assert answers == [(n, f"{n}\n", f"e{n}\n") for n in range(count)]
 
@@ -416,7 +414,7 @@ async def test_few_descriptors(contained: Contained, debian_py: str) -> None:
 
 
 async def test_calls_that_are_cancelled_at_any_moment(contained: Contained, debian_py: str) -> None:
-    """The next ones have their own answers, and neither files nor threads nor processes are left of them."""
+    """Later calls get their own answers, and no descriptors are left."""
     talk, session = await contained(debian_py)
     runtime = talk.runtime
     await session.create()
@@ -446,7 +444,7 @@ async def test_calls_that_are_cancelled_at_any_moment(contained: Contained, debi
 
 
 async def test_two_runtimes_in_one_container(contained: Contained, debian_py: str) -> None:
-    """Neither ends what is the other's, nor what is nobody's."""
+    """Each of them ends only its own processes."""
     talk, _ = await contained(debian_py)
     other = Target(talk.name, SandboxRuntime(sandbox_of(talk).backend), talk.root)
     for one in (talk, other):

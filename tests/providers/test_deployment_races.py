@@ -1,4 +1,4 @@
-"""Deployments under attack: started, stopped and cancelled at every moment, and with what others put on an engine."""
+"""Test starts and stops of deployments at the same time, and a few odd images and hosts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_of_two_starts_at_once_the_second_ends_the_first(make: Make, reach
 
 
 async def test_a_stop_just_when_a_start_is_over(make: Make, reach: Engine) -> None:
-    """It comes between the last step of the start and the note that the deployment has started."""
+    """The stop comes after the last step of the start, before the state changes to STARTED."""
 
     class Stopped(DockerDeployment):
         async def _start(self) -> None:
@@ -55,7 +55,7 @@ async def test_a_stop_just_when_a_start_is_over(make: Make, reach: Engine) -> No
 
 
 def test_a_loop_that_ends_during_a_stop_does_not_keep_the_container(make: Make, reach: Engine) -> None:
-    """`asyncio.run` cancels all tasks at once, those within the stop too."""
+    """`asyncio.run` cancels all tasks at once, including those of the stop."""
     deployment = make()
     asyncio.run(deployment.start())
 
@@ -90,7 +90,7 @@ async def test_a_client_that_hangs_does_not_keep_a_stop(
 def test_an_image_for_another_platform_is_missing(
     make: Make, reach: Engine, bash_only: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As for `docker run --platform`: it is pulled."""
+    """It is pulled, as `docker run --platform` does."""
     mine = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}.get(platform.machine(), "linux/unknown")
     other = next(name for name in ("linux/arm64/v8", "linux/amd64") if not name.startswith(mine))
     caplog.set_level(logging.INFO, "rex-deploy-platforms")

@@ -1,4 +1,4 @@
-"""Files of sandboxes, beside what the contracts ask: existing files, lacking programs, cut and hostile streams."""
+"""Test files of sandboxes beyond the contracts: existing files, missing programs, cut and hostile streams."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.contracts.test_files import raises
 from tests.support import needs
 from tests.support.docker_engine import Engine
 from tests.support.local_backend import Here
-from tests.support.sandboxes import Blocking, DockerPlace
+from tests.support.sandboxes import Blocking, StartBackend
 from tests.support.trees import assert_no_leftovers, everything, file_of, make_tree
 from tests.support.wait import DEADLINE, until_async
 
@@ -42,10 +42,10 @@ files: Any = Blocking(_files)
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    place = tmp_path / "here"
-    place.mkdir()
-    monkeypatch.chdir(place)
-    return place
+    directory = tmp_path / "here"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+    return directory
 
 
 Machine = Callable[..., Blocking]
@@ -54,7 +54,7 @@ Machine = Callable[..., Blocking]
 @pytest.fixture
 def machine(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     """`machine()` is this machine as a sandbox; `machine(programs=...)` with only those in it."""
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
 
         def make(*, programs: tuple[str, ...] | None = None) -> Blocking:
             variables = {}
@@ -64,73 +64,73 @@ def machine(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
                 for name in ("bash", "env", *programs):
                     os.symlink(str(shutil.which(name)), f"{variables['PATH']}/{name}")
                 monkeypatch.setattr(file_scripts, "_PATH", variables["PATH"])
-            return opened.enter_context(sandbox(Here(**variables)))
+            return stack.enter_context(opened(Here(**variables)))
 
         yield make
 
 
 @contextlib.contextmanager
-def sandbox(backend: Backend) -> Iterator[Blocking]:
-    """An open sandbox."""
-    place = Blocking(Sandbox(backend))
-    place.open(DEADLINE)
+def opened(backend: Backend) -> Iterator[Blocking]:
+    """Open a sandbox for the block."""
+    sandbox = Blocking(Sandbox(backend))
+    sandbox.open(DEADLINE)
     try:
-        yield place
+        yield sandbox
     finally:
-        place.close()
+        sandbox.close()
 
 
 @pytest.mark.xdist_group("engine")
-def test_relative_paths_begin_where_programs_do(docker_place: DockerPlace, bash_min: str) -> None:
-    with sandbox(docker_place(bash_min)) as place:
-        where = place.run('printf %s "$PWD"').stdout.decode()
-        files.write_text(place, "relative", "x")
-        assert files.read_text(place, f"{where}/relative") == "x"
+def test_relative_paths_begin_where_programs_do(docker_backend: StartBackend, bash_min: str) -> None:
+    with opened(docker_backend(bash_min)) as sandbox:
+        where = sandbox.run('printf %s "$PWD"').stdout.decode()
+        files.write_text(sandbox, "relative", "x")
+        assert files.read_text(sandbox, f"{where}/relative") == "x"
 
 
-def test_progress_is_told(machine: Machine, here: Path) -> None:
-    place = machine()
+def test_progress_is_reported(machine: Machine, here: Path) -> None:
+    sandbox = machine()
     make_tree("s")
     told: list[tuple[int, int | None]] = []
-    files.upload(place, "s", "t", lambda *how: told.append(how))
+    files.upload(sandbox, "s", "t", lambda *how: told.append(how))
     assert told == sorted(told) and told[-1][0] == told[-1][1] > 1 << 20
     told.clear()
-    files.download(place, "t", "back", lambda *how: told.append(how))
+    files.download(sandbox, "t", "back", lambda *how: told.append(how))
     assert told[-1][0] > 1 << 20 and everything("back") == everything("s")
 
 
-# The fine print, where this machine is the place
+# This machine as the sandbox
 
 
 @pytest.mark.parametrize("programs", [None, (), ("cat",)], ids=["all", "bash", "cat"])
 def test_an_existing_file_stays_what_it_is(machine: Machine, here: Path, programs: tuple[str, ...] | None) -> None:
-    place = machine(programs=programs)
+    sandbox = machine(programs=programs)
     (here / "f").write_text("old and long")
     os.chmod("f", 0o751)
     os.symlink("f", "one")
     os.symlink(here / "one", "two")
     inode = os.stat("f").st_ino
-    files.write_text(place, "two", "new")
+    files.write_text(sandbox, "two", "new")
     assert (Path("f").read_text(), stat.S_IMODE(os.stat("f").st_mode)) == ("new", 0o751)
     assert os.path.islink("one") and os.path.islink("two")
     assert (os.stat("f").st_ino == inode) == (programs is not None)  # replaced whole, where that can be
     user, device = os.openpty()
     mode = os.fstat(device).st_mode
-    files.upload(place, "f", os.ttyname(device))
+    files.upload(sandbox, "f", os.ttyname(device))
     assert os.fstat(device).st_mode == mode != os.stat("f").st_mode and os.read(user, 100) == b"new"
     os.close(user)
     os.close(device)
     assert_no_leftovers(here)
 
 
-def test_what_lacks_programs_says_so(machine: Machine, here: Path) -> None:
-    place = machine(programs=("cat",))
+def test_missing_programs_are_named(machine: Machine, here: Path) -> None:
+    sandbox = machine(programs=("cat",))
     make_tree("s")
     for call in (
-        lambda: files.write_text(place, "none/f", "x"),
-        lambda: files.upload(place, "s/bin/run", "run"),
-        lambda: files.upload(place, "s", "t"),
-        lambda: files.download(place, "s", "t"),
+        lambda: files.write_text(sandbox, "none/f", "x"),
+        lambda: files.upload(sandbox, "s/bin/run", "run"),
+        lambda: files.upload(sandbox, "s", "t"),
+        lambda: files.download(sandbox, "s", "t"),
     ):
         with pytest.raises(NotSupportedError, match=r"this machine lacks: (mkdir|chmod|mkdir, mv, rm|readlink)\."):
             call()
@@ -138,25 +138,25 @@ def test_what_lacks_programs_says_so(machine: Machine, here: Path) -> None:
 
 
 def test_bytes_that_are_cut_off_change_nothing(machine: Machine, here: Path) -> None:
-    place = machine()
+    sandbox = machine()
     (here / "f").write_text("old")
     for words, given in ((("9", "", "", "1"), b"new"), (("", "", "", "2"), b"8\nnew"), (("", "", "", "3"), b"3\nnew")):
-        answer = place.run(file_scripts.text("put_file"), "./f", *words, input=given)
-        failure = file_scripts.failure(place.it, answer.code, answer.stderr, "f", "Writing")
+        answer = sandbox.run(file_scripts.text("put_file"), "./f", *words, input=given)
+        failure = file_scripts.failure(sandbox.it, answer.code, answer.stderr, "f", "Writing")
         assert isinstance(failure, UploadError)
     (here / "d").mkdir()
     begin = io.BytesIO()
     with tarfile.open(fileobj=begin, mode="w") as tar:
         tar.add("d", "it")
         tar.add("f", "it/f")
-    answer = place.run(file_scripts.text("put_tree"), "./t", "4", input=begin.getvalue())
-    assert isinstance(file_scripts.failure(place.it, answer.code, answer.stderr, "t", "Copying"), UploadError)
+    answer = sandbox.run(file_scripts.text("put_tree"), "./t", "4", input=begin.getvalue())
+    assert isinstance(file_scripts.failure(sandbox.it, answer.code, answer.stderr, "t", "Copying"), UploadError)
     assert sorted(os.listdir()) == ["d", "f"] and Path("f").read_text() == "old"
 
 
 @pytest.mark.parametrize("tree", [False, True])
 def test_what_a_killed_script_left_goes_with_the_next_write(machine: Machine, here: Path, tree: bool) -> None:
-    """But not what another one may be writing: one that lives, or that shares the directory and not the processes."""
+    """Files stay that another script may be writing: a living one, or a young one of another container."""
     with subprocess.Popen(["true"]) as ended:
         pass
     old = time.time() - 4000
@@ -174,7 +174,7 @@ def test_what_a_killed_script_left_goes_with_the_next_write(machine: Machine, he
 
 
 def test_a_source_that_fails_leaves_nothing(machine: Machine, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = machine()
+    sandbox = machine()
     make_tree("s")
     (here / "s/closed").write_text("x" * 3_000_000)
 
@@ -183,7 +183,7 @@ def test_a_source_that_fails_leaves_nothing(machine: Machine, here: Path, monkey
 
     monkeypatch.setattr("swerex_c.files.local.open_regular", fail)
     with raises(PermissionError, errno.EACCES, "s/closed"):
-        files.upload(place, "s", "t")
+        files.upload(sandbox, "s", "t")
     assert os.listdir() == ["s"]
 
 
@@ -191,8 +191,8 @@ def test_a_source_that_fails_leaves_nothing(machine: Machine, here: Path, monkey
 async def test_a_cancelled_copy_leaves_nothing(
     machine: Machine, here: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither there nor here, as soon as the cancellation is raised; nor in the log."""
-    place = machine().it
+    """When the cancellation is raised, neither end nor the log has anything of it."""
+    sandbox = machine().it
     (here / "s").mkdir()
     with (here / "s/big").open("wb") as file:
         file.truncate(1 << 30)
@@ -206,7 +206,7 @@ async def test_a_cancelled_copy_leaves_nothing(
 
     copy = _files.download if what == "download" else _files.upload
     source = "s" if what == "upload a tree" else "s/big"
-    copying = asyncio.ensure_future(background.run(copy(place, source, "t", progress)))
+    copying = asyncio.ensure_future(background.run(copy(sandbox, source, "t", progress)))
     copying.add_done_callback(lambda _: over.set())
     await until_async(begun.is_set)
     copying.cancel()
@@ -219,7 +219,7 @@ async def test_a_cancelled_copy_leaves_nothing(
     assert caplog.messages == []
 
 
-# Places that mean no good
+# Hostile sandboxes
 
 
 def _member(name: str, kind: bytes = tarfile.REGTYPE, data: bytes = b"", link: str = "") -> bytes:
@@ -230,17 +230,17 @@ def _member(name: str, kind: bytes = tarfile.REGTYPE, data: bytes = b"", link: s
 
 def false_tar(machine: Machine, here: Path, script: str) -> Blocking:
     """This machine as a sandbox whose tar is a script."""
-    place = machine(programs=("cat", "chmod", "dd", "mkdir", "mv", "rm", "stat"))
+    sandbox = machine(programs=("cat", "chmod", "dd", "mkdir", "mv", "rm", "stat"))
     tar = here.parent / "programs/tar"
     tar.write_text(f"#!/bin/sh\n{script}\n")
     tar.chmod(0o755)
-    return place
+    return sandbox
 
 
 def hostile(outside: str) -> dict[str, bytes]:
-    """Archives that would change what is outside of their target, or take memory without end.
+    """Return archives that would change files outside of their target, or need endless memory.
 
-    What any archive may have wrong is in `tests/remote/test_frames_copy.py`.
+    `tests/remote/test_frames_copy.py` has those that are wrong in other ways.
     """
     root, link = _member("./", tarfile.DIRTYPE), _member("./l", tarfile.SYMTYPE, link=outside)
     to_evil = _member("./l", tarfile.SYMTYPE, link=f"{outside}/evil")
@@ -262,14 +262,14 @@ def hostile(outside: str) -> dict[str, bytes]:
 
 
 def test_a_hostile_archive_writes_nothing_outside(machine: Machine, here: Path) -> None:
-    place = false_tar(machine, here, f"exec cat {shlex.quote(str(here / 'archive'))}")
+    sandbox = false_tar(machine, here, f"exec cat {shlex.quote(str(here / 'archive'))}")
     for directory in ("outside", "s", "in"):
         (here / directory).mkdir()
     (here / "outside/kept").write_text("secret")
     for what, archive in hostile(str(here / "outside")).items():
         (here / "archive").write_bytes(archive + bytes(1024))
         with pytest.raises((UploadError, ProtocolError, FileExistsError)):
-            files.download(place, "s", "in/t")
+            files.download(sandbox, "s", "in/t")
         assert everything(here / "outside") == {"kept": file_of(b"secret")} and os.listdir("in") == [], what
 
 
@@ -278,12 +278,12 @@ def test_a_hostile_archive_writes_nothing_outside(machine: Machine, here: Path) 
 def test_what_a_program_prints_needs_little_memory(
     machine: Machine, here: Path, call: Callable[..., object], stream: int
 ) -> None:
-    place = false_tar(machine, here, f"dd if=/dev/zero bs=65536 count=4800 status=none >&{stream}; exit 1")
+    sandbox = false_tar(machine, here, f"dd if=/dev/zero bs=65536 count=4800 status=none >&{stream}; exit 1")
     make_tree("s")
     Path("/proc/self/clear_refs").write_text("5")  # counts the most memory from now on
     before = _most_memory()
     with pytest.raises((ProtocolError, ResourceError)):
-        call(place, "s", "t")
+        call(sandbox, "s", "t")
     assert _most_memory() - before < 100_000, "a third of what was printed"
     assert sorted(os.listdir()) == ["s"]
 
@@ -295,23 +295,23 @@ def _most_memory() -> int:
 
 @pytest.mark.parametrize("reason", ["errorcode", "__doc__", "", r"\377"])
 def test_a_refusal_for_no_known_reason(machine: Machine, here: Path, reason: str) -> None:
-    place = false_tar(machine, here, f"printf '\\0{reason}\\0x\\0' >&2; exit 90")
+    sandbox = false_tar(machine, here, f"printf '\\0{reason}\\0x\\0' >&2; exit 90")
     make_tree("s")
     with pytest.raises(ResourceError):
-        files.download(place, "s", "t")
+        files.download(sandbox, "s", "t")
 
 
 @pytest.mark.xdist_group("engine")
 @pytest.mark.parametrize("what", ["upload", "download"])
-def test_a_place_that_is_gone(
+def test_a_container_that_ends_during_a_copy(
     docker: Engine, bash_min: str, container: Callable[..., str], here: Path, what: str
 ) -> None:
     name = container(bash_min)
-    place = Blocking(Sandbox(DockerBackend(name, environment=docker.environment)))
+    sandbox = Blocking(Sandbox(DockerBackend(name, environment=docker.environment)))
     with (here / "big").open("wb") as file:
         file.truncate(1 << 30)
     (here / "t").write_text("old")
-    place.run("head -c 20000000 /dev/zero >/f")
+    sandbox.run("head -c 20000000 /dev/zero >/f")
     gone = threading.Event()
 
     def end(done: int, size: int | None) -> None:
@@ -322,41 +322,41 @@ def test_a_place_that_is_gone(
     # For a moment after its end an engine may still say that a container runs.
     with pytest.raises((SandboxLostError, ResourceError)):
         if what == "upload":
-            files.upload(place, "big", "/big", end)
+            files.upload(sandbox, "big", "/big", end)
         else:
-            files.download(place, "/f", "t", end)
+            files.download(sandbox, "/f", "t", end)
     assert (here / "t").read_text() == "old"
     assert_no_leftovers(here)
-    place.close()
+    sandbox.close()
 
 
-# What containers have
+# Containers
 
 
 @pytest.mark.xdist_group("engine")
 @pytest.mark.parametrize("image", ["bash_only", "bash_min"])
-def test_plain_mounted_full_and_closed_places(
-    docker_place: DockerPlace, here: Path, image: str, request: pytest.FixtureRequest
+def test_plain_mounted_full_and_read_only_directories(
+    docker_backend: StartBackend, here: Path, image: str, request: pytest.FixtureRequest
 ) -> None:
     small = ("--tmpfs", "/small:size=1m", "--tmpfs", "/shut:ro")
-    place = Blocking(Sandbox(docker_place(request.getfixturevalue(image), *small)))
+    sandbox = Blocking(Sandbox(docker_backend(request.getfixturevalue(image), *small)))
     for path, content in (("/etc/hosts", "127.0.0.1 here\n"), ("/f", "x\0" * 100_000), ("/f", "a\0\\b\n"), ("/f", "")):
-        files.write_text(place, path, content)
-        assert files.read_text(place, path) == content
+        files.write_text(sandbox, path, content)
+        assert files.read_text(sandbox, path) == content
     (here / "bytes").write_bytes(bytes(range(256)) * 1000)
     os.chmod("bytes", 0o644)
-    files.upload(place, "bytes", "/bytes")
-    files.download(place, "/bytes", "back")
+    files.upload(sandbox, "bytes", "/bytes")
+    files.download(sandbox, "/bytes", "back")
     assert Path("back").read_bytes() == Path("bytes").read_bytes()
-    files.write_text(place, "/small/f", "old")
+    files.write_text(sandbox, "/small/f", "old")
     (here / "f").write_text("x" * 3_000_000)
     (here / "s").mkdir()
     (here / "s/f").write_text("x" * 3_000_000)
     os.chmod("f", 0o644)
     for call in (
-        lambda: files.write_text(place, "/small/new", "x" * 3_000_000),
-        lambda: files.upload(place, "f", "/small/g"),
-        lambda: files.upload(place, "s", "/small/t"),
+        lambda: files.write_text(sandbox, "/small/new", "x" * 3_000_000),
+        lambda: files.upload(sandbox, "f", "/small/g"),
+        lambda: files.upload(sandbox, "s", "/small/t"),
     ):
         if image == "bash_only" and call.__code__.co_consts[1] == "s":
             with pytest.raises(NotSupportedError, match="lacks: mkdir, mv, rm"):
@@ -365,18 +365,18 @@ def test_plain_mounted_full_and_closed_places(
         with pytest.raises(OSError) as caught:
             call()
         assert caught.value.errno == errno.ENOSPC
-        place.run("for f in /small/new /small/g; do [[ ! -e $f ]] || : >$f; done")
+        sandbox.run("for f in /small/new /small/g; do [[ ! -e $f ]] || : >$f; done")
     if image == "bash_min":
         with pytest.raises(OSError) as caught:
-            files.write_text(place, "/small/f", "x" * 3_000_000)
+            files.write_text(sandbox, "/small/f", "x" * 3_000_000)
         assert caught.value.errno == errno.ENOSPC
-        assert files.read_text(place, "/small/f") == "old"
-        assert place.run("shopt -s dotglob; cd /small; echo *").stdout.split() == [b"f"]
+        assert files.read_text(sandbox, "/small/f") == "old"
+        assert sandbox.run("shopt -s dotglob; cd /small; echo *").stdout.split() == [b"f"]
     with raises(OSError, errno.EROFS, "/shut/f"):
-        files.write_text(place, "/shut/f", "x")
+        files.write_text(sandbox, "/shut/f", "x")
     with raises(OSError, errno.EROFS, "/shut/f"):
-        files.upload(place, "f", "/shut/f")
-    place.close()
+        files.upload(sandbox, "f", "/shut/f")
+    sandbox.close()
 
 
 @pytest.mark.xdist_group("engine")

@@ -1,4 +1,4 @@
-"""What a provider needs of others is imported when it is used, and named when it is missing."""
+"""Test that the libraries of providers are imported when they are used, and named when they are missing."""
 
 from __future__ import annotations
 

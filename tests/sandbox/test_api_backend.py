@@ -1,4 +1,4 @@
-"""Places that are reached by calls: the clients of their terminals, and what becomes of them when either end goes."""
+"""Test `ApiBackend`: the clients of its terminals, and what happens when either end goes away."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Client:
 
 
 def on_terminal(here: ApiBackend, *argv: str, **variables: str) -> tuple[bytes, int]:
-    """Run a program, whose terminal passes bytes as they are, to its end."""
+    """Run a program to its end on a terminal in raw mode."""
     with Client(here, "sh", "-c", 'stty raw; "$@"', "sh", *argv, **variables) as client:
         return client.end()
 
@@ -97,7 +97,7 @@ VALUE = "a\"b\\c\n\x01 \udc80 \u20ac '$x"
 WORDS = ["", " ", '"', "\\", "\n", "\udcff", "\u20ac", "*"]
 
 
-def test_what_programs_say_arrives(here: Here) -> None:
+def test_output_arguments_and_variables_pass_unchanged(here: Here) -> None:
     for argv, output, code in (
         (["sh", "-c", "echo out; echo err >&2; stty size; exit 7"], b"out\nerr\n33 99\n", 7),
         (["sh", "-c", 'printf %s "$ODD"'], os.fsencode(VALUE), 0),
@@ -109,12 +109,12 @@ def test_what_programs_say_arrives(here: Here) -> None:
 @pytest.mark.parametrize(
     ("end", "words"),
     [
-        (TimeoutError("the place was\nsilent"), b"the place was silent"),
+        (TimeoutError("the sandbox was\nsilent"), b"the sandbox was silent"),
         (256, b"The sandbox reports an exit code outside 0 to 255: 256"),
         (-1, b"The sandbox reports an exit code outside 0 to 255: -1"),
     ],
 )
-def test_why_the_end_is_not_known_is_told(
+def test_a_client_prints_why_the_exit_code_is_unknown(
     here: Here, monkeypatch: pytest.MonkeyPatch, end: Exception | int, words: bytes
 ) -> None:
     async def wait(self: HereProgram) -> int:
@@ -127,8 +127,8 @@ def test_why_the_end_is_not_known_is_told(
     assert on_terminal(here, "echo", "a") == (b"a\n%s\r\n" % words, 255)
 
 
-def test_who_is_not_let_in_is_told(here: Here, tmp_path: Path) -> None:
-    """For a dropped place, a wrong token, a server that is not there, and a program that the place refuses."""
+def test_a_client_that_is_refused_prints_why(here: Here, tmp_path: Path) -> None:
+    """Try a dropped backend, a wrong token, a missing server, and a program that the sandbox refuses."""
     dropped, token, server = Client(Here(tmp_path), "true"), Client(here, "true"), Client(here, "true")
     gc.collect()
     token.line[5] = "0" * 32
@@ -156,8 +156,8 @@ def test_every_byte_passes_both_ways(here: Here, size: int) -> None:
         writing.join()
 
 
-async def test_a_client_that_is_killed_lets_go_of_the_program(here: Here) -> None:
-    """Also while the program takes no input: the end of the client is noticed nevertheless."""
+async def test_a_client_that_is_killed_closes_its_program(here: Here) -> None:
+    """The program takes no input, which does not hide the end of the client."""
     with Client(here, "sleep", "1000") as client:
         await until_async(lambda: here.programs)
         os.set_blocking(client.master, False)
@@ -168,8 +168,8 @@ async def test_a_client_that_is_killed_lets_go_of_the_program(here: Here) -> Non
         await until_async(lambda: here.programs[0].abandoned == 1)
 
 
-async def test_a_terminal_that_is_hung_up_lets_go_of_the_program(here: Here) -> None:
-    """Also if its client ignores that."""
+async def test_a_terminal_that_is_hung_up_closes_its_program(here: Here) -> None:
+    """The client ignores SIGHUP."""
     client = Client(here, "sleep", "1000")
     client.line[:0] = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh"]
     with client:
@@ -180,8 +180,10 @@ async def test_a_terminal_that_is_hung_up_lets_go_of_the_program(here: Here) -> 
         client.master = os.open(os.devnull, os.O_RDONLY)
 
 
-async def test_a_client_that_is_killed_before_the_start_is_told(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program runs already, and would keep its open input."""
+async def test_a_client_that_is_killed_during_the_start_closes_its_program(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program runs before the library returns it."""
     start, killed = here.exec, threading.Event()
 
     async def slowly(*arguments: Any) -> Any:
@@ -199,7 +201,7 @@ async def test_a_client_that_is_killed_before_the_start_is_told(here: Here, monk
 
 
 def test_output_that_nobody_reads_stops_the_program(here: Here) -> None:
-    """What is on its way is bounded at every step."""
+    """Each step buffers a limited number of bytes."""
     with Client(here, "sh", "-c", "echo $$ >pid; exec yes") as client:
         assert client.read().startswith(b"y\r\n")
         pid = int((here.directory / "pid").read_text())
@@ -207,7 +209,7 @@ def test_output_that_nobody_reads_stops_the_program(here: Here) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-async def test_why_nothing_starts_and_the_end_of_the_place_are_told(here: Here, runtime: SandboxRuntime) -> None:
+async def test_a_refusal_and_a_lost_sandbox_raise_their_reasons(here: Here, runtime: SandboxRuntime) -> None:
     here.refuses = "quota exceeded"
     with pytest.raises(ResourceError, match="quota exceeded"):
         await runtime.execute(Command(command=["true"]))
@@ -225,10 +227,10 @@ async def test_why_nothing_starts_and_the_end_of_the_place_are_told(here: Here, 
         await runtime.execute(Command(command=["true"]))
 
 
-async def test_a_connection_that_breaks_under_the_input_is_told(
+async def test_a_connection_that_breaks_during_a_write_raises_its_reason(
     here: Here, runtime: SandboxRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the place's library raises then."""
+    """The library may raise any exception."""
 
     async def breaks(self: HereProgram, data: bytes) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -270,7 +272,7 @@ with Client(Here(Path(sys.argv[1])), "sh", "-c", "echo; exec sleep 1000") as cli
 
 
 async def test_a_forked_process_keeps_no_client_when_its_parent_dies(tmp_path: Path) -> None:
-    """Nor the address, at which others would wait for an answer."""
+    """It keeps the listening socket neither: clients would connect, and wait for an answer."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     parent = subprocess.Popen(
         [sys.executable, "-c", FORKS, str(tmp_path)], stdout=subprocess.PIPE, env=environment, text=True
@@ -297,8 +299,8 @@ def _refuses(address: str) -> bool:
     return False
 
 
-def test_a_flood_of_small_outputs_leaves_others_their_turns(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop is everybody's: others get a turn between any two outputs."""
+def test_a_flood_of_small_outputs_does_not_starve_the_loop(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tasks run between any two outputs."""
     turns, seen, over = 0, list[int](), threading.Event()
 
     async def take_turns() -> None:

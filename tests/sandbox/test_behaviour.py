@@ -1,7 +1,7 @@
-"""Sessions in a place: the behaviour tests through programs that carry a terminal.
+"""Run the behaviour tests through client programs that forward a terminal.
 
-The place is this machine, so that what the tests look at is there: see `tests/support/local_backend.py`. A real
-container of that kind is in `tests/providers/docker/test_behaviour.py`.
+The sandbox is this machine, so that the tests see its processes and files: see `tests/support/local_backend.py`.
+`tests/providers/docker/test_behaviour.py` does the same with a container.
 """
 
 from __future__ import annotations

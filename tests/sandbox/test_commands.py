@@ -1,4 +1,4 @@
-"""Scripts and commands in a place: this machine, with `env` as the client, so that every failure can be made here."""
+"""Test scripts and commands in a sandbox that is this machine, with `env` as the client."""
 
 from __future__ import annotations
 
@@ -41,34 +41,34 @@ LIMIT = 1 << 28
 
 @pytest.fixture
 def reach() -> Iterator[Callable[..., Any]]:
-    """`reach(*client, **variables)` makes a place, of which no client is left when the test has ended."""
-    places: list[Any] = []
+    """`reach(*client, **variables)` creates a sandbox. When the test has ended, no client of it may be left."""
+    made: list[Any] = []
 
     def make(*client: str, **variables: str) -> Any:
-        places.append(Blocking(Sandbox(Here(*client, **variables))))
-        return places[-1]
+        made.append(Blocking(Sandbox(Here(*client, **variables))))
+        return made[-1]
 
     yield make
-    for place in places:
-        place.end_marked(place.mark)  # what a test that failed has left would take a processor from all others
-        place.close()
-        until(lambda place=place: not clients(place))
+    for sandbox in made:
+        sandbox.end_marked(sandbox.mark)  # processes of a failed test would slow down the others
+        sandbox.close()
+        until(lambda sandbox=sandbox: not clients(sandbox))
 
 
 @pytest.fixture
 def here(reach: Callable[..., Any]) -> Any:
-    place = reach()
-    place.open(DEADLINE)
-    return place
+    sandbox = reach()
+    sandbox.open(DEADLINE)
+    return sandbox
 
 
-def clients(place: Any) -> list[int]:
-    """All of this machine's processes that belong to a place."""
-    return needs.mentioning(place.mark)
+def clients(sandbox: Any) -> list[int]:
+    """Return the processes that belong to a sandbox."""
+    return needs.mentioning(sandbox.mark)
 
 
-def sh(place: Any, command: str, **fields: Any) -> CommandResponse:
-    return background.run_blocking(execute(place.it, Command(command=command, shell=True, **fields), LIMIT))
+def sh(sandbox: Any, command: str, **fields: Any) -> CommandResponse:
+    return background.run_blocking(execute(sandbox.it, Command(command=command, shell=True, **fields), LIMIT))
 
 
 def sleeping(number: str) -> list[int]:
@@ -78,8 +78,8 @@ def sleeping(number: str) -> list[int]:
 # -- scripts --------------------------------------------------------------------------------------------------------
 
 
-def test_a_program_is_heard_until_it_has_said_a_line() -> None:
-    """Those before it are told."""
+def test_a_client_runs_until_it_has_printed_a_line() -> None:
+    """The lines before it are reported."""
     lines: list[str] = []
 
     def say(script: str, until: bytes = b"to ") -> CompletedCommand:
@@ -102,7 +102,7 @@ def test_a_program_is_heard_until_it_has_said_a_line() -> None:
 
 
 def test_what_a_client_printed_is_kept_for_a_slow_reader() -> None:
-    """Also when the client has long ended."""
+    """The client has ended long before."""
 
     async def work() -> dict[int, int]:
         client = await ClientProcess.start(lambda: ["bash", "-c", "printf %60000s; printf %5000s >&2"], os.environ)
@@ -116,11 +116,11 @@ def test_what_a_client_printed_is_kept_for_a_slow_reader() -> None:
     assert background.run_blocking(work(), DEADLINE) == {1: 60000, 2: 5000}
 
 
-def test_the_place_cannot_change_the_loader(reach: Callable[..., Any]) -> None:
+def test_the_environment_of_the_sandbox_cannot_change_the_loader(reach: Callable[..., Any]) -> None:
     variables = {"LC_ALL": "C.UTF-8", "BASH_ENV": "/dev/stdin", "SHELLOPTS": "xtrace", "BASH_FUNC_read%%": "() { :; }"}
-    place = reach(**variables)
+    sandbox = reach(**variables)
     for _ in range(3):
-        answer = place.run('echo ${#1} $- $LC_ALL; printf "%s " /proc/self/fd/*; env', "é")
+        answer = sandbox.run('echo ${#1} $- $LC_ALL; printf "%s " /proc/self/fd/*; env', "é")
         words = answer.stdout.split()
         assert words[:1] + words[2:3] == [b"1", b"C.UTF-8"] and b"x" not in words[1]
         assert words[3:6] == [b"/proc/self/fd/%d" % number for number in range(3)] and answer.stderr == b""
@@ -135,7 +135,7 @@ def test_what_is_kept_of_much_output(here: Any) -> None:
 
 
 def test_records_at_any_boundary() -> None:
-    """What the program prints may hold the beginning of a record, and come in any pieces."""
+    """Output may contain the beginning of a record, and arrive in any pieces."""
     key = b"0123456789abcdef" * 2
     stream = b"noise" + key + b"B;x" + key[:20] + b"y" + key + b"N7;" + key + b"?" + key + b"E-9;late" + key + b"R;"
     for size in range(1, len(stream) + 1):
@@ -149,7 +149,7 @@ def test_records_at_any_boundary() -> None:
 
 
 def test_output_cannot_forge_an_end(here: Any) -> None:
-    """Not with all that a command can learn of the shell above it without stopping it."""
+    """Not even with everything that a command can read of its parent shell."""
     look = "tr '\\0' '\\n' </proc/$PPID/environ; tr '\\0' '\\n' </proc/$PPID/cmdline; env; "
     forged = look + "for w in $(tr '\\0' ' ' </proc/$PPID/cmdline); do printf '%sE0;' \"$w\"; done; exit 9"
     for _ in range(2):
@@ -173,19 +173,19 @@ def test_a_non_blocking_pipe_loses_nothing(here: Any) -> None:
 def test_a_command_that_kills_the_shell_above_it(
     reach: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, reusable: bool
 ) -> None:
-    """Also of shells that take one script each, because nothing can copy."""
+    """Without `cat`, each shell takes one script only."""
     if not reusable:
         monkeypatch.setattr(loader, "_LOADER", loader._LOADER.replace(*NO_CAT))
-    place = reach()
-    place.open(DEADLINE)
-    assert [it.reusable for it in place._shells._idle] == [reusable]
+    sandbox = reach()
+    sandbox.open(DEADLINE)
+    assert [it.reusable for it in sandbox._shells._idle] == [reusable]
     for command in ("kill -9 $PPID; echo on", "kill -9 $PPID; exec sleep 1"):
         with pytest.raises(ResourceError, match="shell in this machine has ended while the command ran.* status -9$"):
-            sh(place, command, timeout=DEADLINE)
-    assert sh(place, "echo next").stdout == "next\n"
-    place.backend.lost = "This machine was switched off"
+            sh(sandbox, command, timeout=DEADLINE)
+    assert sh(sandbox, "echo next").stdout == "next\n"
+    sandbox.backend.lost = "This machine was switched off"
     with pytest.raises(SandboxLostError, match="switched off"):
-        sh(place, "kill -9 $PPID", timeout=DEADLINE)
+        sh(sandbox, "kill -9 $PPID", timeout=DEADLINE)
 
 
 def test_a_ready_client_that_died_is_replaced(here: Any) -> None:
@@ -210,49 +210,49 @@ def test_a_ready_client_that_died_is_replaced(here: Any) -> None:
 def test_a_client_that_does_not_start(
     reach: Callable[..., Any], client: str, kind: type[Exception], words: str
 ) -> None:
-    place = reach("sh", "-c", client, "sh") if " " in client else reach(client)
+    sandbox = reach("sh", "-c", client, "sh") if " " in client else reach(client)
     for _ in range(2):
         with pytest.raises(kind, match=words):
-            place.open(DEADLINE)
-    place.backend.lost = "It is gone"
+            sandbox.open(DEADLINE)
+    sandbox.backend.lost = "It is gone"
     if kind is not NotSupportedError or "3.2" not in words:
         with pytest.raises(SandboxLostError if " " in client else kind):
-            place.run("echo")
+            sandbox.run("echo")
 
 
 def test_a_client_that_ends_where_bash_has_run(reach: Callable[..., Any], tmp_path: Path) -> None:
-    """As one of an engine that is being started again: its exit code does not mean that there is no bash."""
-    place = reach("sh", "-c", f'[ ! -e {tmp_path}/ended ] || exit 126; exec env "$@"', "sh")
-    assert place.run("echo").code == 0
+    """While an engine restarts, the exit code 126 does not mean that there is no bash."""
+    sandbox = reach("sh", "-c", f'[ ! -e {tmp_path}/ended ] || exit 126; exec env "$@"', "sh")
+    assert sandbox.run("echo").code == 0
     (tmp_path / "ended").touch()
     with pytest.raises(ResourceError, match="has ended while the command ran"):
-        sh(place, "kill -9 $PPID; exec sleep 1")
+        sh(sandbox, "kill -9 $PPID; exec sleep 1")
     with pytest.raises(ResourceError, match="its client ended with status 126"):
-        place.run("echo")
+        sandbox.run("echo")
 
 
 def test_a_client_that_hangs(reach: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    place = reach("sh", "-c", "read x")
+    sandbox = reach("sh", "-c", "read x")
     with pytest.raises(TimeoutError):
-        place.open(0.2)
+        sandbox.open(0.2)
     monkeypatch.setattr(loader_pool, "START_SECONDS", 0.3)
     with pytest.raises(ResourceError, match="No shell has started in this machine within 0.3 seconds"):
-        place.run("echo")
+        sandbox.run("echo")
 
 
-def test_what_clients_say_is_not_output(reach: Callable[..., Any]) -> None:
+def test_what_clients_print_is_not_output(reach: Callable[..., Any]) -> None:
     greeting = 'echo "Welcome; H5.2.1;"; echo "a warning" >&2; exec env "$@"'
-    place = reach("sh", "-c", greeting, "sh")
+    sandbox = reach("sh", "-c", greeting, "sh")
     for _ in range(3):
-        answer = sh(place, "echo out; echo err >&2; exit 3")
+        answer = sh(sandbox, "echo out; echo err >&2; exit 3")
         assert (answer.stdout, answer.stderr, answer.exit_code) == ("out\n", "err\n", 3)
 
 
 @pytest.mark.parametrize("record", ["H", "H5.2", "H5.x.1.", "H--.-.1.", "E5"])
-def test_a_greeting_that_no_bash_sends(reach: Callable[..., Any], record: str) -> None:
-    place = reach("sh", "-c", f'for word; do :; done; echo "$word{record};"; echo "$word{record};" >&2', "sh")
+def test_a_false_greeting_is_refused(reach: Callable[..., Any], record: str) -> None:
+    sandbox = reach("sh", "-c", f'for word; do :; done; echo "$word{record};"; echo "$word{record};" >&2', "sh")
     with pytest.raises(ResourceError, match="No shell could be started"):
-        place.open(DEADLINE)
+        sandbox.open(DEADLINE)
 
 
 def test_closing_ends_what_runs(here: Any) -> None:
@@ -270,7 +270,7 @@ def test_closing_ends_what_runs(here: Any) -> None:
 
 
 async def test_a_script_whose_start_is_cancelled_is_ended(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was sent, but this is not known yet."""
+    """The script has been sent, but the write has not returned yet."""
     number, send = seconds(), ClientProcess.send
 
     async def late(self: ClientProcess, data: bytes) -> None:
@@ -288,10 +288,10 @@ async def test_a_script_whose_start_is_cancelled_is_ended(here: Any, monkeypatch
 
 
 def test_shells_that_end_before_their_script(reach: Callable[..., Any]) -> None:
-    place = reach("sh", "-c", 'exec "$@" </dev/null', "sh")
-    place.open(DEADLINE)
+    sandbox = reach("sh", "-c", 'exec "$@" </dev/null', "sh")
+    sandbox.open(DEADLINE)
     with pytest.raises(ResourceError, match="runs nothing: each of its shells ends before"):
-        sh(place, "true")
+        sh(sandbox, "true")
 
 
 PROGRAM = """
@@ -301,9 +301,9 @@ from swerex_c.utils import background
 from tests.support import needs
 from tests.support.local_backend import Here
 
-place = Sandbox(Here())
-assert background.run_blocking(place.run("echo")).code == 0
-mark = place.mark
+sandbox = Sandbox(Here())
+assert background.run_blocking(sandbox.run("echo")).code == 0
+mark = sandbox.mark
 assert needs.mentioning(mark)
 print(mark, flush=True)
 {end}
@@ -318,7 +318,7 @@ def test_clients_end_with_their_process(end: str) -> None:
 
 
 def test_clients_have_nothing_of_this_process(here: Any) -> None:
-    """No descriptor of another client's, and no signal of this terminal."""
+    """Clients inherit no descriptor, and are in a session of their own."""
     handle = os.open("/dev/null", os.O_RDONLY)
     os.set_inheritable(handle, True)
     try:
@@ -403,19 +403,19 @@ async def test_a_forked_child_does_not_hold_the_pipes_of_a_client() -> None:
 async def test_a_start_of_a_client_does_not_hold_up_the_loop(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(clients_module._start)
     monkeypatch.setattr(clients_module, "_start", slow)
-    place = Sandbox(Here())
-    running = asyncio.ensure_future(background.run(place.run("echo")))
+    sandbox = Sandbox(Here())
+    running = asyncio.ensure_future(background.run(sandbox.run("echo")))
     await slow.begun()
     assert here.run("echo meanwhile").stdout == b"meanwhile\n"
     slow.go_on.set()
     assert (await running).stdout == b"\n"
-    await background.run(place.close())
+    await background.run(sandbox.close())
 
 
 def test_a_directory_that_was_made_anew(reach: Callable[..., Any], tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
-    place = reach("env", "-C", str(work))
-    assert sh(place, f"cd /; rm -r {work}; mkdir {work}; touch {work}/new").exit_code == 0
+    sandbox = reach("env", "-C", str(work))
+    assert sh(sandbox, f"cd /; rm -r {work}; mkdir {work}; touch {work}/new").exit_code == 0
     for _ in range(4):
-        assert sh(place, "ls").stdout == "new\n"
+        assert sh(sandbox, "ls").stdout == "new\n"

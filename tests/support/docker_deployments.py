@@ -1,4 +1,4 @@
-"""Deployments in containers, made for a test and gone after it."""
+"""Deployments in containers that end with their test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_NETWORK = ["--network", "none"]
 
 @pytest.fixture
 def reach(docker: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    """This process's environment leads to the tests' engine."""
+    """Point the environment of this process to the tests' engine."""
     docker.lead(monkeypatch)
     monkeypatch.setenv("DOCKER_BUILDKIT", "0")
     return docker
@@ -28,7 +28,7 @@ def reach(docker: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
 
 @pytest.fixture
 def make(reach: Engine, bash_only: str) -> Iterator[Make]:
-    """`make(**fields)` gives a deployment that is not started, of the smallest image; stopped after the test."""
+    """`make(**fields)` creates a deployment of the smallest image, which is stopped after the test."""
     made: list[DockerDeployment] = []
 
     def one(kind: type[DockerDeployment] = DockerDeployment, **fields: Any) -> DockerDeployment:

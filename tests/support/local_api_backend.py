@@ -1,4 +1,4 @@
-"""A place that is reached by calls and is this machine: what libraries do elsewhere, done here by asyncio."""
+"""This machine as a sandbox that a library reaches; the library is asyncio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This machine as a place: reached through `env`, or through a container that shares its files and processes."""
+"""This machine as a sandbox: through `env`, or through a container that shares its files and processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_CAT = ('/bin/cat /usr/bin/cat "${BASH_CMDS[cat]-}"', "''")
 
 
 class Here(CommandBackend):
-    """This machine. `client` begins the command line; `lost` is what has become of the place."""
+    """This machine. `client` begins the command line; `lost` is the reason why the sandbox is lost."""
 
     name = "this machine"
 
@@ -47,9 +47,9 @@ class Here(CommandBackend):
 
 
 class _Learned(SandboxRuntime):
-    """A runtime whose new sessions know already what their shell's wait at its prompt looks like.
+    """A runtime whose new sessions already know how their shell waits at its prompt.
 
-    They learn it in their first moment without a command, which tests do not leave them.
+    They would learn it while they are idle, but tests start commands at once.
     """
 
     async def create_session(self, request: CreateSessionRequest) -> CreateSessionResponse:
@@ -62,7 +62,7 @@ class _Learned(SandboxRuntime):
 
 
 def runtime_in(place: str) -> SandboxRuntime:
-    """Make a runtime whose sessions have this process's environment and directory in a place.
+    """Return a runtime whose sessions have this process's environment and directory.
 
     place: `here`, or the container of `shared_container`.
     """

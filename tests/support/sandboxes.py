@@ -1,4 +1,4 @@
-"""Sandboxes as the exec layer sees them: backends, and what is open in them, for callers that are not asynchronous."""
+"""Backends and open sandboxes for tests, also for those that are not asynchronous."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tests.support.docker_engine import Engine
 from tests.support.kubernetes_server import ApiServer, kubectl
 from tests.support.wait import DEADLINE, until_async
 
-__all__ = ["Blocking", "DockerPlace", "docker_place", "kubectl_backend", "lost", "ssh_backend", "working"]
+__all__ = ["Blocking", "StartBackend", "docker_backend", "kubectl_backend", "lost", "ssh_backend", "working"]
 
 
-DockerPlace = Callable[..., DockerBackend]
+StartBackend = Callable[..., DockerBackend]
 
 
 class Blocking:
-    """An object, or a module, whose coroutines run in the private event loop, as functions that wait for them."""
+    """Wrap an object or a module: its coroutine functions block, and run in the private event loop."""
 
     def __init__(self, it: Any) -> None:
         self.it = it
@@ -73,7 +73,7 @@ def kubectl_backend(cluster: ApiServer, pod: str, **more: Any) -> KubectlBackend
 
 
 async def working(backend: Backend, begun: Path) -> tuple[SandboxRuntime, list[asyncio.Future[Any]]]:
-    """A runtime with a command that runs beside sessions and one in a session; each has added a line to the file."""
+    """Return a runtime with a running single command and a session's command; each has added a line to the file."""
     runtime = SandboxRuntime(backend)
     await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
     script = f"echo >>{begun}; sleep 1000"
@@ -86,13 +86,13 @@ async def working(backend: Backend, begun: Path) -> tuple[SandboxRuntime, list[a
 
 
 async def lost(waiting: list[asyncio.Future[Any]], words: str = "", kind: type[Exception] = SandboxLostError) -> None:
-    """Wait until both commands have ended with errors, the first with one of a kind that has words."""
+    """Wait until both commands have ended with errors, the first with this kind and these words."""
     beside, inside = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), DEADLINE)
     assert isinstance(beside, kind) and words in str(beside), beside
     assert isinstance(inside, SwerexException) or inside.failure_reason, inside
 
 
 @pytest.fixture
-def docker_place(docker: Engine, container: Callable[..., str]) -> DockerPlace:
-    """`docker_place(image, *arguments of docker run)` starts a container and gives its backend."""
+def docker_backend(docker: Engine, container: Callable[..., str]) -> StartBackend:
+    """`docker_backend(image, *arguments of docker run)` starts a container and returns its backend."""
     return lambda image, *arguments: DockerBackend(container(image, *arguments), environment=docker.environment)

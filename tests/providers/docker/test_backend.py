@@ -1,4 +1,4 @@
-"""How programs are run in containers of Docker and podman: the clients' command lines, against the real ones."""
+"""Test the backends of Docker and Podman with real engines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECONDS = 60
 
 @pytest.fixture(params=["docker", "podman"])
 def backend(request: pytest.FixtureRequest) -> Iterator[DockerBackend]:
-    """A container that waits, of each engine; `engine_of` does things to it."""
+    """A container of each engine that waits; `engine` runs a command of the engine."""
     if request.param == "docker":
         docker: Engine = request.getfixturevalue("docker")
         image = request.getfixturevalue("bash_only")
@@ -40,7 +40,7 @@ def engine(backend: DockerBackend, *words: str) -> str:
     return done.stdout.decode()
 
 
-def test_what_became_of_a_container_is_told(backend: DockerBackend) -> None:
+def test_the_state_of_a_container_is_reported(backend: DockerBackend) -> None:
     assert run_blocking(backend.why_lost(), SECONDS) is None
     engine(backend, "pause", backend.container)
     reason, for_good = run_blocking(backend.look(), SECONDS)
@@ -55,7 +55,7 @@ def test_what_became_of_a_container_is_told(backend: DockerBackend) -> None:
     assert reason and "is gone: it was removed" in reason and for_good
 
 
-def test_an_engine_that_is_away_or_hangs_is_told(tmp_path: Path) -> None:
+def test_an_engine_that_is_away_or_hangs_is_reported(tmp_path: Path) -> None:
     environment = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/none.sock"}
     command = tmp_path / "docker"
     command.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2\nexit 1\n")
@@ -71,8 +71,8 @@ def test_an_engine_that_is_away_or_hangs_is_told(tmp_path: Path) -> None:
         run_blocking(away.why_lost(), 0.3)
 
 
-def test_a_removal_that_podman_gives_up_is_asked_for_again(tmp_path: Path) -> None:
-    """A script in podman's place: the real one says this on a machine that is too busy to end a process."""
+def test_a_removal_that_podman_gives_up_is_tried_again(tmp_path: Path) -> None:
+    """A script stands in for Podman, which prints this on a busy machine."""
     (tmp_path / "podman").write_text(
         "#!/bin/sh\n"
         f"echo x >>{tmp_path}/asked\n"

@@ -63,7 +63,7 @@ async def test_a_day(make: Make, reach: Engine, caplog: pytest.LogCaptureFixture
 
 @pytest.mark.parametrize("server", [False, True])
 def test_what_a_day_logs(make: Make, bash_only: str, server: bool) -> None:
-    """What is shown at INFO: no script, and no error about the end that was asked for."""
+    """INFO shows no script, and no error for a requested stop."""
     code = """if True:
         import asyncio, sys
         from swerex_c.deployment.docker import DockerDeployment
@@ -114,7 +114,7 @@ async def test_a_container_that_waits_is_not_busy(make: Make, monkeypatch: pytes
 
 @pytest.mark.parametrize("words", ["#!/bin/sh\nexec podman", None])
 def test_what_is_not_the_client_of_docker(reach: Engine, tmp_path: Path, words: str | None) -> None:
-    """Podman comes with a command `docker`."""
+    """Podman has a command `docker`."""
     assert Client("docker").is_docker() and not Client("podman").is_docker()
     client, podman = tmp_path / "docker", tmp_path / "podman"
     podman.write_bytes(b"\x7fELF")
@@ -133,7 +133,7 @@ async def test_a_start_needs_no_client_but_the_one_that_runs_the_container(make:
     await deployment.start()
     place = deployment.runtime.sandbox  # type: ignore[attr-defined]
     assert not place._shells._all
-    # Nobody is left who listens to the container.
+    # No client of the container is left.
     name = str(deployment.container_name)
     assert not [one for one in needs.mentioning(name) if b"-a\0stdout" in Path(f"/proc/{one}/cmdline").read_bytes()]
 
@@ -345,7 +345,7 @@ async def test_an_engine_that_goes_away(
 
 
 class Built(DockerDeployment):
-    """As a caller writes it who knows another way to a Python of its own."""
+    """A subclass with a Dockerfile of its own."""
 
     @property
     def glibc_dockerfile(self) -> str:

@@ -1,4 +1,4 @@
-"""Containers with a network: images that are pulled from a real registry, and servers behind published ports."""
+"""Test containers with a network: pulls from a real registry, and servers behind published ports."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def reach(networked: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine
     assert not left
 
 
-async def test_always_takes_what_is_new(reach: Engine, registry: Registry) -> None:
-    """And what is missing is pulled: the image is in the registry only."""
+async def test_always_pulls_a_newer_image(reach: Engine, registry: Registry) -> None:
+    """With "missing", the image is pulled only once."""
     image = registry.name("renewed")
     reach.docker("tag", images.provide(reach.docker, "bash-only"), image)
     reach.docker("push", "-q", image)

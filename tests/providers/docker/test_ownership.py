@@ -1,4 +1,4 @@
-"""Containers whose owner is gone: dropped, ended, or dead."""
+"""Test what happens to containers whose owner was dropped, has ended, or was killed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ STARTED = """if True:
 def test_what_a_dead_process_left_is_pruned_and_nothing_else(
     reach: Engine, container: Callable[..., str], bash_only: str
 ) -> None:
-    """Containers of others, of an image of one of ours, and with labels that would forge an entry."""
+    """Foreign containers stay, also one with inherited labels, and one whose label imitates a line of the list."""
 
     def prune(*words: str) -> str:
         done = subprocess.run(

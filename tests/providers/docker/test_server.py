@@ -1,4 +1,4 @@
-"""Servers in containers, and programs that the caller's own shell starts."""
+"""Test servers in containers, and programs that `exec_shell` starts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_programs_are_started_by_the_callers_shell(make: Make, reach: Engi
 # A server in the container
 
 
-async def test_the_server_is_carried_into_the_container(make: Make, reach: Engine, debian_py: str) -> None:
+async def test_the_server_is_copied_into_the_container(make: Make, reach: Engine, debian_py: str) -> None:
     deployment = make(
         image=debian_py, server=True, docker_args=["--network", "host"], startup_timeout=90, exec_shell=SHELL
     )
@@ -93,7 +93,7 @@ class Silent(DockerDeployment):
         return ["/bin/sh", "-c", self.words]
 
 
-async def test_who_replaces_the_methods_of_the_class_is_heard(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_replaced_methods_of_the_class_are_used(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     for shell in (["/bin/sh", "-c"], ["/bin/bash", "-lc"]):
         deployment = make(exec_shell=shell)
         *begin, text = deployment._get_swerex_start_cmd("the-key")
@@ -109,7 +109,7 @@ async def test_who_replaces_the_methods_of_the_class_is_heard(make: Make, monkey
 
 
 async def test_a_subclass_with_a_start_of_its_own(make: Make, tmp_path: Path) -> None:
-    """It does what the original's `start` does, by the same private names, with a server that is no container's."""
+    """It uses the private names of the original's `start`, with a server outside of any container."""
 
     class Own(DockerDeployment):
         async def start(self) -> None:  # type: ignore[override]
@@ -140,7 +140,7 @@ async def test_a_subclass_with_a_start_of_its_own(make: Make, tmp_path: Path) ->
     assert deployment._container_process is None and deployment._container_name is None
 
 
-def test_the_carried_server_has_what_it_needs_and_only_that() -> None:
+def test_the_copied_server_has_only_what_it_needs() -> None:
     import io
     import tarfile
 

@@ -1,4 +1,4 @@
-"""Isolated views of this machine, made by a real bubblewrap."""
+"""Test isolated views of this machine with a real bubblewrap."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROOT = needs.ROOT
 
 @pytest.fixture
 def here() -> Iterator[Path]:
-    """A directory that views show: pytest's own is in /tmp. Anybody may write to it."""
+    """A world-writable directory that views show, unlike pytest's own, which is in /tmp."""
     parent = ROOT / ".cache"
     parent.mkdir(exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="view-", dir=parent))
@@ -81,9 +81,9 @@ QUESTIONS = {
 
 
 def ask(user: str, here: Path, **arguments: object) -> dict[str, list]:
-    """The answers in a view that is made by this user: root, or one who may do nothing special.
+    """Return the answers in a view that this user makes: root, or one without privileges.
 
-    The first chmod of the process's PATH does nothing.
+    The first `chmod` in PATH does nothing.
     """
     questions = json.dumps({name: script.replace("{here}", str(here)) for name, script in QUESTIONS.items()})
     (here / "bound").mkdir(exist_ok=True)
@@ -207,7 +207,7 @@ def told(output: str) -> set[str]:
 
 @pytest.mark.parametrize("root", ["read-only", "overlay"])
 def test_an_attacker_finds_nothing_of_the_machine(bwrap: str, here: Path, tmp_path: Path, root: str) -> None:
-    """Nor below /tmp, where an overlay does not reach, because views have a /tmp of their own."""
+    """Neither below /tmp, which is outside of the overlay."""
     home = here / "home"
     for directory in (home / ".ssh", here / "directory"):
         directory.mkdir(parents=True)
@@ -233,7 +233,7 @@ def test_an_attacker_finds_nothing_of_the_machine(bwrap: str, here: Path, tmp_pa
 
 @pytest.mark.parametrize("root", ["read-only", "overlay"])
 def test_what_is_asked_for_is_shown(bwrap: str, here: Path, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of paths in each other the longest counts."""
+    """Of nested paths, the longest applies."""
     for name in ("home/tools", "home/yard/private", "home/beside"):
         (here / name).mkdir(parents=True)
     for name in ("home/tools/tool", "home/yard/code", "home/yard/key", "home/yard/private/one", "home/beside/two"):
@@ -326,7 +326,7 @@ def test_what_cannot_be_made_is_told(bwrap: str, here: Path, monkeypatch: pytest
     [(3, "No such file or directory"), (1, "Permission denied"), (99, "No such file or directory")],
 )
 def test_a_mount_that_goes_meanwhile_is_no_obstacle(bwrap: str, tmp_path: Path, fails: int, words: str) -> None:
-    """It is tried again, a limited number of times, and only then."""
+    """Only this failure is tried again, a limited number of times."""
     count, command = tmp_path / "count", tmp_path / "bwrap"
     command.write_text(
         f'#!/bin/sh\necho >>{count}\n[ $(wc -l <{count}) -gt {fails} ] && exec {bwrap} "$@"\n'
@@ -347,7 +347,7 @@ def test_a_mount_that_goes_meanwhile_is_no_obstacle(bwrap: str, tmp_path: Path, 
 
 
 async def test_a_view_whose_start_is_cancelled_leaves_nothing(bwrap: str, tmp_path: Path, family: Family) -> None:
-    """bwrap has not told its processes yet, and does that when nobody waits for them any more."""
+    """bwrap reports its processes after the cancellation."""
     gate, begun, command = tmp_path / "gate", tmp_path / "begun", tmp_path / "bwrap"
     command.write_text(f'#!/bin/sh\n: >{begun}\nread -r line <{gate}\nexec {bwrap} "$@"\n')
     command.chmod(0o755)

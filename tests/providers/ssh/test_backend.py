@@ -1,4 +1,4 @@
-"""Hosts reached by ssh: against a real server."""
+"""Test hosts reached by ssh, with a real server."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from tests.support.wait import until
 
 @pytest.fixture
 def own() -> Iterator[hosts.Sshd]:
-    """A server for one test, which may do to it what it likes."""
+    """A server that one test may change and crash."""
     with needs.started(hosts.Sshd) as place:
         yield place
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash", "zsh", "fish", "tcsh"])
 def test_no_login_shell_sees_what_is_in_a_command(own: hosts.Sshd, shell: str) -> None:
-    """Whatever it is, and whatever its startup files print."""
+    """The startup files print something."""
     path = shutil.which(shell)
     if path is None:
         pytest.skip(f"this machine lacks {shell}")
@@ -76,7 +76,7 @@ def test_no_login_shell_sees_what_is_in_a_command(own: hosts.Sshd, shell: str) -
 
 @pytest.mark.parametrize("sh", ["dash", "bash", "busybox"])
 def test_variables_are_found_by_every_sh(sh: str, tmp_path: Path) -> None:
-    """A bash that is called as sh forgets the prompts that it is given."""
+    """A bash that is called as sh drops PS1 and PS2."""
     path = shutil.which(sh)
     if path is None:
         pytest.skip(f"this machine lacks {sh}")
@@ -102,7 +102,7 @@ async def test_a_stop_ends_the_connections(sshd: hosts.Sshd) -> None:
 
 
 async def test_many_sessions_share_few_connections(own: hosts.Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server allows ten on a connection, and ten that are not let in yet, unless it is told otherwise."""
+    """By default, a server allows ten sessions on a connection, and ten unauthenticated connections."""
     own.crash()
     monkeypatch.setattr(hosts, "SERVER", hosts.SERVER.replace("MaxSessions 100\nMaxStartups 100\n", ""))
     own.start()
@@ -135,7 +135,7 @@ async def test_a_server_that_crashes(own: hosts.Sshd) -> None:
 
 @pytest.mark.parametrize("shared", [True, False])
 async def test_a_connection_that_is_killed(sshd: hosts.Sshd, shared: bool) -> None:
-    """Nobody gets an exit code that is ssh's, and what comes next gets a new connection."""
+    """No command gets the exit code of ssh, and the next one gets a new connection."""
     backend = ssh_backend(sshd, share_connections=shared)
     runtime, waiting = await working(backend, sshd.directory / f"begun-killed-{shared}")
     for pid in needs.mentioning(f"sshd: {getpass.getuser()}"):  # what serves connections here
@@ -153,7 +153,7 @@ async def test_a_connection_that_is_killed(sshd: hosts.Sshd, shared: bool) -> No
 
 
 async def test_the_exit_code_that_ssh_itself_has(sshd: hosts.Sshd) -> None:
-    """Where the connection is still there it is the shell's own."""
+    """While the connection exists, the code 255 is the shell's own."""
     runtime = SandboxRuntime(ssh_backend(sshd))
     await runtime.open(60)
     session = Session(runtime)
@@ -232,7 +232,7 @@ def test_connections_end_with_this_process(sshd: hosts.Sshd) -> None:
 
 @pytest.mark.slice
 def test_exec(sshd: hosts.Sshd, tmp_path: Path) -> None:
-    """`swerex-c exec`, as a user runs it whose ssh has the tests' server in its configuration."""
+    """Run `swerex-c exec` with an ssh whose configuration has the tests' server."""
     ssh = tmp_path / "ssh"
     ssh.write_text(f'#!/bin/sh\nexec {sshd.argv[0]} -F {sshd.config} "$@"\n')
     ssh.chmod(0o755)
