@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from swerex_c import _core
 from swerex_c.engine import spawner
 from swerex_c.engine.completions import current_completions, end_shell
-from swerex_c.engine.execute import find_program
+from swerex_c.engine.execute import as_bytes, find_program
 from swerex_c.engine.foreground import reader_of_terminal
 from swerex_c.engine.outcomes import (
     death_details,
@@ -187,7 +187,7 @@ class BashSession(Session):
         the startup script handles the request's `env`, `cwd` and startup files inside the sandbox.
         """
         cwd = self.request.cwd
-        return None, environment(self.request), None if cwd is None else os.fsencode(cwd)
+        return None, environment(self.request), None if cwd is None else as_bytes(cwd)
 
     async def _kill_foreground(self) -> bool:
         """Kill the foreground command without using its terminal, because it ignores interrupts.

@@ -418,8 +418,12 @@ async def test_the_request_of_a_session_is_seen_to(target: Target) -> None:
 
 @pytest.mark.parametrize(
     "request_",
-    [{"cwd": "/no/such"}, {"startup_source": ["/no/such"]}, {"env": {"A=B": "c"}}, {"env": {"A": "\0"}}],
-    ids=["cwd", "startup_source", "name of a variable", "NUL"],
+    [
+        *({"cwd": name} for name in ("/no/such", "\0", "\ud800")),
+        *({"startup_source": [name]} for name in ("/no/such", "\0", "\ud800")),
+        *({"env": env} for env in ({"A=B": "c"}, {"A": "\0"}, {"A": "\ud800"})),
+    ],
+    ids=ascii,
 )
 async def test_a_session_that_cannot_be(target: Target, request_: dict[str, Any]) -> None:
     session = Session(target.runtime, patience=target.patience)
