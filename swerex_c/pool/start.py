@@ -16,6 +16,7 @@ from swerex_c.exceptions import (
     PodStartupError,
     SwerexException,
 )
+from swerex_c.utils.wait import settle
 
 __all__ = ["finish_within", "is_worth_retrying", "pause_after"]
 
@@ -36,26 +37,17 @@ async def finish_within(work: Coroutine[Any, Any, object], seconds: float) -> st
     description of the failure, or None. Work that ignores its cancellation is abandoned.
     """
     task = asyncio.ensure_future(work)
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done() and (left := deadline - loop.time()) > 0:
-        try:
-            await asyncio.wait({task}, timeout=left)
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if not task.done():
+    try:
+        _, late = await settle(asyncio.wait({task}, timeout=seconds))
+    finally:
         task.cancel()
         task.add_done_callback(retrieve_exception)
-        why: str | None = f"it did not end within {seconds:g} seconds"
-    elif task.cancelled():
-        why = "it was cancelled"
-    else:
-        error_of_it = task.exception()
-        why = None if error_of_it is None else f"{type(error_of_it).__name__}: {error_of_it}"
-    if cancelled is not None:
-        raise cancelled
-    return why
+    if late:
+        return f"it did not end within {seconds:g} seconds"
+    if task.cancelled():
+        return "it was cancelled"
+    error = task.exception()
+    return None if error is None else f"{type(error).__name__}: {error}"
 
 
 def is_worth_retrying(error: Exception) -> bool:
