@@ -308,11 +308,5 @@ class AbstractDeployment(ABC):
             logger.debug("Stopping a deployment that was garbage-collected while it was running")
         import asyncio  # allowed here because this runs in its own thread: a finalizer must not import
 
-        with contextlib.closing(asyncio.new_event_loop()) as own:
-            own.run_until_complete(self._stop_quietly())
-
-    async def _stop_quietly(self) -> None:
-        import asyncio
-
         with contextlib.suppress(Exception):
-            await asyncio.wait_for(self.stop(), _LAST_STOP_TIMEOUT)
+            asyncio.run(asyncio.wait_for(self.stop(), _LAST_STOP_TIMEOUT))
