@@ -94,14 +94,13 @@ def enable(*, user: bool = False) -> Path:
         SwapError: if the file cannot be written.
     """
     directory = Path(site.getusersitepackages() if user else sysconfig.get_path("purelib"))
-    path = directory / PTH_NAME
+    path, temporary = directory / PTH_NAME, directory / f".{PTH_NAME}.{os.getpid()}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        temporary = directory / f".{PTH_NAME}.{os.getpid()}"
         temporary.write_text(_PTH_TEXT)
         temporary.replace(path)
     except OSError as error:
-        with contextlib.suppress(OSError, UnboundLocalError):
+        with contextlib.suppress(OSError):
             temporary.unlink()
         raise SwapError(f"Cannot write {path}: {error.strerror}") from error
     return path
