@@ -7,18 +7,13 @@ queue that the core's thread fills. The queue belongs to no runtime, so callers 
 from __future__ import annotations
 
 import asyncio
-import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from swerex_c import _core
 from swerex_c.engine.outcomes import resource_error, translated
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 __all__ = ["CompletionQueue", "current_completions", "end_shell"]
-
 
 INLINE_MICROSECONDS = 5000
 """Microseconds that a caller waits by itself for a command: above a tick of the kernel, because an earlier timer costs
@@ -74,15 +69,6 @@ _Event = asyncio.Event
 
 _queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[CompletionQueue]]
 _queues = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
-
-
-class _Last(threading.local):
-    known: tuple[Callable[[], Any], Callable[[], Any]] | None = None
-    """Weak references to a loop and its completion queue."""
-
-
-_last = _Last()
 
 
 def current_completions() -> CompletionQueue:
@@ -92,20 +78,14 @@ def current_completions() -> CompletionQueue:
         ResourceError: if no descriptor is left for it.
     """
     loop = asyncio.get_running_loop()
-    last = _last.known
-    if last is not None and last[0]() is loop:
-        completions: CompletionQueue = last[1]()
-        return completions
-    with _lock:
-        known = _queues.get(loop)
-        found = known() if known is not None else None
-        if found is None:
-            try:
-                found = CompletionQueue(loop)
-            except (OSError, MemoryError) as e:
-                raise resource_error(e, "Cannot create the completion queue of this event loop") from e
-            _queues[loop] = weakref.ref(found)
-    _last.known = weakref.ref(loop), weakref.ref(found)
+    known = _queues.get(loop)
+    found = known() if known is not None else None
+    if found is None:
+        try:
+            found = CompletionQueue(loop)
+        except (OSError, MemoryError) as e:
+            raise resource_error(e, "Cannot create the completion queue of this event loop") from e
+        _queues[loop] = weakref.ref(found)
     return found
 
 
