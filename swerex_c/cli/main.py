@@ -187,7 +187,7 @@ def exec_(
     ] = None,
     startup_source: SourceOption = None,
     startup_timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="Time limit of the startup files (default: 60).")
+        float | None, typer.Option(min=0, metavar="SECONDS", help="Time limit of the startup files (default: 10).")
     ] = None,
     cwd: CwdOption = None,
     env: EnvOption = None,

@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 from swerex_c import __version__
 from swerex_c._version import __version__ as own_version
 from swerex_c.cli.main import app
+from swerex_c.models import STARTUP_SECONDS
 from tests.support.cli import COMMAND, cli, results, start
 from tests.support.closed_syscall import build_preload
 from tests.support.original import our_environment
@@ -47,6 +48,7 @@ def test_help_fits_a_terminal_and_has_no_types_of_python(command: str, monkeypat
     assert max(map(len, told.stdout.splitlines())) <= 80
     assert told.stdout.isascii()
     assert command or all(f" {name} " in told.stdout for name in COMMANDS)
+    assert command != "exec" or f"startup files (default: {STARTUP_SECONDS:g})" in " ".join(told.stdout.split())
     assert not re.search(r"<\w*(str|bool|int|float|path|list)\b|\b(TEXT|FLOAT|INTEGER|RANGE)", told.stdout)
 
 
