@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from swerex_c.exceptions import BashIncorrectSyntaxError, SessionLostSyncError, SwerexException
+from swerex_c.exceptions import SessionLostSyncError
 from tests.support.session import Gate, Shell, Steps
 from tests.support.wait import until
 
@@ -152,31 +152,6 @@ def test_control_characters_are_data(sh: Shell) -> None:
     every = "".join(map(chr, [*range(1, 10), *range(11, 32), 127]))
     sh.gives(f"printf %s '{every}' | od -An -v -tx1 | tr -d ' \\n'", every.encode().hex())
     sh.gives(f"printf %s '{every}\n{every}' | wc -c", "63\n")
-
-
-@pytest.mark.parametrize("command", ["echo a\0b", "\0", "echo a\0", "cat <<E\n\0\nE"])
-def test_nul_is_refused(sh: Shell, tmp_path: Path, command: str) -> None:
-    mark = tmp_path / "ran"
-    for way in ({}, {"is_interactive_command": True, "expect": ["x"]}):
-        with pytest.raises(SwerexException, match="(?i)nul"):
-            sh.run(f"touch {mark}\n{command}", **way)
-    assert not mark.exists()
-
-
-@pytest.mark.parametrize(
-    "command", ["} ; echo stray; {", "echo a\n}\n{\necho b", "echo a; }", "echo a )", "a && && b", "a() {"]
-)
-def test_syntax_error_is_told_and_nothing_ran(sh: Shell, tmp_path: Path, command: str) -> None:
-    """Also where braces around the text would make a command of it."""
-    mark = tmp_path / "ran"
-    sh.run("false | true | (exit 3)")
-    with pytest.raises(BashIncorrectSyntaxError) as caught:
-        sh.run(f"touch {mark}\n{command}")
-    assert not mark.exists()
-    told = str(caught.value)
-    assert "while checking bash command \n" in told
-    assert "\n---- Stderr ----\n" in told and "\n---- Stdout ----\n" in told
-    sh.gives("echo ${PIPESTATUS[@]}", "1 0 3\n")
 
 
 @pytest.mark.parametrize("before", ["", "true\n", "cat <<E\na\nE\n"])

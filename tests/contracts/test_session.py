@@ -180,16 +180,20 @@ async def test_check_modes(session: Session) -> None:
     await session.gives("echo $?", "1\n")
 
 
-SYNTAX_ERRORS = ("if; fi", "echo (", "echo 'open", "done", "echo a; for; do", "f() {", "cat <(", "echo $((1 +", ")")
-
-
-@pytest.mark.parametrize("command", SYNTAX_ERRORS)
+@pytest.mark.parametrize("command", [
+    "if; fi", "echo (", "echo 'open", "done", "echo a; for; do", "f() {", "cat <(", "echo $((1 +", ")", "a && && b",
+    "} ; echo stray; {", "echo a\n}\n{\necho b", "echo a; }",
+])  # fmt: skip
 async def test_a_syntax_error_is_raised_and_nothing_is_run(session: Session, command: str) -> None:
+    """Also where braces around the text would make a command of it."""
+    await session.run("false | true | (exit 3)")
     with pytest.raises(BashIncorrectSyntaxError) as caught:
         await session.run(f"x=ran; echo ran; {command}")
     extra = caught.value.extra_info
     assert {"bash_stdout", "bash_stderr"} <= set(extra) and extra["bash_stdout"] + extra["bash_stderr"]
-    await session.gives('echo "<$x>"', "<>\n")
+    for part in ("while checking bash command \n", "\n---- Stderr ----\n", "\n---- Stdout ----\n"):
+        assert part in str(caught.value)
+    await session.gives('echo "${PIPESTATUS[@]}" "<$x>"', "1 0 3 <>\n")
 
 
 # ---- timeouts, interrupts, cancellation
@@ -435,8 +439,12 @@ async def test_a_session_that_cannot_be(target: Target, request_: dict[str, Any]
 
 @pytest.mark.parametrize(
     "action",
-    [{"command": "a\0b"}, {"timeout": -1}, {"expect": [""]}, {"expect": ["("]}],
-    ids=["NUL", "timeout", "empty pattern", "invalid pattern"],
+    [
+        *({"command": "a\0b", "is_interactive_command": interactive} for interactive in (False, True)),
+        *({name: -1} for name in ("timeout", "no_output_timeout")),
+        *({"expect": [pattern]} for pattern in ("", "(")),
+    ],
+    ids=ascii,
 )
 async def test_a_command_that_cannot_be(session: Session, action: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError):

@@ -51,8 +51,8 @@ def few_descriptors(left: int = 0) -> Iterator[None]:
 
 
 def no_signals(status: str) -> bool:
-    """Whether the SigIgn and SigBlk lines of a /proc status are empty but for the C library's own 32 and 33."""
-    masks = [int(word, 16) for word in status.split() if not word.endswith(":")]
+    """Whether a /proc status has no signal ignored or blocked, except the C library's own 32 and 33."""
+    masks = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigIgn", "SigBlk"))]
     return len(masks) == 2 and not any(mask & ~0x1_8000_0000 for mask in masks)
 
 
