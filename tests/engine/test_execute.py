@@ -16,7 +16,7 @@ from swerex_c.runtime.abstract import Command
 from tests.support.original import run_python
 from tests.support.processes import running
 from tests.support.session import Shell
-from tests.support.wait import DEADLINE, quicker_than, until, until_async
+from tests.support.wait import DEADLINE, doubled, quicker_than, until, until_async
 
 
 @pytest.fixture
@@ -143,10 +143,7 @@ def test_a_timeout_ends_the_whole_tree(box: Shell, run: Any, name: str) -> None:
             await task
         return begun
 
-    timeout = 0.5
-    while not box.wait(has_begun(timeout)):
-        timeout *= 2
-        assert timeout < DEADLINE
+    assert any(box.wait(has_begun(timeout)) for timeout in doubled(0.5))
     until(lambda: not running(f"sleep {seconds}"))
     run(["true"])
     assert not running(f"sleep {seconds}")

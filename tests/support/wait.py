@@ -44,6 +44,14 @@ async def until_async(condition: Callable[[], Any], what: str = "it does not com
         await asyncio.sleep(PAUSE)
 
 
+def doubled(seconds: float) -> Iterator[float]:
+    """Yield timeouts, each twice the one before, to try again what was not far enough by then; fail at the deadline."""
+    while seconds < DEADLINE:
+        yield seconds
+        seconds *= 2
+    raise AssertionError("it does not come far enough")
+
+
 async def until_dead(place: AbstractDeployment, timeout: float = 5.0) -> None:
     """Ask whether it lives until it does not, or that raises."""
 
