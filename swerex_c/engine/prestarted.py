@@ -58,11 +58,6 @@ class PrestartedShell(NamedTuple):
     """The reading of the startup files."""
     surroundings: _Surroundings
 
-    @property
-    def pid(self) -> int:
-        """Return the shell's process id."""
-        return self.core.facts()["pid"]
-
     def is_usable(self) -> bool:
         """Check whether the shell still waits at its prompt, and has printed nothing since."""
         facts = self.core.facts()

@@ -171,11 +171,6 @@ class BashSession(Session):
             raise SessionNotInitializedError("shell not initialized")
         return self._core
 
-    @property
-    def pid(self) -> int:
-        """Return the shell's process id."""
-        return self.core.facts()["pid"]
-
     # -- start and end
 
     def _spawn(self) -> tuple[list[bytes] | None, list[bytes], bytes | None]:

@@ -34,7 +34,7 @@ class Shell:
     def __init__(self, runtime: LocalRuntime, name: str, pid: int = 0):
         self.runtime = runtime
         self.name = name
-        self.pid: int = pid or runtime.sessions[name].pid  # type: ignore[attr-defined]
+        self.pid: int = pid or runtime.sessions[name].core.facts()["pid"]  # type: ignore[attr-defined]
         self.terminal = os.readlink(f"/proc/{self.pid}/fd/0")
 
     def held(self) -> list[str]:
@@ -162,11 +162,11 @@ async def test_a_shell_of_the_pool() -> None:
     runtime = LocalRuntime(warm_sessions=1)
     assert await runtime.wait_until_warm()
     assert runtime._warm is not None
-    pid = runtime._warm._shells[0].pid
+    pid = runtime._warm._shells[0].core.facts()["pid"]
     shell = Shell(runtime, "default", pid)
     await until_async(lambda: shell.held() == AT_REST)
     await runtime.create_session(CreateBashSessionRequest())
-    assert runtime.sessions["default"].pid == pid, "it was that one"  # type: ignore[attr-defined]
+    assert runtime.sessions["default"].core.facts()["pid"] == pid, "it was that one"  # type: ignore[attr-defined]
     assert (await shell.go("echo $?")).output == "0\n"
     shell.await_rest()
     assert (await shell.go("echo hi")).output == "hi\n"

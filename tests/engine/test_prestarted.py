@@ -74,7 +74,7 @@ def shells(runtime: LocalRuntime) -> prestarted.PrestartedShells:
 
 
 def pids(runtime: LocalRuntime) -> list[int]:
-    return [shell.pid for shell in shells(runtime)._shells]
+    return [shell.core.facts()["pid"] for shell in shells(runtime)._shells]
 
 
 async def create(runtime: AbstractRuntime, name: str = "s", **fields: Any) -> str:

@@ -230,7 +230,7 @@ async def test_a_client_is_killed(contained: Contained, bash_min: str) -> None:
     await session.create()
     running = asyncio.ensure_future(session.run("sleep 1001"))
     await asyncio.to_thread(until, lambda: living(target, "sleep 1001"))
-    os.kill(session.runtime.sessions["default"].pid, signal.SIGKILL)  # type: ignore[attr-defined]
+    os.kill(session.runtime.sessions["default"].core.facts()["pid"], signal.SIGKILL)  # type: ignore[attr-defined]
     with pytest.raises(SessionDiedError, match="client") as dead:
         await asyncio.wait_for(running, DEADLINE)
     assert dead.value.exit_code is None
