@@ -26,7 +26,8 @@ from swerex_c.exceptions import (
 )
 from swerex_c.models import Command, CommandResponse
 
-__all__ = ["LONGEST_ARGUMENT", "Processes", "as_bytes", "check_words", "execute", "find_program", "overdue", "response"]
+__all__ = ["LONGEST_ARGUMENT", "Processes", "as_bytes", "check_words", "encode_variables", "execute", "find_program"]
+__all__ += ["overdue", "response"]
 
 LONGEST_ARGUMENT = 128 * 1024 - 1
 """Maximum number of bytes of one program argument on Linux (MAX_ARG_STRLEN, without the NUL byte)."""
@@ -137,7 +138,7 @@ def _start(
         return _core.Process(
             find_program(argv[0], os.environ if command.env is None else command.env),
             argv,
-            _environment(command.env),
+            encode_variables({}, own_environment()) if command.env is None else encode_variables(command.env),
             None if command.cwd is None else os.fsencode(command.cwd),
             text,
             command.merge_output_streams,
@@ -187,25 +188,20 @@ def check_words(command: Command) -> list[bytes]:
     return argv
 
 
-def encode_variables(env: dict[str, str]) -> list[bytes]:
-    """Return the variables of a program as NAME=VALUE.
+def encode_variables(env: Mapping[str, str], inherited: Mapping[bytes, bytes] | None = None) -> list[bytes]:
+    """Return the variables of a program as NAME=VALUE: `inherited` ones, replaced and extended by those of `env`.
 
     Raises:
-        InvalidInputError: if a name is empty or has an equals sign, or one of them cannot be passed to a program.
+        InvalidInputError: if a name is empty or has an equals sign, or a text cannot be passed to a program.
     """
-    for name in env:
-        if not name or "=" in name:
-            raise InvalidInputError(f"The command cannot be run: {name!r} is no name of a variable")
-    pairs = [as_bytes(name) + b"=" + as_bytes(value) for name, value in env.items()]
-    if any(b"\0" in pair for pair in pairs):
-        raise InvalidInputError("The command cannot be run: a variable cannot contain a NUL byte")
-    return pairs
-
-
-def _environment(env: dict[str, str] | None) -> list[bytes]:
-    if env is not None:
-        return encode_variables(env)
-    return [name + b"=" + value for name, value in own_environment().items()]
+    variables = dict(inherited or {})
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name:
+            raise InvalidInputError(f"{name!r} cannot be the name of an environment variable")
+        if "\0" in value:
+            raise InvalidInputError(f"The environment variable {name} cannot hold a NUL byte")
+        variables[as_bytes(name)] = as_bytes(value)
+    return [name + b"=" + value for name, value in variables.items()]
 
 
 def _argv(command: Command) -> tuple[list[bytes], bytes]:

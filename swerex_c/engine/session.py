@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from swerex_c import _core
 from swerex_c.engine import spawner
 from swerex_c.engine.completions import current_completions, end_shell
-from swerex_c.engine.execute import as_bytes, find_program
+from swerex_c.engine.execute import as_bytes, encode_variables, find_program
 from swerex_c.engine.foreground import reader_of_terminal
 from swerex_c.engine.outcomes import (
     death_details,
@@ -632,7 +632,7 @@ async def _bash_n(command: str, argv: list[bytes], text: bytes) -> bool:
     queue = current_completions().core
     future = asyncio.get_running_loop().create_future()
     try:
-        env = [b"=".join(pair) for pair in english_environment().items()]
+        env = encode_variables({}, english_environment())
         process = _core.Process(argv[0], argv, env, None, text, False, None, 1 << 20, queue, future)
     except (OSError, MemoryError) as e:
         raise resource_error(e, "Cannot check the syntax of the command with bash") from e

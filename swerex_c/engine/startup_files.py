@@ -8,6 +8,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from swerex_c import _core
+from swerex_c.engine.execute import encode_variables
 from swerex_c.engine.outcomes import validate_seconds
 from swerex_c.engine.syntax import encode, own_environment
 from swerex_c.exceptions import InvalidInputError
@@ -64,24 +65,17 @@ def check_request(request: CreateBashSessionRequest, *, in_sandbox: bool) -> Non
     validate_seconds(startup_seconds(request), "startup_timeout")
     if not in_sandbox and request.cwd is not None and not os.path.isdir(request.cwd):
         raise InvalidInputError(f"The directory {request.cwd!r} that the session should start in does not exist")
-    for name, value in (request.env or {}).items():
-        if not name or "=" in name or "\0" in name or "\0" in value:
-            msg = f"{name!r} cannot be the name of an environment variable, or its value holds a NUL byte"
-            raise InvalidInputError(msg)
+    encode_variables(request.env or {})
 
 
 def environment(request: CreateBashSessionRequest) -> list[bytes]:
     """Return the environment of a shell on this machine, as `b"NAME=value"`.
 
     Raises:
-        InvalidInputError: if a variable cannot be encoded.
+        InvalidInputError: if a variable cannot be passed to a program.
     """
-    variables = own_environment()
-    try:
-        variables.update((os.fsencode(name), os.fsencode(value)) for name, value in (request.env or {}).items())
-        return [name + b"=" + value for name, value in variables.items() if os.fsdecode(name) not in SET_BY_CORE]
-    except UnicodeEncodeError as e:
-        raise InvalidInputError(f"An environment variable of the session cannot be encoded: {e}") from None
+    variables = encode_variables(request.env or {}, own_environment())
+    return [each for each in variables if os.fsdecode(each.partition(b"=")[0]) not in SET_BY_CORE]
 
 
 def startup_script(request: CreateBashSessionRequest) -> bytes:
