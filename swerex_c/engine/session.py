@@ -455,24 +455,13 @@ class BashSession(Session):
         operation = await self._submit(action, command, timeout, stream)
         end = operation.end
         if end == "done":
-            code: int | None = operation.code
-            output = operation.output
-            dropped = operation.dropped
-            check = values["check"]
-            if check == "raise" and code != 0:
-                raise _non_zero(action, code, output)
-            return _observation(output, None if check == "ignore" else code, _PROMPT, "", dropped)
+            return _checked(action, operation, _PROMPT)
         if end == "matched":
-            return await self._after_match(action, operation)
+            return _after_match(action, operation)
         if end == "died":
             await self._died(operation)
         if end == "died" and operation.begun and operation.code >= 0:
-            code = operation.code
-            if action.check == "raise" and code != 0:
-                raise _non_zero(action, code, operation.output)
-            reason = f"The command ended the session's shell. {death_reason(operation)}"
-            code = None if action.check == "ignore" else code
-            return _observation(operation.output, code, "", reason, operation.dropped)
+            return _checked(action, operation, "", f"The command ended the session's shell. {death_reason(operation)}")
         waits = end in ("timeout", "quiet") and operation.typed and self._awaits_input(command)
         raise failure(operation, command, timeout, action.no_output_timeout, waits)
 
@@ -531,8 +520,7 @@ class BashSession(Session):
             stream.source.set_result(operation)
         if operation.done and not searches:
             return operation
-        waiting = self._wait_for(operation, future, completions)
-        await (finish_search(matcher, operation, waiting) if searches else waiting)
+        await finish_search(matcher, operation, self._wait_for(operation, future, completions))
         return operation
 
     async def _wait_for(
@@ -542,10 +530,7 @@ class BashSession(Session):
         completions.pending += 1
         try:
             with self._while_pending():
-                await future
-        except BaseException:
-            operation.cancel()
-            raise
+                await finish(operation, future)
         finally:
             completions.pending -= 1
 
@@ -586,21 +571,6 @@ class BashSession(Session):
             lambda core, *notify: core.run(question, 1, timeout, None, None, *notify, None, 0, -1, 0, True)
         )
         return operation.end == "done" and operation.output.strip() == "on"
-
-    async def _after_match(self, action: BashAction, operation: _core.Operation) -> BashObservation:
-        """Return the observation after a match, with the exit code if the command ended within the grace period.
-
-        Output after the match is not part of the observation, whether or not the command has ended.
-        """
-        output = operation.output
-        expect_string = action.expect[operation.hit]
-        code = operation.code if operation.ended and action.check != "ignore" else None
-        if action.check == "raise" and code is None:
-            what = f"The command {shorten(action.command)} printed {expect_string!r}"
-            raise NoExitCodeError(f"{what} and still runs, so it has no exit code")
-        if action.check == "raise" and code != 0:
-            raise _non_zero(action, code, output)
-        return _observation(output, code, expect_string, "", operation.dropped)
 
     async def _run_interactive(self, action: BashAction, stream: OutputStream | None) -> BashObservation:
         validate_seconds(action.timeout, "timeout")
@@ -666,8 +636,28 @@ def _observation(output: str, code: int | None, expect_string: str, reason: str,
     return _core.model(BashObservation, values, _OBSERVED)
 
 
-def _non_zero(action: BashAction, code: int | None, output: str) -> NonZeroExitCodeError:
-    msg = f"Command {shorten(action.command)} failed with exit code {code}. Here is the output:\n{output!r}"
-    if action.error_msg:
-        msg = f"{action.error_msg}: {msg}"
-    return NonZeroExitCodeError(msg)
+def _checked(action: BashAction, operation: _core.Operation, expect_string: str, reason: str = "") -> BashObservation:
+    """Return the observation of a command whose exit code is known.
+
+    Raises:
+        NonZeroExitCodeError: if `check` is "raise" and the exit code is not 0.
+    """
+    code, output, check = operation.code, operation.output, action.__dict__["check"]
+    if check == "raise" and code != 0:
+        msg = f"Command {shorten(action.command)} failed with exit code {code}. Here is the output:\n{output!r}"
+        raise NonZeroExitCodeError(f"{action.error_msg}: {msg}" if action.error_msg else msg)
+    return _observation(output, None if check == "ignore" else code, expect_string, reason, operation.dropped)
+
+
+def _after_match(action: BashAction, operation: _core.Operation) -> BashObservation:
+    """Return the observation after a match, with the exit code if the command ended within the grace period.
+
+    Output after the match is not part of the observation, whether or not the command has ended.
+    """
+    expect_string = action.expect[operation.hit]
+    if operation.ended:
+        return _checked(action, operation, expect_string)
+    if action.check == "raise":
+        what = f"The command {shorten(action.command)} printed {expect_string!r}"
+        raise NoExitCodeError(f"{what} and still runs, so it has no exit code")
+    return _observation(operation.output, None, expect_string, "", operation.dropped)
