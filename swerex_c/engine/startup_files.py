@@ -26,7 +26,7 @@ __all__ = [
     "startup_script",
 ]
 
-_STARTUP = """\
+_STARTUP = b"""\
 [[ ! -r /etc/bash.bashrc ]] || . /etc/bash.bashrc
 [[ ! -r ~/.bashrc ]] || . ~/.bashrc
 """
@@ -36,7 +36,7 @@ in control before they are read, and a startup file cannot interfere."""
 READ_BY_BASH = ("/etc/bash.bashrc", "~/.bashrc")
 """Their names, for messages."""
 
-_NO_LOGOUT = "[[ ! -v TMOUT ]] || builtin unset -v TMOUT 2>&- || builtin :"
+_NO_LOGOUT = b"[[ ! -v TMOUT ]] || builtin unset -v TMOUT 2>&- || builtin :\n"
 """Script after the startup files: unset TMOUT, so that an idle shell does not exit after some minutes."""
 
 _STRICT = {"errexit": "e", "nounset": "u"}
@@ -49,8 +49,8 @@ SET_BY_CORE = (*_PROMPTS, "HISTFILE")
 """Variables that the core sets; a session cannot inherit them. It begins without a history file, because bash would cut
 that of this user to 500 lines before a startup file says how long it may be."""
 
-_LONGEST_LINE = 4000
-"""Maximum bytes of a line that the shell reads from its terminal."""
+_LONGEST_LINE = 900
+"""Maximum bytes of a line that is typed as it is. A terminal takes 4,095, and some clients less."""
 
 
 def check_request(request: CreateBashSessionRequest, *, in_sandbox: bool) -> None:
@@ -82,25 +82,21 @@ def startup_script(request: CreateBashSessionRequest) -> bytes:
     """Return the startup script for a bash on this machine.
 
     Raises:
-        InvalidInputError: if a file of `startup_source` does not exist, or its path is too long.
+        InvalidInputError: if a file of `startup_source` does not exist.
     """
-    lines = [_STARTUP]
     options = (request.env or {}).get("SHELLOPTS", os.environ.get("SHELLOPTS", "")).split(":")
     strict = "".join(letter for name, letter in _STRICT.items() if name in options)
+    script = _typed(f"builtin set +{strict}") if strict else b""
     if (history := (request.env or {}).get("HISTFILE")) is not None:
-        lines.insert(0, f"builtin export HISTFILE={shlex.quote(history)}\n")
+        script += _typed(f"builtin export HISTFILE={shlex.quote(history)}")
+    script += _STARTUP
     for name in request.startup_source:
         path = os.path.expanduser(name)
         if os.path.exists(path):
-            lines.append(f". {shlex.quote(path)}\n")
+            script += _typed(f". {shlex.quote(path)}")
         elif not _may_be_missing(path):
             raise InvalidInputError(f"The startup file {name!r} does not exist")
-    if strict:
-        lines = [f"builtin set +{strict}\n", *lines]
-    script = encode("".join([*lines, _NO_LOGOUT, "\n", f"builtin set -{strict}\n" if strict else ""]))
-    if any(len(line) > _LONGEST_LINE for line in script.splitlines()):
-        raise InvalidInputError("The path of a startup file is too long")
-    return script
+    return script + _NO_LOGOUT + (_typed(f"builtin set -{strict}") if strict else b"")
 
 
 def sandbox_startup_script(request: CreateBashSessionRequest, missing: str) -> bytes:
@@ -112,18 +108,24 @@ def sandbox_startup_script(request: CreateBashSessionRequest, missing: str) -> b
     """
     variables = {name: value for name, value in (request.env or {}).items() if name not in _PROMPTS}
     fail = f"{{ builtin echo {missing}%d; builtin exit 1; }}"
-    lines = []
+    script = b""
     if variables:
-        lines.append("builtin export " + " ".join(f"{k}={shlex.quote(v)}" for k, v in variables.items()))
+        script += _typed("builtin export " + " ".join(f"{k}={shlex.quote(v)}" for k, v in variables.items()))
     if request.cwd is not None:
-        lines.append(f"builtin cd -- {shlex.quote(request.cwd)} 2>/dev/null || {fail % 0}; builtin unset OLDPWD")
-    script = b"".join(_core.quote(encode(line)) for line in lines) + encode(_STARTUP)
+        script += _typed(f"builtin cd -- {shlex.quote(request.cwd)} 2>/dev/null || {fail % 0}; builtin unset OLDPWD")
+    script += _STARTUP
     for number, name in enumerate(request.startup_source, 1):
         file = _quoted_path(name)
         otherwise = ":" if _may_be_missing(name) else fail % number
-        line = f"if [[ -e {file} ]]; then . {file}; else {otherwise}; fi"
-        script += _core.quote(encode(line)) if len(line) > 900 else encode(line + "\n")
-    return script + encode(_NO_LOGOUT + "\n")
+        script += _typed(f"if [[ -e {file} ]]; then . {file}; else {otherwise}; fi")
+    return script + _NO_LOGOUT
+
+
+def _typed(line: str) -> bytes:
+    """Return a line of a script as it is typed: quoted if it is long, or may have characters that are terminal keys."""
+    text = encode(line)
+    plain = len(text) <= _LONGEST_LINE and line.isascii() and line.isprintable()
+    return text + b"\n" if plain else _core.quote(text)
 
 
 def _may_be_missing(path: str) -> bool:
