@@ -483,3 +483,14 @@ def deployment(server: ApiServer, **more: Any) -> KubernetesDeployment:
     return KubernetesDeployment(
         **{"image": "tests", "kubeconfig": server.kubeconfig, "startup_timeout": DEADLINE, **more}
     )
+
+
+def credential_program(token: Path) -> dict[str, Any]:
+    """What a kubeconfig says of a program that prints the token in a file."""
+    credential = '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"%s"}}'
+    return {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": "sh",
+        "args": ["-c", f"printf '{credential}' \"$(cat {token})\""],
+        "interactiveMode": "Never",
+    }

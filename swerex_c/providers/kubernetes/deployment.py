@@ -33,6 +33,9 @@ _SETTLE_SECONDS = 10.0
 _UNSURE_SECONDS = 2.0
 """Seconds to keep trying to delete a pod that is not found, where it is unknown whether it was created."""
 
+_END_SECONDS = 60.0
+"""Seconds to delete a pod, in which a program of the kubeconfig may have to give new credentials."""
+
 _MARGIN_SECONDS = 2.0
 """Seconds of the startup timeout that are reserved for finding out why the pod does not run."""
 
@@ -143,11 +146,12 @@ class KubernetesDeployment(SandboxDeployment):
             return
         try:
             if name is not None and namespace is not None:
-                await self._delete(cluster, namespace, name)
-        except ClusterError as error:
+                async with asyncio.timeout(_END_SECONDS):
+                    await self._delete(cluster, namespace, name)
+        except (ClusterError, TimeoutError) as error:
             seconds = self._config.time_to_live
             self.logger.warning(
-                f"Failed to delete pod {name} in {namespace}: {error}. "
+                f"Failed to delete pod {name} in {namespace}: {error or 'it took too long'}. "
                 + ("It stays until it is deleted" if seconds is None else f"It ends after {seconds:g} seconds")
                 + "; `swerex-c prune --cloud kubernetes` deletes it when this process has ended."
             )

@@ -31,7 +31,7 @@ from swerex_c.utils.background import run_blocking
 from tests.support import exec_program
 from tests.support.direct_programs import run, started
 from tests.support.harness import needs
-from tests.support.kubernetes_server import ApiServer, server, status
+from tests.support.kubernetes_server import ApiServer, credential_program, server, status
 from tests.support.sandboxes import lost, working
 from tests.support.wait import DEADLINE, until, until_async
 
@@ -230,16 +230,9 @@ def test_which_container_and_whether_it_is_still_the_same(server: ApiServer) -> 
 def test_credentials_that_expire_are_read_again(server: ApiServer, pod: str) -> None:
     """As those that a cloud's program hands out, for some minutes each."""
     token = server.directory / "token"
-    credential = '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"%s"}}'
-    plugin = {
-        "apiVersion": "client.authentication.k8s.io/v1",
-        "command": "sh",
-        "args": ["-c", f"printf '{credential}' \"$(cat {token})\""],
-        "interactiveMode": "Never",
-    }
     token.write_text("first")
     server.tokens = {"first"}
-    with opened(pod, server.write_kubeconfig(exec=plugin)) as backend:
+    with opened(pod, server.write_kubeconfig(exec=credential_program(token))) as backend:
         assert run(backend, "echo", "1").stdout == b"1\n"
         token.write_text("second\n")
         server.tokens = {"second"}

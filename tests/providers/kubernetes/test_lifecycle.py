@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import os
 import subprocess
 import threading
 from typing import Any
@@ -15,8 +16,8 @@ pytest.importorskip("kubernetes_asyncio")
 from swerex_c.exceptions import DeploymentNotStartedError, PodStartupError
 from swerex_c.providers import orphans
 from swerex_c.providers.kubernetes.deployment import find_owned
-from tests.support.kubernetes_server import ApiServer, Pod, deployment, server, status
-from tests.support.wait import settle, until_async
+from tests.support.kubernetes_server import ApiServer, Pod, credential_program, deployment, server, status
+from tests.support.wait import DEADLINE, settle, until_async
 
 __all__ = ["server"]
 
@@ -84,6 +85,24 @@ async def test_a_deletion_that_fails_is_told(server: ApiServer, caplog: pytest.L
     assert f"Failed to delete pod {name} in default: {words}. It ends after 86400 seconds" in caplog.text
     assert "`swerex-c prune --cloud kubernetes` deletes it" in caplog.text
     assert server.pods
+
+
+async def test_credentials_that_do_not_come_hold_no_stop_up(
+    server: ApiServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the program that gives them waits for somebody to log in."""
+    monkeypatch.setattr("swerex_c.providers.kubernetes.deployment._END_SECONDS", 1.0)
+    token = server.directory / "token"
+    token.write_text("first")
+    server.tokens = {"first"}
+    made = deployment(server, kubeconfig=server.write_kubeconfig(exec=credential_program(token)))
+    made.logger.addHandler(caplog.handler)
+    await made.start()
+    token.unlink()
+    os.mkfifo(token)
+    server.tokens = {"second"}
+    await asyncio.wait_for(made.stop(), DEADLINE)
+    assert "Failed to delete pod" in caplog.text
 
 
 async def test_what_dead_processes_left_is_pruned(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
