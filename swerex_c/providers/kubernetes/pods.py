@@ -19,7 +19,6 @@ __all__ = [
     "check_pod",
     "condition",
     "find_running",
-    "may_pass",
     "not_found_message",
 ]
 
@@ -111,12 +110,18 @@ class PodFailure:
 
     reason: str
     message: str
-    final: bool = False
-    """True if the pod will never run."""
+    ended: bool = False
+    """True if the pod, or the container, has ended."""
 
     exit_code: int | None = None
     container: str | None = None
     """Name of the container whose log explains the failure."""
+
+    @property
+    def final(self) -> bool:
+        """True if the pod will never run. The reason and the message of a waiting container decide that."""
+        message = self.message.lower()
+        return self.ended or self.reason in _NEVER or any(it in message for it in _NEVER_TEXTS.get(self.cause, ()))
 
     def __str__(self) -> str:
         message = " ".join(self.message.split())[:MAX_MESSAGE]
@@ -188,15 +193,6 @@ def check_pod(pod: Mapping[str, Any], container: str) -> PodFailure | None:
     return PodFailure("unknown", "", "its container has not been started yet")
 
 
-def may_pass(failure: PodFailure) -> bool:
-    """Check whether a failure that a waiting container reports may pass.
-
-    Its reason and its message decide that.
-    """
-    message = failure.message.lower()
-    return failure.reason not in _NEVER and not any(it in message for it in _NEVER_TEXTS[failure.cause])
-
-
 def _pod_failure(pod: Mapping[str, Any], status: Mapping[str, Any]) -> PodFailure | None:
     """Return why the whole pod has ended, or is about to be ended."""
     reason, message = status.get("reason"), status.get("message")
@@ -225,8 +221,8 @@ def _container_failure(status: Mapping[str, Any], ours: bool) -> PodFailure | No
     if reason == "CrashLoopBackOff" and (last := (status.get("lastState") or {}).get("terminated")):
         found = _ended(name, last)
         return dataclasses.replace(found, reason=reason if found.cause == "command" else found.reason)
-    found = PodFailure(cause, reason, str(waiting.get("message") or ""), container=name if cause == "command" else None)
-    return dataclasses.replace(found, final=not may_pass(found))
+    message = str(waiting.get("message") or "")
+    return PodFailure(cause, reason, message, container=name if cause == "command" else None)
 
 
 def _ended(name: str, ended: Mapping[str, Any]) -> PodFailure:

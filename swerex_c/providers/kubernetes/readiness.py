@@ -17,7 +17,7 @@ import aiohttp
 
 from swerex_c.exceptions import PodStartupError, PodStartupTimeoutError
 from swerex_c.providers.kubernetes.client import Cluster, ClusterError, startup_error
-from swerex_c.providers.kubernetes.pods import PodFailure, check_pod, may_pass
+from swerex_c.providers.kubernetes.pods import PodFailure, check_pod
 
 __all__ = ["PodWait"]
 
@@ -128,7 +128,6 @@ class PodWait:
                 self._pull_error = max(failed, key=len, default="")  # shorter messages say less
             if self._pull_error not in failure.message:
                 failure = dataclasses.replace(failure, message=f"{failure.message}: {self._pull_error}")
-                failure = dataclasses.replace(failure, final=not may_pass(failure))
         self._failure = failure
         now = time.monotonic()
         since = self._failing_since.setdefault(failure.cause, now)
