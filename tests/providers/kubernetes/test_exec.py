@@ -208,15 +208,14 @@ async def test_a_pod_that_is_lost(server: ApiServer, pod: str, backend: Kubernet
     await runtime.close()
 
 
-def test_which_container_and_whether_it_is_still_the_same(server: ApiServer) -> None:
+def test_a_container_is_one_that_runs_and_stays_the_same(server: ApiServer) -> None:
     pod = server.start_pod("first", "second")
-    states = server.pod(pod)["status"]["containerStatuses"]
-    with opened(pod, server.kubeconfig, "first") as first, opened(pod, server.kubeconfig, "second") as second:
-        assert run_blocking(first.why_lost(), DEADLINE) is None
-        states[0]["containerID"] = "test://another"
-        assert "restarted" in (run_blocking(first.why_lost(), DEADLINE) or "")
-        assert run_blocking(second.why_lost(), DEADLINE) is None
-    states[0]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    first, second = server.pod(pod)["status"]["containerStatuses"]
+    first["state"] = server.waiting("CrashLoopBackOff", "x" * 1000)
+    with opened(pod, server.kubeconfig, "second") as backend:
+        assert run_blocking(backend.why_lost(), DEADLINE) is None
+        second["containerID"] = "test://another"
+        assert "restarted" in (run_blocking(backend.why_lost(), DEADLINE) or "")
     for name, container, words in (
         (pod, "first", "container first of the pod .* does not run: CrashLoopBackOff"),
         (pod, "third", "no container third, only first, second"),

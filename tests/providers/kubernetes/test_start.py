@@ -15,9 +15,7 @@ import pytest
 
 pytest.importorskip("kubernetes_asyncio")
 
-from pydantic import TypeAdapter
-
-from swerex_c.deployment.config import DeploymentConfig, KubernetesDeploymentConfig
+from swerex_c.deployment.config import KubernetesDeploymentConfig
 from swerex_c.deployment.kubernetes import KubernetesDeployment
 from swerex_c.exceptions import InvalidInputError, PodStartupError, PodStartupTimeoutError, StartupTimeoutError
 from swerex_c.providers.kubernetes import client, pod_spec, readiness
@@ -139,11 +137,6 @@ def test_a_template_from_a_file_and_what_is_none(tmp_path: Path) -> None:
     for field in ({"time_to_live": 0.5}, {"grace_period": -1}, {"nodeselector": {}}):
         with pytest.raises(ValueError):
             KubernetesDeploymentConfig(**field)
-
-
-def test_a_configuration_comes_back_as_it_was() -> None:
-    config = KubernetesDeploymentConfig(**FULL)
-    assert TypeAdapter(DeploymentConfig).validate_json(config.model_dump_json()) == config
 
 
 @pytest.mark.parametrize("image", ["", "a", "UPPER/Case:Tag", "x" * 300, "-._", "reg:5000/a/b@sha256:abc"])

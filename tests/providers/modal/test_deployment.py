@@ -29,7 +29,7 @@ from swerex_c.exceptions import (
     StartupTimeoutError,
     SwerexException,
 )
-from swerex_c.models import Command, ReadFileRequest, WriteFileRequest
+from swerex_c.models import Command
 from swerex_c.providers import orphans
 from swerex_c.providers.modal import tags
 from swerex_c.providers.modal.backend import ModalBackend
@@ -89,14 +89,6 @@ async def test_variables_are_in_no_request_as_words(world: ModalWorld, started: 
     assert words and not any("hush-hush" in it for it in words)
 
 
-async def test_input_arrives_in_order_when_requests_are_repeated(world: ModalWorld, started: ModalDeployment) -> None:
-    """The answer to a request is lost, so the SDK sends it again; nothing is written twice."""
-    world.fault("TaskExecStdinWrite", status="UNAVAILABLE", after=True, times=3)
-    text = "".join(f"{i}\n" for i in range(50_000))
-    await started.runtime.write_file(WriteFileRequest(path="f", content=text))
-    assert (await started.runtime.read_file(ReadFileRequest(path="f"))).content == text
-
-
 async def test_connections_that_break_are_made_again(world: ModalWorld, started: ModalDeployment, home: Path) -> None:
     session = Session(started.runtime)
     await session.create()
@@ -144,14 +136,8 @@ async def test_a_sandbox_whose_machine_is_gone_holds_nobody_up(
     [
         ("NOT_FOUND", SandboxLostError, "is gone"),
         ("UNAVAILABLE", ConnectionLostError, "unknown whether the sandbox .* still exists.*as ordered"),
-        ("INTERNAL", ConnectionLostError, "unknown whether the sandbox .* still exists.*as ordered"),
-        ("RESOURCE_EXHAUSTED", ConnectionLostError, "unknown whether the sandbox .* still exists.*no capacity"),
-        ("UNAUTHENTICATED", ConnectionLostError, "Modal refuses the credentials: as ordered.*modal setup"),
-        ("INVALID_ARGUMENT", ConnectionLostError, "Modal says: as ordered"),
         (OSError("Network is unreachable"), ConnectionLostError, "cannot be reached.*Network is unreachable"),
-        (modal.exception.ConnectionError("no"), ConnectionLostError, "cannot be reached.*no"),
         (modal.exception.SandboxTerminatedError("ended"), SandboxLostError, "is gone.*ended"),
-        (modal.exception.ClientClosed("it"), ConnectionLostError, "Modal says: it"),
     ],
 )
 async def test_why_it_cannot_be_learned_what_became_of_it_is_told(
@@ -452,13 +438,10 @@ def test_an_image_of_a_registry_that_wants_credentials(
 
 def test_ecr_without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     boto3 = pytest.importorskip("boto3")
-    monkeypatch.setattr(boto3.Session, "get_credentials", lambda self: None)
-    with pytest.raises(ValueError, match="AWS credentials not found. Please configure your AWS credentials."):
-        _ImageBuilder().auto(ECR)
-
-
-def test_ecr_with_credentials_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("boto3")
+    with monkeypatch.context() as patch:
+        patch.setattr(boto3.Session, "get_credentials", lambda self: None)
+        with pytest.raises(ValueError, match="AWS credentials not found. Please configure your AWS credentials."):
+            _ImageBuilder().auto(ECR)
     monkeypatch.setenv("AWS_PROFILE", "nobodys")
     with pytest.raises(SwerexException, match="nobodys.*could not be found"):
         _ImageBuilder().auto(ECR)
