@@ -49,7 +49,7 @@ async def started(make: Make) -> DaytonaDeployment:
 # ---- what is asked for
 
 
-async def test_what_is_asked_for_and_logged(
+async def test_the_request_for_a_sandbox_and_the_log(
     world: DaytonaWorld, make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A key of the configuration comes before that of the environment."""
@@ -107,7 +107,7 @@ NEVER: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("outside", "fields", "words"), NEVER)
-async def test_what_keeps_it_from_starting_is_told_in_a_sentence(
+async def test_a_failed_start_has_its_reason_in_one_line(
     world: DaytonaWorld, make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     outside: dict[str, Any], fields: dict[str, Any], words: str,
 ) -> None:  # fmt: skip
@@ -199,7 +199,7 @@ async def test_a_deletion_that_is_refused_is_tried_again(world: DaytonaWorld, st
     assert not world.all()
 
 
-async def test_a_deletion_that_fails_is_told(
+async def test_a_failed_deletion_is_logged(
     world: DaytonaWorld, started: DaytonaDeployment, caplog: pytest.LogCaptureFixture
 ) -> None:
     sandbox = str(started._sandbox_id)
@@ -210,7 +210,7 @@ async def test_a_deletion_that_fails_is_told(
     world.lose(sandbox, "gone")
 
 
-async def test_prune_says_why_it_cannot(world: DaytonaWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_prune_reports_why_it_fails(world: DaytonaWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAYTONA_API_KEY", "wrong")
     with pytest.raises(DeploymentStartupError, match="refuses the key"):
         await asyncio.to_thread(lambda: orphans.prune(find_owned()))

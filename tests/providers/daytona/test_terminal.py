@@ -116,7 +116,7 @@ async def test_variables_and_words_pass_whatever_is_in_them(box: Box) -> None:
     assert out == os.fsencode("".join(f"{it}|" for it in [value, *words]))
 
 
-async def test_what_a_program_has_not_read_keeps_it_from_nothing(box: Box) -> None:
+async def test_unread_input_blocks_nothing(box: Box) -> None:
     """A program that prints before it reads, and one that never reads, while more waits than pipes hold."""
     data = b"i" * 400_000
     code, out, _ = await box.run("sh", "-c", "head -c 400000 /dev/zero; wc -c", input=data)
@@ -145,7 +145,7 @@ sys.exit(3)
 
 
 @pytest.mark.parametrize("stream", [1, 2])
-async def test_a_program_may_set_its_outputs_to_wait_for_nothing(box: Box, stream: int, tmp_path: Path) -> None:
+async def test_a_program_may_make_its_outputs_non_blocking(box: Box, stream: int, tmp_path: Path) -> None:
     """Its pipe is full when it ends: what is put behind its last output arrives all the same."""
     program = await box.start("python3", "-c", FILL, str(tmp_path), str(stream))
     # Nothing is taken until the program has ended, so that the pipe is full then.
@@ -157,7 +157,7 @@ async def test_a_program_may_set_its_outputs_to_wait_for_nothing(box: Box, strea
 
 
 @pytest.mark.parametrize("kind", [b"1", b"2", b"x"])
-async def test_a_frame_of_which_a_part_is_missing_is_not_taken_for_whole(kind: bytes) -> None:
+async def test_an_incomplete_frame_is_corrupt(kind: bytes) -> None:
     for part in (b"1234", b"5678", b""):
         program = DaytonaProgram("place")
         program._ready.set()
@@ -223,7 +223,7 @@ async def test_other_shells_greetings_and_tools_do_not_matter(open_box: OpenBox,
         ("bash,sh,stty,dd,base64", (24, 80), "script"),
     ],
 )
-async def test_what_is_missing_is_named(open_box: OpenBox, programs: str, terminal: Size, what: str) -> None:
+async def test_a_missing_tool_is_named(open_box: OpenBox, programs: str, terminal: Size, what: str) -> None:
     box = await open_box(f"bare+{programs}")
     with pytest.raises(SandboxLostError, match=what):
         await box.run("sh", "-c", "true", terminal=terminal)
@@ -245,7 +245,7 @@ async def test_a_slow_network_loses_nothing(box: Box) -> None:
     until(lambda: list(box.place.terminals) in ([], [it._id for it in box.programs]))
 
 
-async def test_output_that_nobody_takes_holds_the_program_back(box: Box) -> None:
+async def test_unread_output_blocks_the_program(box: Box) -> None:
     program = await box.start("bash", "-c", "for ((;;)); do printf '%65536s' >&2; echo $((++n)) >count; done")
     count = box.place.directory / "count"
     await until_async(count.exists)
@@ -255,7 +255,7 @@ async def test_output_that_nobody_takes_holds_the_program_back(box: Box) -> None
     await program.receive()
 
 
-async def test_a_start_that_is_given_up_leaves_no_terminal(open_box: OpenBox) -> None:
+async def test_a_cancelled_start_leaves_no_terminal(open_box: OpenBox) -> None:
     box = await open_box("greeting")  # its shell takes a second
     starting = asyncio.create_task(box.start("sleep", "1000"))
     await until_async(lambda: box.place.terminals)

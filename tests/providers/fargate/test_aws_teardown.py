@@ -115,7 +115,7 @@ FAILURES: list[tuple[str, str, Answer, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "operation", "answer", "words"), FAILURES)
-def test_one_that_fails_keeps_no_other(
+def test_a_failed_deletion_does_not_prevent_others(
     aws: World, capsys: Any, kind: str, operation: str, answer: Answer, words: str
 ) -> None:
     fill(aws)
@@ -140,7 +140,7 @@ def test_a_group_that_is_in_use_for_a_while(aws: World) -> None:
     assert there(aws)["groups"] == [] and not answers
 
 
-def test_what_another_deletes_meanwhile(aws: World) -> None:
+def test_resources_that_another_process_deletes_meanwhile(aws: World) -> None:
     fill(aws)
     aws.instead["iam.DeleteRole"] = lambda _: xml_error("NoSuchEntity", "gone", 404)
     aws.instead["ec2.DeleteSecurityGroup"] = lambda _: xml_error("InvalidGroup.NotFound", "gone")
@@ -174,7 +174,7 @@ def test_more_than_a_page(aws: World) -> None:
         (aws_teardown.delete_iam_roles, "roles"),
     ],
 )
-def test_one_kind(aws: World, monkeypatch: pytest.MonkeyPatch, delete: Callable[..., int], kind: str) -> None:
+def test_each_kind_alone(aws: World, monkeypatch: pytest.MonkeyPatch, delete: Callable[..., int], kind: str) -> None:
     fill(aws)
     others(aws)
     before = there(aws)

@@ -27,7 +27,7 @@ async def says(place: FargateDeployment, command: str) -> str:
     return (await session.run(command)).output
 
 
-async def test_its_task(aws: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_task_from_start_to_stop(aws: World, caplog: pytest.LogCaptureFixture) -> None:
     """What is told of it, and where its key is and is not."""
     steps: list[str] = []
     place = deployment()
@@ -137,7 +137,7 @@ def forgotten(aws: World, arn: str) -> None:
         (forgotten, "no longer known to ECS"),
     ],
 )
-async def test_why_a_task_has_ended(aws: World, end: Callable[[World, str], object], says: str) -> None:
+async def test_the_end_of_a_task_has_its_reason(aws: World, end: Callable[[World, str], object], says: str) -> None:
     async with deployment(container_timeout=15 if "timeout" in says else 900) as place:
         await asyncio.to_thread(end, aws, str(place._task_arn))
         with pytest.raises(SandboxLostError, match=says):
@@ -145,7 +145,7 @@ async def test_why_a_task_has_ended(aws: World, end: Callable[[World, str], obje
         assert aws.processes() == []
 
 
-async def test_an_aws_that_does_not_answer_says_nothing_about_a_server_that_does(aws: World) -> None:
+async def test_is_alive_while_aws_does_not_answer(aws: World) -> None:
     """And the caller's loop goes on before it answers."""
     loop, turns = asyncio.get_running_loop(), list[bool]()
 
@@ -166,6 +166,6 @@ async def test_an_aws_that_does_not_answer_says_nothing_about_a_server_that_does
 
 
 @pytest.mark.parametrize("wrong", ["anywhere", "::/0", "1.2.3.4/33"])
-def test_addresses_that_cannot_be(wrong: str) -> None:
+def test_invalid_addresses(wrong: str) -> None:
     with pytest.raises(ValueError, match="allowed_cidr"):
         FargateDeployment(image="image", allowed_cidr=wrong)

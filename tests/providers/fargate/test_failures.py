@@ -142,7 +142,7 @@ REFUSALS: dict[str, tuple[Callable[[World, pytest.MonkeyPatch], None], str]] = {
 
 
 @pytest.mark.parametrize("cause", REFUSALS)
-async def test_why_aws_does_not_start_it(aws: World, monkeypatch: pytest.MonkeyPatch, cause: str) -> None:
+async def test_a_refused_start_has_its_reason(aws: World, monkeypatch: pytest.MonkeyPatch, cause: str) -> None:
     prepare, says = REFUSALS[cause]
     prepare(aws, monkeypatch)
     place = deployment()
@@ -150,7 +150,7 @@ async def test_why_aws_does_not_start_it(aws: World, monkeypatch: pytest.MonkeyP
     assert len(str(error)) < 1500 and "\n" not in str(error)
 
 
-async def test_an_argument_that_cannot_be_is_named(aws: World) -> None:
+async def test_an_invalid_argument_is_named(aws: World) -> None:
     await fails(aws, deployment(fargate_args={"taskRole": "x"}), 'Unknown parameter in overrides: "taskRole"')
 
 
@@ -175,7 +175,7 @@ class Other(FargateDeployment):
         await super()._wait_until_alive(1 if self.hurries == "server" else timeout)
 
 
-async def test_the_end_of_what_the_container_said_is_told(aws: World) -> None:
+async def test_a_failed_start_has_the_end_of_the_output(aws: World) -> None:
     place = deployment(Other)
     place.command = (  # type: ignore[attr-defined]
         "printf '%200000d\\n' 1; echo this image has no server; echo and says so >&2; exit 7"
@@ -200,7 +200,7 @@ MISSING = (200, _JSON, b'{"tasks": [], "failures": [{"reason": "MISSING"}]}')
         ("ecs.CreateCluster", 1, json_error("ClientException", UNLINKED)),
     ],
 )
-async def test_what_ecs_does_not_know_yet_is_waited_for(aws: World, operation: str, times: int, answer: Answer) -> None:
+async def test_eventual_consistency_is_waited_for(aws: World, operation: str, times: int, answer: Answer) -> None:
     answers = [answer] * times
     aws.instead[operation] = lambda _: answers.pop() if answers else None
     async with deployment():
@@ -215,9 +215,7 @@ async def test_what_ecs_does_not_know_yet_is_waited_for(aws: World, operation: s
         ((200, _JSON, b"<html>"), 1, "cannot run a task"),
     ],
 )
-async def test_an_answer_that_is_lost_or_none_leaves_no_task(
-    aws: World, answer: Answer | None, times: int, says: str
-) -> None:
+async def test_a_lost_answer_leaves_no_task(aws: World, answer: Answer | None, times: int, says: str) -> None:
     """Either the task is the one that a repeated request has run, or it is found and stopped."""
     answers = [answer] * times
     aws.after["ecs.RunTask"] = lambda gave: answers.pop() if answers else gave
@@ -253,7 +251,7 @@ async def test_a_task_that_cannot_be_stopped_is_named(aws: World, caplog: pytest
         ("server", "Runtime did not start within 1s"),
     ],
 )
-async def test_what_is_too_slow(aws: World, slow: str, words: str) -> None:
+async def test_a_slow_start_times_out(aws: World, slow: str, words: str) -> None:
     if slow == "task":
         aws.steps = ["PROVISIONING"] * 100_000
     place = deployment(Other)
@@ -285,7 +283,7 @@ STAGES = [
 
 
 @pytest.mark.parametrize("stage", STAGES)
-async def test_a_start_that_is_given_up_undoes_itself(aws: World, stage: str) -> None:
+async def test_a_cancelled_start_leaves_no_task(aws: World, stage: str) -> None:
     """While AWS answers one request, when it has done what was asked and has not said so; and then."""
     there, go_on = threading.Event(), threading.Event()
 

@@ -18,7 +18,7 @@ from tests.support.kubernetes_server import ApiServer, kubectl
 from tests.support.sandboxes import kubectl_backend, lost, working
 
 
-def test_of_what_kubectl_says_the_last_line_is_told(tmp_path: Path) -> None:
+def test_an_error_has_the_last_line_of_kubectl(tmp_path: Path) -> None:
     client = tmp_path / "kubectl"
     log = 'E1122 19:42:03.825635   18071 memcache.go:265] "Unhandled Error" err="refused"'
     client.write_text(f"#!/bin/sh\necho '{log}' >&2; echo 'The connection was refused' >&2; exit 1\n")
@@ -28,7 +28,7 @@ def test_of_what_kubectl_says_the_last_line_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("printed", ["no pod", "{}", "[]", '{"metadata": {}, "spec": {"containers": [{"name": "a"}]}}'])
-def test_what_describes_no_pod(tmp_path: Path, printed: str) -> None:
+def test_an_invalid_description_of_a_pod(tmp_path: Path, printed: str) -> None:
     client = tmp_path / "kubectl"
     client.write_text(f"#!/bin/sh\necho '{printed}'\n")
     client.chmod(0o755)
@@ -59,7 +59,7 @@ async def test_a_pod_that_is_lost(lose: Callable[[ApiServer, str], object], word
         await runtime.close()
 
 
-def test_which_pod_and_container(kubernetes: ApiServer) -> None:
+def test_the_selection_of_pod_and_container(kubernetes: ApiServer) -> None:
     pod = kubernetes.start_pod("first", "second", **{"kubectl.kubernetes.io/default-container": "second"})
 
     def backend(name: str = pod, **more: object) -> KubectlBackend:

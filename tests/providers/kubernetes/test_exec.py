@@ -64,7 +64,7 @@ def refuse_exec(server: ApiServer, code: int, reason: str, words: str) -> None:
     server.refusals.append(lambda request, _: status(code, reason, words) if "/exec" in request.path else None)
 
 
-def test_a_program_without_an_exit_code_is_told_in_the_runtimes_words(
+def test_a_program_that_cannot_start_has_the_message_of_the_runtime(
     backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = 'OCI runtime exec failed: exec: "nope": executable file not found in $PATH'
@@ -78,7 +78,7 @@ def test_a_program_without_an_exit_code_is_told_in_the_runtimes_words(
 
 
 @pytest.mark.parametrize("protocol", ["v3.channel.k8s.io", "v4.channel.k8s.io"])
-def test_a_server_that_is_too_old_is_told(server: ApiServer, backend: KubernetesBackend, protocol: str) -> None:
+def test_a_server_without_the_protocol_is_refused(server: ApiServer, backend: KubernetesBackend, protocol: str) -> None:
     server.protocols = (protocol,)
     done = run(backend, "true")
     assert done.returncode == 255 and b"Kubernetes 1.30 or later is needed" in done.stderr
@@ -92,7 +92,7 @@ def test_a_server_that_is_too_old_is_told(server: ApiServer, backend: Kubernetes
         (500, "InternalError", "error dialing backend: no agent available"),
     ],
 )
-def test_a_refusal_is_told_in_the_servers_words(
+def test_a_refusal_has_the_message_of_the_server(
     server: ApiServer, backend: KubernetesBackend, code: int, reason: str, words: str
 ) -> None:
     refuse_exec(server, code, reason, words)
@@ -101,7 +101,7 @@ def test_a_refusal_is_told_in_the_servers_words(
     assert server.programs == 0
 
 
-def test_a_server_that_does_not_answer_is_told(
+def test_a_silent_server_times_out(
     server: ApiServer, backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "_TIMEOUT", 0.1)
@@ -146,7 +146,7 @@ def test_an_idle_connection_is_kept(backend: KubernetesBackend, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("how", ["cut", "restart"])
-async def test_a_connection_that_breaks_is_told_and_the_pod_goes_on(
+async def test_a_broken_connection_ends_commands_but_not_the_runtime(
     server: ApiServer, backend: KubernetesBackend, how: str
 ) -> None:
     begun = server.directory / "begun"
@@ -290,7 +290,7 @@ def test_connections_are_closed_with_their_last_user(server: ApiServer, pod: str
     until(lambda: connections_to(server.port) == 0)
 
 
-def test_a_program_that_is_closed_is_let_go(server: ApiServer, backend: KubernetesBackend) -> None:
+def test_closing_a_program_ends_it(server: ApiServer, backend: KubernetesBackend) -> None:
     async def work() -> None:
         async with started(backend, "cat"):
             await until_async(lambda: server.programs == 1)

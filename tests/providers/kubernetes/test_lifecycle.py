@@ -22,7 +22,7 @@ from tests.support.wait import DEADLINE, settle, until_async
 __all__ = ["server"]
 
 
-async def test_its_log(server: ApiServer) -> None:
+async def test_logs(server: ApiServer) -> None:
     made = deployment(server)
     await made.start()
     server.logs[str(made.pod_name)] = "1\n2\n3\n"
@@ -33,7 +33,7 @@ async def test_its_log(server: ApiServer) -> None:
 
 
 @pytest.mark.parametrize("stage", ["create", "created", "schedule", "runtime"])
-async def test_a_start_that_is_given_up_leaves_nothing(server: ApiServer, stage: str) -> None:
+async def test_a_cancelled_start_leaves_no_pod(server: ApiServer, stage: str) -> None:
     reached = threading.Event()
 
     def note(request: Any, body: Any) -> None:
@@ -72,7 +72,7 @@ async def test_a_start_that_is_given_up_leaves_nothing(server: ApiServer, stage:
     assert not server.pods and made.pod_name is None
 
 
-async def test_a_deletion_that_fails_is_told(server: ApiServer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_deletion_is_logged(server: ApiServer, caplog: pytest.LogCaptureFixture) -> None:
     made = deployment(server)
     made.logger.addHandler(caplog.handler)
     await made.start()
@@ -87,7 +87,7 @@ async def test_a_deletion_that_fails_is_told(server: ApiServer, caplog: pytest.L
     assert server.pods
 
 
-async def test_credentials_that_do_not_come_hold_no_stop_up(
+async def test_a_hanging_credential_program_does_not_block_a_stop(
     server: ApiServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where the program that gives them waits for somebody to log in."""
@@ -105,7 +105,7 @@ async def test_credentials_that_do_not_come_hold_no_stop_up(
     assert "Failed to delete pod" in caplog.text
 
 
-async def test_what_dead_processes_left_is_pruned(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pods_of_dead_processes_are_pruned(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", server.kubeconfig)
     with subprocess.Popen(["true"]) as dead:
         pass

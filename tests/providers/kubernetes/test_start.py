@@ -74,7 +74,7 @@ FULL: dict[str, Any] = {
 }
 
 
-async def test_every_field_reaches_the_server(server: ApiServer) -> None:
+async def test_every_field_is_in_the_manifest(server: ApiServer) -> None:
     """The server refuses what the library's model of a pod does not know, or knows otherwise."""
     made = deployment(server, **FULL)
     await made.start()
@@ -108,14 +108,14 @@ async def test_every_field_reaches_the_server(server: ApiServer) -> None:
     assert server.pod(metadata["name"], "other")["metadata"]["deletionTimestamp"]  # it has its 5 seconds
 
 
-def test_what_is_asked_for_if_nothing_is_said() -> None:
+def test_default_manifest() -> None:
     spec = pod_spec.manifest(KubernetesDeploymentConfig(), "x")["spec"]
     (container,) = spec.pop("containers")
     assert spec == {"restartPolicy": "Never", "automountServiceAccountToken": False, "activeDeadlineSeconds": 86400}
     assert set(container) == {"name", "image", "command"}
 
 
-def test_a_template_from_a_file_and_what_is_none(tmp_path: Path) -> None:
+def test_templates_from_files_and_invalid_ones(tmp_path: Path) -> None:
     file = tmp_path / "pod.yaml"
     file.write_text("apiVersion: v1\nkind: Pod\nspec:\n  priorityClassName: low\n")
     config = KubernetesDeploymentConfig(pod_template=str(file))
@@ -140,13 +140,13 @@ def test_a_template_from_a_file_and_what_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("image", ["", "a", "UPPER/Case:Tag", "x" * 300, "-._", "reg:5000/a/b@sha256:abc"])
-def test_names_are_names(image: str) -> None:
+def test_pod_names_are_valid_and_unique(image: str) -> None:
     names = {pod_spec.name_for(image) for _ in range(50)}
     assert len(names) == 50
     assert all(re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", it) for it in names)
 
 
-def test_the_command_that_waits_takes_no_time_and_ends_when_asked() -> None:
+def test_the_default_command_sleeps_and_ends_on_sigterm() -> None:
     """With nothing but bash, and without a standard input."""
     bash = shutil.which("bash")
     assert bash is not None
@@ -247,7 +247,7 @@ NEVER: dict[str, tuple[Any, str, str, str, int | None]] = {
 
 
 @pytest.mark.parametrize("name", NEVER)
-async def test_why_it_never_will(server: ApiServer, name: str) -> None:
+async def test_a_final_failure_has_its_cause(server: ApiServer, name: str) -> None:
     server.kubelet, cause, reason, words, code = NEVER[name]
     server.logs[""] = "".join(f"line {i}\n" for i in range(100))
     if name == "pull, seen late":
@@ -258,14 +258,14 @@ async def test_why_it_never_will(server: ApiServer, name: str) -> None:
         assert error.log.splitlines() == [f"line {i}" for i in range(80, 100)]
 
 
-async def test_of_a_log_without_lines_the_end_is_told(server: ApiServer) -> None:
+async def test_an_error_has_the_end_of_a_long_line(server: ApiServer) -> None:
     server.kubelet = scripted(exited(3, "Error"), phase="Failed")
     server.logs[""] = "x" * 1_000_000 + "why"
     error = await fails(server, "xwhy$")
     assert error.log.endswith("xwhy") and len(str(error)) < 30_000
 
 
-async def test_what_may_pass_is_waited_for(server: ApiServer) -> None:
+async def test_a_temporary_failure_is_waited_for(server: ApiServer) -> None:
     """A registry that is slow, a secret that is on its way, a node that is about to come."""
 
     async def kubelet(server: ApiServer, pod: Pod) -> None:
@@ -302,7 +302,7 @@ LATE: dict[str, tuple[Any, str, str]] = {
 
 
 @pytest.mark.parametrize("name", LATE)
-async def test_why_it_did_not_in_time(server: ApiServer, name: str) -> None:
+async def test_a_timeout_has_its_cause(server: ApiServer, name: str) -> None:
     server.kubelet, cause, words = LATE[name]
     if name == "volume":
         server.note("FailedMount", MOUNT)
@@ -310,7 +310,7 @@ async def test_why_it_did_not_in_time(server: ApiServer, name: str) -> None:
     assert error.cause == cause and isinstance(error, StartupTimeoutError)
 
 
-async def test_a_registry_that_goes_on_failing_is_given_up(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_registry_is_given_up(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "_PERSISTS_SECONDS", 0.3)
     monkeypatch.setattr(readiness, "_WATCH_SECONDS", 0.1)
     server.kubelet = scripted(wait("ErrImagePull", "dial tcp: i/o timeout"))
@@ -333,14 +333,14 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("code", "reason", "words", "cause"), REFUSALS)
-async def test_why_the_server_makes_no_pod(server: ApiServer, code: int, reason: str, words: str, cause: str) -> None:
+async def test_a_refused_creation(server: ApiServer, code: int, reason: str, words: str, cause: str) -> None:
     server.refusals.append(lambda request, body: status(code, reason, words) if body else None)
     error = await fails(server, re.escape(words))
     assert (error.cause, error.reason) == (cause, reason)
     assert not [it for it in server.asked if not it.startswith("POST")]  # nothing is waited for, nothing is deleted
 
 
-async def test_a_busy_server_is_asked_again(server: ApiServer) -> None:
+async def test_a_creation_is_repeated_while_the_server_is_busy(server: ApiServer) -> None:
     """Also one whose answer was lost after it had made the pod."""
     answers = [
         status(409, "Conflict", 'Operation cannot be fulfilled on resourcequotas "q": the object has been modified'),
@@ -361,7 +361,7 @@ async def test_a_busy_server_is_asked_again(server: ApiServer) -> None:
     assert not server.pods
 
 
-async def test_no_cluster_is_reached(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unusable_kubeconfigs(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_MORE_PATIENCE", 0.5)
     config = json.loads(Path(server.kubeconfig).read_text())
     config["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{find_free_port()}"
@@ -382,7 +382,7 @@ async def test_no_cluster_is_reached(server: ApiServer, tmp_path: Path, monkeypa
         assert made.namespace == "other"
 
 
-async def test_from_within_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_service_account_of_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the token of the pod's own service account, which its node renews, and in the pod's namespace."""
     from kubernetes_asyncio.config import incluster_config
 
@@ -412,7 +412,7 @@ async def test_from_within_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("how", ["silent", "forbidden", "restart", "too old"])
-async def test_what_no_watch_tells_is_asked_for(server: ApiServer, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pod_whose_watch_fails_is_read(server: ApiServer, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     go = threading.Event()
 
     async def kubelet(server: ApiServer, pod: Pod) -> None:

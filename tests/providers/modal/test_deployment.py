@@ -107,7 +107,7 @@ async def test_connections_that_break_are_made_again(world: ModalWorld, started:
     ("status", "told"),
     [("TIMEOUT", "its time limit was reached"), ("TERMINATED", "was terminated"), ("FAILURE", "exit code 3")],
 )
-async def test_why_a_sandbox_has_ended_is_told(
+async def test_the_end_of_a_sandbox_has_its_reason(
     world: ModalWorld, make: Make, monkeypatch: pytest.MonkeyPatch, v2: str, status: str, told: str
 ) -> None:
     """Of both kinds of sandboxes that Modal has."""
@@ -121,7 +121,7 @@ async def test_why_a_sandbox_has_ended_is_told(
         await deployment.runtime.execute(Command(command=["true"]))
 
 
-async def test_a_sandbox_whose_machine_is_gone_holds_nobody_up(
+async def test_commands_end_when_the_machine_of_a_sandbox_is_lost(
     world: ModalWorld, backend: ModalBackend, home: Path
 ) -> None:
     """Its worker answers nothing any more; what is asked of it would never end."""
@@ -140,7 +140,7 @@ async def test_a_sandbox_whose_machine_is_gone_holds_nobody_up(
         (modal.exception.SandboxTerminatedError("ended"), SandboxLostError, "is gone.*ended"),
     ],
 )
-async def test_why_it_cannot_be_learned_what_became_of_it_is_told(
+async def test_an_unreadable_state_is_not_taken_for_a_loss(
     world: ModalWorld, backend: ModalBackend, problem: str | Exception, kind: type[Exception], told: str
 ) -> None:
     """A sandbox that cannot be asked for is not taken for one that is gone."""
@@ -156,7 +156,7 @@ async def test_why_it_cannot_be_learned_what_became_of_it_is_told(
     assert await background.run(backend.why_lost()) is None
 
 
-async def test_what_the_sandbox_printed_is_told(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_loss_has_the_output_of_the_sandbox(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swerex_c.deployment.modal._WAIT", "echo some words; echo others >&2; read -t 2 <>go; exit 3")
     deployment = make()
     with pytest.raises(SwerexException, match=r"(?s)exit code 3.*stdout:\nsome words\n.*stderr:\nothers\n"):
@@ -167,7 +167,7 @@ async def test_what_the_sandbox_printed_is_told(make: Make, monkeypatch: pytest.
 # Starting and stopping
 
 
-async def test_what_callers_of_the_original_see(
+async def test_attributes_steps_and_log_are_those_of_swe_rex(
     world: ModalWorld, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Attributes, steps, and lines of the log; and a second start is ignored."""
@@ -202,7 +202,7 @@ async def test_what_callers_of_the_original_see(
         assert words in caplog.text
 
 
-async def test_what_is_asked_for(world: ModalWorld, make: Make) -> None:
+async def test_the_request_for_a_sandbox(world: ModalWorld, make: Make) -> None:
     """The image as it is; and the arguments of the caller, which come first."""
     await make(image="debian:12", deployment_timeout=8.5).start()
     kwargs = {"tags": {"mine": "1"}, "workdir": "/tmp", "timeout": 77, "memory": 512}
@@ -260,7 +260,7 @@ NEVER: dict[str, tuple[Outside | None, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", NEVER)
-async def test_what_keeps_it_from_starting_is_told_in_a_sentence(world: ModalWorld, make: Make, name: str) -> None:
+async def test_a_failed_start_has_its_reason_in_one_line(world: ModalWorld, make: Make, name: str) -> None:
     """And nothing is left; what comes from outside keeps no later start from being one."""
     outside, fields, told = NEVER[name]
     deployment = make(**{"image": f"debian:{name}", **fields})
@@ -284,7 +284,7 @@ ROOM = "SandboxGetTaskId"
 
 
 @pytest.mark.parametrize(("stage", "after"), [*itertools.product(STAGES, (False, True)), (ROOM, False)])
-async def test_a_start_is_given_up(
+async def test_a_cancelled_start_leaves_no_sandbox(
     world: ModalWorld, make: Make, monkeypatch: pytest.MonkeyPatch, stage: str, after: bool
 ) -> None:
     """While a request is under way, before it is carried out and before its answer; nothing is left."""
@@ -361,7 +361,7 @@ async def test_a_program_that_is_closed_gets_the_end_of_its_input(backend: Modal
     await background.run(work())
 
 
-async def test_output_that_nobody_reads_stops_the_program(backend: ModalBackend, home: Path) -> None:
+async def test_unread_output_blocks_the_program(backend: ModalBackend, home: Path) -> None:
     """What is on its way is bounded at every step: 64 MB by the SDK's connection, 8 MB by the tests' server."""
 
     async def work() -> None:
@@ -456,7 +456,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 # What dead processes leave
 
 
-def test_prune_says_why_it_cannot(world: ModalWorld) -> None:
+def test_prune_reports_why_it_fails(world: ModalWorld) -> None:
     world.fault("AppGetOrCreate", status="PERMISSION_DENIED", message="not yours")
     with pytest.raises(DeploymentStartupError, match="not yours"):
         orphans.prune(find_owned())

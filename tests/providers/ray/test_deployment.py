@@ -63,7 +63,7 @@ async def test_a_long_command_that_is_cancelled_as_it_is_sent_does_not_run(made:
 # Where it is
 
 
-async def test_it_is_where_its_actor_options_say(nodes: Nodes, made: Made) -> None:
+async def test_actor_options_choose_the_node(nodes: Nodes, made: Made) -> None:
     """As on a node that is named, or in a placement group."""
     group = ray.util.placement_group([{"CPU": 0.1, "far": 1}])
     head = nodes.cluster.head_node.node_id
@@ -80,7 +80,7 @@ async def test_it_is_where_its_actor_options_say(nodes: Nodes, made: Made) -> No
         ray.util.remove_placement_group(group)
 
 
-def test_its_configuration() -> None:
+def test_configuration() -> None:
     for fields in ({"memory_limit": 5}, {"time_limit": 0}, {"nothing": 1}):
         with pytest.raises(ValueError):
             RayDeploymentConfig(**fields)  # type: ignore[arg-type]
@@ -205,7 +205,7 @@ async def test_an_isolated_view(made: Made, mark: str) -> None:
     await until_async(lambda: not running(mark))
 
 
-async def test_what_the_environment_cannot_be_is_told(made: Made) -> None:
+async def test_an_environment_that_cannot_start_has_its_reason(made: Made) -> None:
     isolation = IsolationConfig(writable=["/nowhere/at/all" + "/x" * 40_000])  # which the error names
     error = await raised(made(environment=LocalDeploymentConfig(isolation=isolation)).start())
     assert isinstance(error, DeploymentStartupError) and "/nowhere/at/all" in str(error)
