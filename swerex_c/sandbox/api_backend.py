@@ -72,8 +72,15 @@ class ApiBackend(Backend):
             Exception: any; its text is reported to the caller that started the program.
         """
 
+    _lost_exit_code = False
+    """True if the exit code of a program on a terminal could not be read."""
+
     def terminal(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
         return _server.command(self, argv, names)
+
+    async def unsure(self, client: Sequence[str], code: int) -> str | None:
+        is_unsure = code == UNKNOWN and self._lost_exit_code
+        return f"The connection to a program in the {self.name} was lost" if is_unsure else None
 
 
 class _Server:
@@ -160,6 +167,7 @@ class _Server:
 
     async def _run(self, words: Sequence[str], terminal: io.FileIO) -> int:
         """Run a client's program on its terminal, and return the exit code for the client."""
+        backend = None
         try:
             token, rows, columns, count, *words = words
             variables, argv = words[: int(count)], words[int(count) :]
@@ -173,6 +181,8 @@ class _Server:
                 return code
             raise ResourceError(f"The sandbox reports an exit code outside 0 to 255: {code}")
         except Exception as error:
+            if backend is not None:
+                backend._lost_exit_code = True
             text = " ".join(str(error).split()) or type(error).__name__
             with contextlib.suppress(OSError):
                 await _write(terminal, text.encode(errors="replace")[:4000] + b"\r\n")

@@ -26,6 +26,7 @@ from swerex_c.exceptions import (
     ConnectionLostError,
     ResourceError,
     SandboxLostError,
+    SessionDiedError,
     SwerexException,
 )
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
@@ -244,6 +245,20 @@ async def test_a_connection_that_breaks_during_a_write_raises_its_reason(
     here.lost = "The sandbox was ended"
     with pytest.raises(SandboxLostError, match="The sandbox was ended"):
         await runtime.execute(Command(command=["true"]))
+
+
+async def test_an_unknown_exit_code_is_not_reported_as_one(
+    here: Here, runtime: SandboxRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a broken connection, when the shell has ended before it is looked for."""
+
+    async def broken(_: HereProgram) -> int:
+        raise ConnectionLostError("the connection broke")
+
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
+    monkeypatch.setattr(HereProgram, "wait", broken)
+    with pytest.raises(SessionDiedError, match="exit code of its command is unknown"):
+        await runtime.run_in_session(BashAction(command="exit 3", check="silent"))
 
 
 def test_a_forked_process_has_a_loop_of_its_own(here: Here) -> None:
