@@ -1,9 +1,9 @@
 """Compile the patterns of `expect`, Python regular expressions, for the core's matcher.
 
-`re` itself parses them, so they mean what they mean there. Its syntax tree becomes a Thompson NFA whose input are
-letters: all characters that no set of the patterns tells apart are one letter. `csrc/swx_match.h` has the format.
+`re` itself parses them, so that they have the same meaning. The syntax tree becomes a Thompson NFA over letters: the
+characters that no set of the patterns tells apart are one letter. `csrc/swx_match.h` describes the format.
 
-Of a pattern that is not regular the NFA is wider than the pattern: it is only looked at. `search.py` searches for it.
+For an irregular pattern, the NFA matches a superset and only serves to examine it; `search.py` searches for it.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ EVERY_BYTE = (1 << 256) - 1
 
 
 def make_matcher(patterns: Sequence[str]) -> _core.Matcher | Search:
-    """Return an automaton that searches output for the patterns in linear time, or a search if some are not regular.
+    """Return an automaton that searches output for the patterns in linear time, or a search if some are irregular.
 
     Raises:
-        InvalidInputError: if a pattern is no valid regular expression, is too large, would have to be decided by later
-            text, or matches the empty text, which would end every action at once. The message names it.
-        NotAvailableError: if a pattern is not regular (look-around, back-references), and `regex` is not installed.
+        InvalidInputError: if a pattern is not a valid regular expression, is too large, depends on later text, or
+            matches the empty text, which would end every action at once. The message names the pattern.
+        NotAvailableError: if a pattern is irregular (look-around, back-references), and `regex` is not installed.
     """
     compiled = _compile(tuple(patterns))
     matcher = _core.Matcher(compiled.program)
@@ -60,7 +60,7 @@ def make_matcher(patterns: Sequence[str]) -> _core.Matcher | Search:
 class _Compiled(NamedTuple):
     program: bytes
     regular: list[int]
-    """Numbers of the program's patterns in the list of all."""
+    """Numbers of the program's patterns in the list of all patterns."""
     irregular: list[tuple[int, Any, str, int, bool]]
     """Arguments of `IrregularPattern`."""
 
@@ -94,7 +94,7 @@ def _compile(patterns: tuple[str, ...]) -> _Compiled:
 
 
 class _RefusedError(Exception):
-    """A pattern is a regular expression, but cannot be searched for."""
+    """A pattern is a valid regular expression, but cannot be searched for."""
 
 
 # ---- sets of characters ----
@@ -196,7 +196,7 @@ _EMPTY = "it matches the empty text, so it would end every action at once"
 
 
 class _Compiler:
-    """The states of all patterns, built from the end: each construct stands before the state that follows it."""
+    """Builder of the states of all patterns. It works from the end: a construct is added after its successor state."""
 
     def __init__(self) -> None:
         self.states: list[tuple[int, int, int]] = []  # kind, value, and the state that comes next
@@ -207,7 +207,7 @@ class _Compiler:
         self.words: list[Ranges | None] = [None, None]  # \w, and \w under (?a), where a boundary needs it
 
     def add_pattern(self, pattern: str) -> bool:
-        """Add a pattern. Returns False, and adds nothing, if it is not regular."""
+        """Add a pattern. If it is irregular, return False and add nothing."""
         first = len(self.states)
         tree = _parser.parse(pattern, int(re.DOTALL))
         self.irregular = self.stepwise = False
@@ -286,7 +286,7 @@ class _Compiler:
         return self._irregular_item(kind, value, flags, out)
 
     def _irregular_item(self, kind: Any, value: Any, flags: int, out: int) -> int:
-        """Return states that read at least what the item does."""
+        """Add states that accept a superset of an irregular item, and return the entry."""
         if kind is op.GROUPREF:
             least = min(1, self.widths[value][0])
             return self._repeat(least, op.MAXREPEAT, [(op.IN, [(op.NEGATE, None)])], flags, out)
@@ -299,7 +299,7 @@ class _Compiler:
         if kind is op.ASSERT:
             before = self.captures
             self._sequence(value[1], flags, out)
-            self.stepwise |= self.captures > before  # of the ways to capture it keeps the first, which more may change
+            self.stepwise |= self.captures > before  # it keeps its first captures, which later text may change
             return out
         self.stepwise = True
         if kind is op.ASSERT_NOT:
@@ -353,11 +353,11 @@ class _Compiler:
         return False
 
     def _check_assertions(self, first: int, start: int) -> None:
-        r"""Refuse what would have to be decided by the characters behind a hit.
+        r"""Refuse a pattern whose match depends on the characters after it.
 
-        A hit ends where the text that has arrived ends. That decides a boundary before the end of a pattern once and
-        for all if the character before it is always a word's (`\b` holds) or never (`\B` does); and a `$` without
-        (?m), unless the pattern goes on with a newline.
+        A match ends where the text that has arrived ends. A boundary at the end of a pattern is decided there if the
+        character before it is always a word character (`\b` holds) or never one (`\B` holds). A `$` without (?m) is
+        decided, too, unless a newline of the pattern follows it.
         """
         if not any(kind == ASSERT and value >= LAST_LINE for kind, value, _ in self.states[first:]):
             return
@@ -393,7 +393,7 @@ class _Compiler:
                     raise _RefusedError(_LATER)
 
     def program(self) -> bytes:
-        """Return what `_core.Matcher` takes: a program for the patterns that are regular."""
+        """Return the program of the regular patterns for `_core.Matcher`."""
         edges: dict[int, int] = {0: 0}  # the sets that begin or end at a code point, a bit each
         for number, ranges in enumerate(self.sets):
             for low, high in ranges:

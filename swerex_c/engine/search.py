@@ -1,9 +1,9 @@
 """Search a running operation's output for patterns that are not regular.
 
-The core's matcher takes regular expressions in the strict sense only. If one of an action's patterns is not (it has a
-back-reference, look-around, ...), the core hands over the output as it comes, and it is searched here, in a thread: for
-such a pattern by the package `regex`, which can be given a limit of time, and for the others by the core's matcher. The
-meaning is that of `csrc/swx_match.h`: characters arrive one at a time, and after each the text is what has arrived.
+The core's matcher takes only patterns that are regular in the strict sense. If a pattern of an action is not (because
+of a back-reference, look-around, ...), the core hands over the output as it arrives, and a thread searches it here. The
+package `regex`, which accepts a time limit, searches for the irregular patterns; the core's matcher searches for the
+others. Matches are defined as in `csrc/swx_match.h`: after each arriving character, the text is what has arrived.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 __all__ = ["IrregularPattern", "Search", "compile_irregular", "finish_search"]
 
 Hit = tuple[int, int, int]
-"""Where a match was complete, where it begins (both in bytes), and the number of its pattern: the least one wins."""
+"""Offset in bytes where a match was complete, offset where it begins, and number of its pattern. The least one wins."""
 
 _PIECE = 64 << 10
-"""Bytes of output that are searched within one limit of time."""
+"""Bytes of output that are searched within one time limit."""
 
 _PIECE_SECONDS = 2.0
-"""Seconds of computation for a piece. The slowest usual patterns, which look at each character, need a tenth of it."""
+"""Seconds of CPU time for a piece. The slowest usual patterns, tried at each character, need a tenth of it."""
 
 _LATE_SECONDS = 1.0
-"""Seconds to search what came last, if the caller's time is over."""
+"""Seconds to search the last output after the action's timeout."""
 
 _TRIM = 64 << 10
-"""Characters that no match can need any more, from which on they are dropped."""
+"""Number of characters that no match can need any more at which they are dropped."""
 
 _LITERAL_BRACE = re.compile(r"(\\N\{[^}]*\}|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(?:\d+(?:,\d*)?|,\d*)\})|\{", re.DOTALL)
-"""Escapes, classes and repeats; else a brace that `re` takes for itself, and `regex` for the begin of more syntax."""
+"""Pattern of escapes, classes and repeats, or else of a brace, which `re` matches literally and `regex` interprets."""
 
 
 def compile_irregular(pattern: str) -> Any:
@@ -57,7 +57,7 @@ def compile_irregular(pattern: str) -> Any:
     except ImportError:
         msg = "needs the package regex, as it is not regular: pip install 'swerex-c[patterns]'"
         raise NotAvailableError(msg) from None
-    re.compile(pattern)  # has the last word on what is valid
+    re.compile(pattern)  # `re` decides what is valid
     try:
         return regex.compile(_LITERAL_BRACE.sub(lambda found: found[1] or r"\{", pattern), regex.V0 | regex.DOTALL)
     except regex.error as error:
@@ -65,7 +65,7 @@ def compile_irregular(pattern: str) -> Any:
 
 
 class IrregularPattern:
-    """A pattern that is not regular, in the search of one operation's output."""
+    """An irregular pattern, in the search of one operation's output."""
 
     def __init__(self, index: int, compiled: Any, first: str, look_behind: int, stepwise: bool):
         """Create a pattern.
@@ -73,23 +73,24 @@ class IrregularPattern:
         Args:
             index: its number in the list of patterns.
             compiled: what `compile_irregular` returns.
-            first: regular expression for the characters that a match can begin with, but for one that begins the text.
-            look_behind: characters that it may need before a match.
-            stepwise: whether it may match a text and not the same text with more behind it.
+            first: regular expression for the characters that a match can begin with, unless it begins the text.
+            look_behind: maximum number of characters that the pattern examines before a match.
+            stepwise: whether the pattern may match a text, but not a continuation of that text.
         """
         self.index = index
         self.look_behind = look_behind
-        self.low = 0  # no match begins before this character
+        self.low = 0
+        """Character before which no match begins."""
         self._compiled = compiled
         self._first = re.compile(first, re.DOTALL)
         self._stepwise = stepwise
 
     def find(self, text: str, begin: int, deadline: float) -> tuple[int, int] | None:
-        """Return the length of the shortest beginning of a text that has a match, and where the match begins.
+        """Return the length of the shortest prefix of a text that contains a match, and where the match begins.
 
         Args:
-            begin: the length of the longest beginning that is known to have none.
-            deadline: limit of the thread's time.
+            begin: the length of the longest prefix that is known to contain none.
+            deadline: limit of the thread's CPU time.
 
         Raises:
             TimeoutError: at the deadline.
@@ -107,7 +108,7 @@ class IrregularPattern:
 
     def _step(self, text: str, end: int, deadline: float) -> tuple[int, int] | None:
         while end < len(text):
-            if 0 < self.low == end:  # nothing has begun to match; `first` does not tell of what begins the text
+            if 0 < self.low == end:  # no match has begun; `first` does not apply to the beginning of the text
                 first = self._first.search(text, end)
                 if first is None:
                     self.low = len(text)
@@ -120,19 +121,19 @@ class IrregularPattern:
         return None
 
     def _match(self, text: str, end: int, deadline: float) -> int | None:
-        """Return where the first match begins in the text up to `end`."""
+        """Return the beginning of the first match in the text up to `end`."""
         left = deadline - time.thread_time()
         if left <= 0:
             raise TimeoutError
         found = self._compiled.search(text, self.low, end, partial=True, concurrent=True, timeout=left)
         if found is not None and not found.partial:
             return int(found.start())
-        self.low = end if found is None else found.start()  # from there on, more text may make a match
+        self.low = end if found is None else found.start()  # from there on, later text may complete a match
         return None
 
 
 class Search:
-    """A search of one operation's output, for some patterns that are not regular and perhaps some that are."""
+    """A search of one operation's output for patterns of which at least one is irregular."""
 
     def __init__(self, regular: _core.Matcher, numbers: list[int], irregular: list[IrregularPattern]):
         """Create a search.
@@ -153,24 +154,24 @@ class Search:
 
     def _begin(self) -> None:
         self._text = ""
-        self._before = 0  # bytes that came before the text
+        self._before = 0  # number of bytes that were dropped before the text
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self._regular.reset()
         for each in self._irregular:
             each.low = 0
 
     async def watch(self, operation: _core.Operation, waiting: Awaitable[None]) -> None:
-        """Wait for an operation of the core, and end it when a pattern is found.
+        """Search the output of an operation of the core while it runs, and end it when a pattern matches.
 
         Args:
-            waiting: what waits for the operation.
+            waiting: awaitable that ends with the operation.
         """
         task = asyncio.ensure_future(self._search(operation))
         task.add_done_callback(retrieve_exception)
         try:
             await waiting
             self._ended = True
-            self.news.set()  # what came last is to be searched
+            self.news.set()  # the last output is not searched yet
             is_late = operation.end in ("timeout", "quiet")
             await asyncio.wait({task}, timeout=_LATE_SECONDS if is_late else None)
             if task.done():
@@ -245,10 +246,10 @@ class Search:
 def patterns_of(
     matcher: _core.Matcher | Search | None, news: asyncio.Event | None = None
 ) -> _core.Matcher | tuple[object] | None:
-    """Return what the core takes for it.
+    """Return the argument of the core's methods for a matcher or a search.
 
     Args:
-        news: what tells a stream's reader of output; then it tells the search as well.
+        news: event that is set for the reader of a stream when there is output; the search then waits for it too.
     """
     if not isinstance(matcher, Search):
         return matcher
@@ -259,7 +260,7 @@ def patterns_of(
 async def finish_search(
     matcher: _core.Matcher | Search | None, operation: _core.Operation, waiting: Awaitable[None]
 ) -> None:
-    """Wait for an operation; if its output is searched here, search it meanwhile."""
+    """Wait for an operation, and search its output meanwhile if the core does not."""
     if isinstance(matcher, Search):
         await matcher.watch(operation, waiting)
     else:
