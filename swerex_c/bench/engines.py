@@ -117,7 +117,7 @@ class Engine:
         """Run a command without a persistent shell."""
         raise NotImplementedError
 
-    async def place(self, path: str) -> str:
+    async def upload(self, path: str) -> str:
         """Copy a local file to the machine of the commands, and return its path there."""
         return path
 
@@ -499,7 +499,7 @@ class Ours(Runtime):
         self.opened.discard(key)
         await super().close(key)
 
-    async def place(self, path: str) -> str:
+    async def upload(self, path: str) -> str:
         if self.deployment is None:
             return path
         there = f"/tmp/{uuid.uuid4().hex[:12]}-{os.path.basename(path)}"

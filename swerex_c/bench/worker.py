@@ -47,7 +47,7 @@ class Operations:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.kept: set[str] = set()
-        self.placed: dict[str, str] = {}
+        self.uploaded: dict[str, str] = {}
         self.unique = os.urandom(4).hex()  # a server may have sessions of other users
 
     async def session(self, key: str) -> str:
@@ -118,11 +118,11 @@ class Operations:
     async def output(self, path: str, count: int, seconds: float) -> Result:
         """Measure `cat` of a file, whose output must equal the file."""
         key = await self.session("output")
-        if path not in self.placed:
-            self.placed[path] = await self.engine.place(path)
+        if path not in self.uploaded:
+            self.uploaded[path] = await self.engine.upload(path)
 
         async def one() -> tuple[float, bool]:
-            took, answer = await self.timed(lambda: self.engine.run(key, f"cat {self.placed[path]}"))
+            took, answer = await self.timed(lambda: self.engine.run(key, f"cat {self.uploaded[path]}"))
             return took, self.is_file(answer, path)
 
         return {**await self.sample(one, count, seconds), "bytes": os.path.getsize(path)}

@@ -153,14 +153,14 @@ async def _session(
     """Yield a runtime with one session, after showing the session's startup output."""
     from swerex_c.models import CloseBashSessionRequest
 
-    place: contextlib.AbstractAsyncContextManager[AbstractRuntime]
+    opening: contextlib.AbstractAsyncContextManager[AbstractRuntime]
     if target is None:
-        place = quiet_runtime()
+        opening = quiet_runtime()
     else:
         from swerex_c.cli.targets import opened
 
-        place = opened(target)
-    async with place as runtime:
+        opening = opened(target)
+    async with opening as runtime:
         response = await runtime.create_session(request)
         try:
             show(response.output)
@@ -226,7 +226,7 @@ async def run_command(
 
     Args:
         result: set to the result as far as the command comes.
-        target: place of the session; None is this machine.
+        target: where the session runs; None means this machine.
         with_input: give this process's input to the command; in a target, when the end of the input is reached.
         as_json: print nothing.
     """
@@ -261,7 +261,7 @@ async def run_shell(target: Target | None, request: CreateBashSessionRequest) ->
     """Run an interactive bash, which takes over this terminal, and return its exit code.
 
     Args:
-        target: place of the bash, which a client of its backend runs; None is this machine.
+        target: where the bash runs, by a client of the target's backend; None means this machine.
     """
     from swerex_c.cli.targets import opened
     from swerex_c.engine.startup_files import check_request, sandbox_startup_script, startup_script
@@ -320,6 +320,6 @@ def print_piece(text: str) -> None:
     if sys.stdout.isatty():
         text = visible(text)
     rest = memoryview(text.encode("utf-8", "surrogateescape"))
-    while rest:  # without a buffer (PYTHONUNBUFFERED), a write may be short: if its reader leaves, for example
+    while rest:  # an unbuffered write (PYTHONUNBUFFERED) may be short, for example if the reader leaves
         rest = rest[sys.stdout.buffer.write(rest) :]
     sys.stdout.buffer.flush()

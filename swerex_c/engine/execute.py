@@ -205,27 +205,28 @@ def encode_variables(env: Mapping[str, str], inherited: Mapping[bytes, bytes] | 
 
 
 def _argv(command: Command) -> tuple[list[bytes], bytes]:
-    """Return the arguments of a command, and what its standard input gives."""
+    """Return the arguments of a command, and the content of its standard input."""
     argv = check_words(command)
     if not command.shell:
         return argv, b""
     text = b""
-    if len(argv[0]) > LONGEST_ARGUMENT:  # too long for an argument: the shell reads it, and not as its standard input
+    if len(argv[0]) > LONGEST_ARGUMENT:  # the shell reads it from a descriptor other than its standard input
         text = b"exec 9<&-; " + argv[0]
         argv[0] = b"exec 9<&0 </dev/null; . /proc/self/fd/9"
     return [b"/bin/sh", b"-c", *argv], text
 
 
 def find_program(program: bytes, env: Mapping[str, str]) -> bytes:
-    """Return the path of a program, which is searched for in the PATH of `env` if it has no slash.
+    """Return the path of a program. A name without a slash is searched for in the PATH of `env`.
 
     Raises:
-        FileNotFoundError: if no directory of that has such a program.
+        FileNotFoundError: if no directory of PATH has the program.
     """
     if b"/" in program:
         return program
     name, path = os.fsdecode(program), env.get("PATH", os.defpath)
-    found = shutil.which(name, path=path) or shutil.which(name, os.F_OK, path)  # a file that cannot be executed says so
+    # The start of a file that cannot be executed raises the right error.
+    found = shutil.which(name, path=path) or shutil.which(name, os.F_OK, path)
     if found is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
     return os.fsencode(found)

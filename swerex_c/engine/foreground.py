@@ -1,6 +1,6 @@
 """Check whether the program in the foreground of a session waits for input.
 
-The kernel tells in which system call a process sleeps, see proc_pid_syscall(5).
+/proc/PID/syscall shows the system call in which a process sleeps; see proc_pid_syscall(5).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _POLLFD = struct.Struct("=ihh")
 
 
 def reader_of_terminal(shell: int) -> int | None:
-    """Return the process in the foreground of a shell's terminal that waits for input from it without a time limit.
+    """Return the foreground process of a shell's terminal that waits for input from the terminal without a time limit.
 
-    None means that there is none, or that it is not known.
+    Returns None if there is none, or if that is unknown.
     """
     try:
         _, terminal, foreground = _terminal_of(shell)
@@ -36,7 +36,7 @@ def reader_of_terminal(shell: int) -> int | None:
         try:
             if _terminal_of(pid)[0] == foreground and _waits_for(pid, terminal):
                 return pid
-        except (OSError, ValueError, IndexError, struct.error):  # it has ended, or its calls are not shown
+        except (OSError, ValueError, IndexError, struct.error):  # it has ended, or /proc does not show its calls
             continue
     return None
 
@@ -61,7 +61,7 @@ def _family(pid: int) -> Iterator[int]:
 
 
 def _waits_for(pid: int, terminal: str) -> bool:
-    """Check whether the process sleeps in a read of the terminal, or until there is something to read from it alone."""
+    """Check whether a process sleeps in a read of the terminal, or waits until the terminal alone can be read."""
     with open(f"/proc/{pid}/syscall") as file:
         number, *words = file.read().split()
     call, arguments = _CALLS.get(int(number)), [int(word, 16) for word in words]

@@ -37,7 +37,7 @@ _STARTUP_SECONDS = 60.0
 
 
 class _Surroundings(NamedTuple):
-    """Parts of this process that a shell takes over, as far as they are compared."""
+    """State of this process that a shell inherits and that is compared."""
 
     variables: list[bytes]
     directory: str
@@ -84,7 +84,7 @@ class PrestartedShells:
         self._begin()
 
     def _begin(self) -> None:
-        """Start the shells of this process."""
+        """Set up the state of this process, and begin to start its shells."""
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._shells: deque[PrestartedShell] = deque()
@@ -158,7 +158,7 @@ class PrestartedShells:
                 self._end_filling(error)
 
     def _end_filling(self, error: Exception | None = None) -> None:
-        """Tell those that wait for the shells that no more are started now. Call with the lock held."""
+        """Wake the callers that wait for the thread, and log an error once. Call with the lock held."""
         if error is not None and str(error) != self._complaint:
             self._complaint = str(error)
             self._logger.warning("Cannot keep a session ready: %s", error)

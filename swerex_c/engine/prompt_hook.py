@@ -1,6 +1,6 @@
-"""Cost of the startup files' PROMPT_COMMAND, which runs after each command of a session.
+"""Measure the PROMPT_COMMAND of the startup files, which runs after each command of a session.
 
-Once per process, a starting shell runs it once or twice in a subshell, if there is one, and reports its time.
+The first shell of a process runs it once or twice in a subshell, and reports its time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["COSTLY_SECONDS", "HookProbe", "first_probe"]
 
 COSTLY_SECONDS = 0.0005
-"""Seconds of each command that a hook may take unnoticed: several times what a short command takes."""
+"""Seconds for each command above which a hook is reported: several times the duration of a short command."""
 
 _PROBE = """\
 ; [[ -z ${PROMPT_COMMAND[*]-} || -z ${EPOCHREALTIME-} ]] || (builtin set +eux; _swerex_c=("${EPOCHREALTIME/[.,]/}"); \

@@ -434,9 +434,10 @@ class BashSession(Session):
         """Begin an operation of the core, and return it when it has ended.
 
         Args:
-            begin: called with the core's session, and the queue and the future for the notification of the end.
-            matcher: what the operation's output is searched with.
-            stream: whom the output is handed to.
+            begin: function that begins the operation. Its arguments are the core's session, and the queue and the
+                future that the core notifies of the end.
+            matcher: matcher or search for the operation's output.
+            stream: reader of the operation's output.
         """
         queue = current_completions().core
         future = asyncio.get_running_loop().create_future()
@@ -542,7 +543,7 @@ class BashSession(Session):
             except BashIncorrectSyntaxError:
                 if "(" not in command:
                     raise
-                accepted = await self._ask_bash(command, b"-O", b"extglob")  # it takes patterns like !(a) for syntax
+                accepted = await self._ask_bash(command, b"-O", b"extglob")  # patterns like !(a) are syntax only then
                 if not await self._has_extglob(timeout) and not operation.done:
                     raise
             with translated():
@@ -565,7 +566,7 @@ class BashSession(Session):
         return int(accepted)
 
     async def _has_extglob(self, timeout: float | None) -> bool:
-        """Ask the shell, which alone knows, ahead of the command that is held. An interrupt is kept for that one."""
+        """Ask the shell whether `extglob` is on, ahead of the held command. An interrupt is kept for that command."""
         question = "( s=$?; case :$BASHOPTS: in *:extglob:*) builtin echo on;; esac; exit $s )"
         operation = await self._complete(
             lambda core, *notify: core.run(question, 1, timeout, None, None, *notify, None, 0, -1, 0, True)
@@ -611,9 +612,9 @@ async def _bash_n(command: str, argv: list[bytes], text: bytes) -> bool:
 
 
 def _plain(action: BashAction) -> BashAction:
-    """Return a `BashAction`, even of another model's fields.
+    """Return an action of another class as a `BashAction`, whose `__dict__` has the fields.
 
-    It has them in `__dict__`, where access costs a tenth of a model's attribute access.
+    Access to the `__dict__` costs a tenth of access to a model's attributes.
     """
     if type(action) is BashAction:
         return action

@@ -54,7 +54,7 @@ def test_output_has_to_be_the_file(tmp_path: Path) -> None:
     async def work(operations: Operations) -> None:
         found: dict[str, Any] = await operations.output(str(file), 1, 0)
         assert (found["wrong"], found["bytes"]) == (0, len(text))
-        operations.placed[str(file)] = str(other)
+        operations.uploaded[str(file)] = str(other)
         found = await operations.output(str(file), 1, 0)
         assert (found["wrong"], found["samples_us"]) == (1, [])
 
