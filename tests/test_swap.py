@@ -233,21 +233,6 @@ def test_run_reaches_an_environment_without_this_package() -> None:
     assert Path(pydantic).is_relative_to(Path(original_python()).parent.parent)
 
 
-def test_run_reaches_spawned_workers(tmp_path: Path) -> None:
-    code = """
-        import multiprocessing
-        def where(_):
-            import swerex
-            return swerex.__file__
-        if __name__ == "__main__":
-            with multiprocessing.get_context("spawn").Pool(1) as pool:
-                print(pool.map(where, [0])[0])
-    """
-    (tmp_path / "main.py").write_text(textwrap.dedent(code))
-    done = run(sys.executable, str(tmp_path / "main.py"))
-    assert done.stdout.strip() == OURS, done.stderr
-
-
 def test_run_runs_modules_of_the_alias_as_main() -> None:
     done = run(sys.executable, "-W", "error", "-m", "swerex.deployment.hooks.status")
     assert (done.returncode, done.stderr) == (0, "")
