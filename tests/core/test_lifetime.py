@@ -178,7 +178,7 @@ def test_the_engine_ends_while_bash_is_asked_about_a_command() -> None:
 import asyncio
 from swerex_c.exceptions import SwerexException
 from swerex_c.engine import session
-from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
+from swerex_c.runtime.abstract import CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
 asked = session._bash_n
 
@@ -195,9 +195,9 @@ async def one(last):
     session._bash_n = bash_n
     runtime = LocalRuntime()
     await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-    await runtime.run_in_session(BashAction(command="shopt -s extglob", timeout=60))
+    await runtime.run("shopt -s extglob", timeout=60)
     try:
-        await runtime.run_in_session(BashAction(command="echo !(nothing) | wc -w", timeout=60))
+        await runtime.run("echo !(nothing) | wc -w", timeout=60)
         print("no error")
     except SwerexException as error:
         print(type(error).__name__)

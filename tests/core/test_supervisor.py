@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import swerex_c
-from swerex_c.runtime.abstract import BashAction, CloseBashSessionRequest, CreateBashSessionRequest
+from swerex_c.runtime.abstract import CloseBashSessionRequest, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
 from tests.support import needs
 from tests.support.processes import running
@@ -25,7 +25,7 @@ from tests.support.processes import running
 # Each child writes a line into the FIFO and keeps it open: its end is the end of them all.
 PROGRAM = """
 import asyncio, os, resource, signal, sys, time
-from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
+from swerex_c.runtime.abstract import Command, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
 
 fifo, end = sys.argv[1:]
@@ -35,7 +35,7 @@ async def main():
     runtime = LocalRuntime()
     await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
     for how in ("nohup sh -c", "setsid -f sh -c", "setsid -f env -i sh -c", "sh -c"):
-        await runtime.run_in_session(BashAction(command=f'{how} "{stay}" >/dev/null 2>&1 &', timeout=60))
+        await runtime.run(f'{how} "{stay}" >/dev/null 2>&1 &', timeout=60)
     await runtime.execute(Command(command=f'setsid -f sh -c "{stay}"; sh -c "{stay}" >/dev/null 2>&1 &', shell=True))
     if end not in ("exit", "fork"):  # by itself it ends its foreground
         asyncio.ensure_future(runtime.execute(Command(command=["sh", "-c", stay])))
@@ -55,9 +55,9 @@ async def main():
 async def child():
     runtime = LocalRuntime()
     await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-    print((await runtime.run_in_session(BashAction(command="echo forked", timeout=60))).output, end="", flush=True)
+    print((await runtime.run("echo forked", timeout=60)).output, end="", flush=True)
     await asyncio.to_thread(sys.stdin.read)
-    print((await runtime.run_in_session(BashAction(command="echo lives", timeout=60))).output, end="", flush=True)
+    print((await runtime.run("echo lives", timeout=60)).output, end="", flush=True)
     await runtime.close()
 
 asyncio.run(main())
@@ -149,7 +149,7 @@ async def test_the_end_of_a_session_is_that_of_a_program_in_it_and_all_it_left(f
     runtime = LocalRuntime()
     await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
     command = f"PYTHONPATH={':'.join(sys.path)} {sys.executable} {tmp_path}/program.py {fifo} SIGKILL </dev/zero &"
-    await runtime.run_in_session(BashAction(command=command, timeout=60))
+    await runtime.run(command, timeout=60)
     source = await asyncio.to_thread(os.open, fifo, os.O_RDONLY)
     await asyncio.to_thread(read_lines, source, 7)
     await runtime.close_session(CloseBashSessionRequest())

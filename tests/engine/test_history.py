@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
+from swerex_c.runtime.abstract import CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
 from tests.support.processes import Family
 from tests.support.runtimes import RUNTIMES
@@ -67,7 +67,7 @@ async def test_a_history(kind: str, case: str, home: Path, tmp_path: Path, monke
             await runtime.wait_until_warm()
         await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE, **request))
         for command, output in steps.items():
-            answer = await runtime.run_in_session(BashAction(command=command, timeout=DEADLINE, check="silent"))
+            answer = await runtime.run(command, timeout=DEADLINE, check="silent")
             assert answer.output == output
         await runtime.close()
     *others, mine = ((home / name).read_text() for name in FILES)

@@ -13,7 +13,7 @@ import pytest
 
 from swerex_c.engine import completions
 from swerex_c.engine.completions import current_completions
-from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
+from swerex_c.runtime.abstract import Command, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
 from tests.support.wait import DEADLINE, until_async
 
@@ -60,7 +60,7 @@ async def test_what_would_wake_the_loop_ends_the_wait(
 
     thread = threading.Thread(target=work)
     thread.start()
-    answer = await runtime.run_in_session(BashAction(command=f"echo >{begun}; read x <{go}; echo $x"))
+    answer = await runtime.run(f"echo >{begun}; read x <{go}; echo $x")
     thread.join()
     assert answer.output == "on\n" and waits == [600_000_000]
     monkeypatch.undo()

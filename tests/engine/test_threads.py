@@ -20,13 +20,13 @@ from tests.support.wait import until
 
 SMALL_STACK = """if True:
     import asyncio, threading
-    from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
+    from swerex_c.runtime.abstract import Command, CreateBashSessionRequest
     from swerex_c.runtime.local import LocalRuntime
 
     async def use():
         runtime = LocalRuntime()
         await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-        seen = await runtime.run_in_session(BashAction(command="seq 30000; sleep 0.01; (exit 3)", check="silent"))
+        seen = await runtime.run("seq 30000; sleep 0.01; (exit 3)", check="silent")
         assert (len(seen.output), seen.exit_code) == (168894, 3)
         assert len((await runtime.execute(Command(command=["seq", "30000"]))).stdout) == 168894
         await asyncio.gather(*(runtime.execute(Command(command=["cat", "/dev/zero"], timeout=0.05)) for _ in range(2)),

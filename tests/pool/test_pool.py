@@ -33,7 +33,7 @@ from swerex_c.exceptions import (
     TimeLimitError,
 )
 from swerex_c.pool import Environment, Pool
-from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest, IsAliveResponse
+from swerex_c.runtime.abstract import Command, CreateBashSessionRequest, IsAliveResponse
 from tests.support.original import run_python
 from tests.support.processes import command_line
 from tests.support.wait import DEADLINE, settle, until_async
@@ -167,7 +167,7 @@ async def test_an_environment_is_an_ordinary_runtime_and_ends_with_its_block() -
         async with pool.environment() as environment:
             runtime = environment.runtime
             await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
-            assert (await runtime.run_in_session(BashAction(command="echo $((6*7))"))).output == "42\n"
+            assert (await runtime.run("echo $((6*7))")).output == "42\n"
             assert await environment.deployment.is_alive()
         with pytest.raises(DeploymentNotStartedError, match="given back"):
             _ = environment.runtime
@@ -371,7 +371,7 @@ async def test_the_time_limit_ends_the_environment_and_its_users_block(site: Sit
         with pytest.raises(TimeLimitError, match=r"environment-1 was in use for 1 seconds"):
             async with pool.environment(time_limit=1) as environment:
                 await environment.runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
-                await environment.runtime.run_in_session(BashAction(command=f"echo $$ > {tmp_path}/pid; sleep 1000"))
+                await environment.runtime.run(f"echo $$ > {tmp_path}/pid; sleep 1000")
         pid = (tmp_path / "pid").read_text().strip()
         await until_async(lambda: not command_line(pid))
         task = asyncio.current_task()

@@ -54,7 +54,7 @@ async def test_a_stream_is_left(kind: str, becomes: str, how: str, server: Serve
         await runtime.close_session(CloseBashSessionRequest())
     else:  # comes behind that command
         try:
-            await runtime.run_in_session(BashAction(command="true", timeout=DEADLINE))
+            await runtime.run("true", timeout=DEADLINE)
         except SwerexException:
             assert becomes == "shell ended"
     if how == "aclose":

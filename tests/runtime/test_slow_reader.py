@@ -72,7 +72,7 @@ def expected(numbers: int) -> str:
 
 
 async def works(runtime: AbstractRuntime) -> None:
-    answer = await runtime.run_in_session(BashAction(command="echo works; (exit 3)", check="silent", timeout=DEADLINE))
+    answer = await runtime.run("echo works; (exit 3)", check="silent", timeout=DEADLINE)
     assert (answer.output, answer.exit_code) == ("works\n", 3)
 
 
@@ -157,7 +157,7 @@ async def test_memory_is_bounded(runtime: LocalRuntime) -> None:
 async def test_its_timeout_holds(runtime: LocalRuntime) -> None:
     stream = await begin(runtime, timeout=1.5)
     with pytest.raises(CommandTimeoutError, match="was not sent"):  # later than the timeout of the other
-        await runtime.run_in_session(BashAction(command="echo x", timeout=1.6))
+        await runtime.run("echo x", timeout=1.6)
     size = 0
     with pytest.raises(CommandTimeoutError) as caught:
         async for item in stream:
@@ -238,6 +238,6 @@ async def test_short_commands_of_others(runtime: LocalRuntime) -> None:
     stream = await begin(runtime)
     before = time.process_time()
     with pytest.raises(Exception, match="was not sent"):
-        await runtime.run_in_session(BashAction(command="true", timeout=0.3))
+        await runtime.run("true", timeout=0.3)
     assert time.process_time() - before < 0.1
     await stream.aclose()  # type: ignore[attr-defined]

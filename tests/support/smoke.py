@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from swerex_c.exceptions import CommandTimeoutError
-from swerex_c.runtime.abstract import BashAction, BashInterruptAction, Command, CreateBashSessionRequest
+from swerex_c.runtime.abstract import BashInterruptAction, Command, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 
@@ -26,7 +26,7 @@ DROPPED = """
 import asyncio
 from swerex_c.deployment.config import LocalDeploymentConfig
 from swerex_c.pool import Pool
-from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
+from swerex_c.runtime.abstract import CreateBashSessionRequest
 
 async def main():
     pool = Pool(LocalDeploymentConfig(), 2, warm=1)
@@ -34,7 +34,7 @@ async def main():
     lent = pool.environment()
     environment = await lent.__aenter__()
     await environment.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-    answer = await environment.runtime.run_in_session(BashAction(command="sleep 1000 & echo pids $$ $!", timeout=60))
+    answer = await environment.runtime.run("sleep 1000 & echo pids $$ $!", timeout=60)
     print(answer.output, flush=True)
 
 asyncio.run(main())
@@ -45,7 +45,7 @@ async def session(runtime):
     """What an agent needs of a session, whatever is between it and the caller."""
 
     async def gives(command, output, code=0):
-        answer = await runtime.run_in_session(BashAction(command=command, timeout=DEADLINE, check="silent"))
+        answer = await runtime.run(command, timeout=DEADLINE, check="silent")
         assert (answer.output, answer.exit_code) == (output, code), (command, answer)
 
     await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
@@ -54,7 +54,7 @@ async def session(runtime):
     await gives("sleep 0.3; echo late", "late\n")  # not answered at once
     await gives("seq 200000 | tail -1", "200000\n")
     try:
-        await runtime.run_in_session(BashAction(command="sleep 1000", timeout=0.5))
+        await runtime.run("sleep 1000", timeout=0.5)
     except CommandTimeoutError:
         await runtime.run_in_session(BashInterruptAction())
     else:
