@@ -1,8 +1,8 @@
-"""Instructions that pieces of work take, counted by callgrind: the same from run to run, on any machine, at any load.
+"""Count the instructions of pieces of work by callgrind: the same from run to run, on any machine, at any load.
 
-`python -m benchmarks --instructions` compares them with instructions.json, and `--keep` makes them those of the file.
-A count is of this process in user mode, with all threads, without the kernel and the shells. Each piece is counted
-several times and the median is told, because a part of what is done depends on who was first, the shell or we.
+`python -m benchmarks --instructions` compares the counts with instructions.json; `--keep` writes them to the file. A
+count includes all threads of this process in user mode, but neither the kernel nor the shells. Each piece is counted
+several times, and the median is used, because the work depends on the order of events in the shell and in this process.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ ROOT = Path(__file__).resolve().parents[1]
 BASELINE = Path(__file__).with_suffix(".json")
 
 TOLERANCE = 0.03
-"""With the compiler and the Python of the baseline. From run to run the medians differ by less than 1 %; another
-processor's memcpy and another release of libc and of libraries such as pydantic make up to 2 % more."""
+"""Tolerance with the compiler and the Python of the baseline. From run to run the medians differ by less than 1 %;
+another processor's memcpy and other releases of libc and of libraries such as pydantic add up to 2 %."""
 
 LOOSE = 0.3
-"""With another compiler or Python, whose code differs by a fifth: then only what is far slower can be told."""
+"""Tolerance with another compiler or Python, whose code differs by a fifth: only far slower work is reported then."""
 
 VARIED = {"create": 0.15}
-"""Tolerances of pieces of which much depends on the order in which a shell and its terminal come up."""
+"""Tolerances of pieces that depend on the order in which a shell and its terminal come up."""
 
 REPEATS = 5
 
 PATIENCE = 1_000_000
-"""Microseconds for which the calling thread waits for the shell by itself: callgrind makes us fifty times slower, and
-what is counted is to be what happens when the shell answers within the usual 150 us."""
+"""Microseconds that the calling thread waits for the shell by itself. Callgrind makes this process fifty times slower,
+and the count should be that of a shell that answers within the usual 150 us."""
 
 LITERALS = [f"needle-{i:02d}-in-the-stack" for i in range(20)]
 REGEXES = [
@@ -65,10 +65,10 @@ REGEXES = [
 LINE = b"0123456789 the quick brown fox jumps over the lazy dog \x1b[31mred\x1b[0m\n"
 
 Work = tuple[int, Callable[[], Awaitable[object]]]
-"""Units in a piece of work, and what does them; it returns something true if an answer was wrong."""
+"""Number of units in a piece of work, and a function that does them and returns a true value after a wrong answer."""
 
 
-# What is counted, in a process under callgrind
+# Work in a process under callgrind
 
 
 class Core(Engine):
@@ -181,7 +181,7 @@ WORKS: dict[str, tuple[str, Callable[[], Awaitable[Work]]]] = {
     "encode": ("an answer to a frame", encode),
     "decode": ("an answer from a frame", decode),
 }
-"""What is counted: its name in the file and on the screen, and what prepares it."""
+"""Pieces of work by their name in the file: name on the screen, and function that prepares the work."""
 
 
 def count(work: Callable[[], Awaitable[Work]], switch: ctypes.CDLL, dumps: Path) -> float:
@@ -240,7 +240,7 @@ def counted() -> dict[str, float]:
         command += [f"--log-file={directory}/log", sys.executable, "-c"]
         command += [f"from benchmarks.instructions import main; main({switch!r}, {str(dumps)!r})"]
         allowed = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, [max(allowed)])  # what it starts inherits that: one processor, one order of events
+        os.sched_setaffinity(0, [max(allowed)])  # child processes inherit one processor, for one order of events
         try:
             done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
         finally:
@@ -252,7 +252,7 @@ def counted() -> dict[str, float]:
 
 
 def tools() -> dict[str, str]:
-    """Return what the counts depend on besides our sources."""
+    """Return the tools on which the counts depend."""
     return {
         "compiler": first_line(os.environ.get("CC", "cc"), "--version"),
         "python": f"{sys.implementation.name} {sys.version.split()[0]}",

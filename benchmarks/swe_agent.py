@@ -1,22 +1,22 @@
-"""One run of SWE-agent itself, with a script in the place of the model, on the original and on ours.
+"""Run SWE-agent itself on SWE-ReX and on this package, with a script instead of the model.
 
     git clone https://github.com/SWE-agent/SWE-agent
-    python3.11 -m venv agent && agent/bin/pip install -e ./SWE-agent flake8      # this brings the original, too
+    python3.11 -m venv agent && agent/bin/pip install -e ./SWE-agent flake8      # also installs SWE-ReX
     python -m benchmarks.swe_agent --python agent/bin/python
-    python -m benchmarks.swe_agent --python agent/bin/python --places local --rounds 1
+    python -m benchmarks.swe_agent --python agent/bin/python --targets local --rounds 1
 
-SWE-agent is not changed, and the original stays installed: ours is what `swerex-c run` makes of the same command.  The
-script has what a day has: tool bundles, a syntax error, a command that takes too long, here-documents, an edit that is
-linted, a program with output, the submission.  Each run must submit the same patch, and each step must be answered
-alike in the same place.  Then come the times of whole runs, made in rounds of changing order.  The command that takes
-too long has its 8 seconds in them.
+SWE-agent is not changed, and SWE-ReX stays installed: `swerex-c run` runs the same command on this package. The script
+has tool bundles, a syntax error, a command that takes too long, here-documents, an edit that is linted, a program with
+output, and the submission. Each run must submit the same patch, and each step must have the same answer with both
+packages. The program then prints the times of whole runs, which were made in rounds of random order. They include the
+8 seconds of the command that takes too long.
 
-Needs root, Linux and, for containers, what tests/support needs.  All of it happens on a copy of the file system that is
-thrown away, and in a network of its own: SWE-agent in local mode writes into /root and /, and the engine has a bridge.
-The packages of the image have to be there before, since that network leads nowhere: `python -m benchmarks --only
-docker-true --no-record` fetches them.
+The program needs root, Linux and, for containers, the programs that tests/support needs. It uses a copy of the file
+system, which is discarded, and a network of its own: SWE-agent in local mode writes into /root and /, and the Docker
+engine has a bridge. That network leads nowhere, so the packages of the image have to be fetched before, by `python -m
+benchmarks --only docker-true --no-record`.
 
-Exit status: 0; 1 if an answer of ours was wrong; 2 if it could not run.
+The exit status is 0; 1 if an answer of this package was wrong; 2 if the program could not run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ REPOSITORY = "swx-agent-repository"
 TOO_LONG = 8
 RUN_SECONDS = 300
 IMAGE = "swx-bench/swe-agent"
-PLACES = ("local", "container", "container-server")
+TARGETS = ("local", "container", "container-server")
 
 START = """\
 import sys
@@ -136,17 +136,17 @@ STEPS = [
     "git diff",
     "submit",
 ]
-"""Every one is an action; the seventh has a syntax error and the eighth is the model's second try at it."""
+"""Actions of the script. The seventh has a syntax error, and the eighth is the model's second attempt."""
 
 WRONG_IN_ORIGINAL = {
     "cat << EOF | python -": "it cuts the here-document off a pipeline, and the command never ends",
 }
-"""How steps begin that the original does not answer rightly, and why."""
+"""Beginnings of the steps to which the original's answer is wrong, with the reason."""
 
 
 @dataclass
 class Outcome:
-    """What one run did."""
+    """Result of one run."""
 
     patch: str
     steps: list[dict[str, Any]]
@@ -174,11 +174,11 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--python", required=True, help="the interpreter that SWE-agent is installed for")
-    parser.add_argument("--places", default="local,container", help=f"{', '.join(PLACES)} (the last for ours only)")
+    parser.add_argument("--targets", default="local,container", help=f"{', '.join(TARGETS)} (the last for ours only)")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    if unknown := set(arguments.places.split(",")) - set(PLACES):
-        parser.error(f"--places knows {', '.join(PLACES)}, not {', '.join(unknown)}")
+    if unknown := set(arguments.targets.split(",")) - set(TARGETS):
+        parser.error(f"--targets knows {', '.join(TARGETS)}, not {', '.join(unknown)}")
     return arguments
 
 
@@ -195,26 +195,26 @@ def compare(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> int:
     if done.returncode != 0:
         raise RuntimeError(f"{python} cannot import sweagent and swerex: {done.stderr.strip()[-300:]}")
     agent = Path(done.stdout.split()[-1])
-    places = [place for place in arguments.places.split(",") if place]
+    targets = [target for target in arguments.targets.split(",") if target]
     here = stack.enter_context(tempfile.TemporaryDirectory(prefix="swx-swe-agent-", ignore_cleanup_errors=True))
     bench = Bench(python, agent, Path(here))
-    if any(place.startswith("container") for place in places):
+    if any(target.startswith("container") for target in targets):
         bench.start_engine(stack)
     runs = {
-        (place, who): list[Outcome]()
-        for place in places
-        for who in ("original", "ours")
-        if (place, who) != ("container-server", "original")
+        (target, package): list[Outcome]()
+        for target in targets
+        for package in ("original", "ours")
+        if (target, package) != ("container-server", "original")
     }
     for number in range(arguments.rounds):
-        for place, who in random.sample(list(runs), len(runs)):
-            outcome = bench.run(place, who, number)
-            runs[place, who].append(outcome)
-            print(f"{place:18} {who:9} {outcome.seconds:7.2f} s, {len(outcome.steps)} steps", flush=True)
+        for target, package in random.sample(list(runs), len(runs)):
+            outcome = bench.run(target, package, number)
+            runs[target, package].append(outcome)
+            print(f"{target:18} {package:9} {outcome.seconds:7.2f} s, {len(outcome.steps)} steps", flush=True)
     about, commit = machine(), first_line("git", "-C", str(ROOT), "describe", "--always", "--dirty")
     print(f"\n{about['date']}, {about['cpu']}, {about['processors']} processors, {about['kernel']}, {commit}\n")
-    for (place, who), each in runs.items():
-        print(f"{place:18} {who:9} {statistics.median(run.seconds for run in each):8.2f} s")
+    for (target, package), each in runs.items():
+        print(f"{target:18} {package:9} {statistics.median(run.seconds for run in each):8.2f} s")
     print()
     wrong = check(runs)
     for begin, why in WRONG_IN_ORIGINAL.items():
@@ -224,7 +224,7 @@ def compare(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> int:
 
 
 class Bench:
-    """A repository, a script, and a way to run SWE-agent with them."""
+    """A repository and a script, and the runs of SWE-agent with them."""
 
     def __init__(self, python: Path, agent: Path, here: Path) -> None:
         self.python, self.agent, self.here = python, agent, here
@@ -242,14 +242,14 @@ class Bench:
             path = self.repository / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        author = {f"GIT_{who}_{what}": "t" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        author = {f"GIT_{role}_{what}": "t" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
         dates = dict.fromkeys(("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"), "2024-01-01T00:00:00 +0000")
         for words in ("init -q -b main", "add -A", "commit -q -m begin"):
             environment = {**self.environment, **author, **dates}
             subprocess.run(["git", *words.split()], cwd=self.repository, env=environment, check=True)
 
     def start_engine(self, stack: contextlib.ExitStack) -> None:
-        """An engine of the tests, with an image that has the original's server, git and flake8."""
+        """Start an engine of the tests, and build an image with SWE-ReX's server, git and flake8."""
         from tests.support import docker_engine, images, needs
 
         try:
@@ -280,25 +280,25 @@ class Bench:
             {name: value for name, value in docker.environment.items() if name.startswith("DOCKER_")}
         )
 
-    def run(self, place: str, who: str, number: int) -> Outcome:
-        output = self.here / f"{place}-{who}-{number}"
+    def run(self, target: str, package: str, number: int) -> Outcome:
+        output = self.here / f"{target}-{package}-{number}"
         output.mkdir()
         used, view = output / "used", output / "view"
         view.mkdir()
         command = ["-c", START, str(used), "run", f"--config={self.config}", "--agent.model.name=replay"]
         command += [f"--agent.model.replay_path={self.script}", f"--env.repo.path={self.repository}"]
         command += ["--problem_statement.text=division", "--problem_statement.id=script", f"--output_dir={output}"]
-        if place == "local":
+        if target == "local":
             command += ["--env.deployment.type=local"]
         else:
             command += ["--env.deployment.type=docker", f"--env.deployment.image={IMAGE}"]
             command += ["--env.deployment.pull=never"]
-        if place == "container-server":
+        if target == "container-server":
             command += ["--env.deployment.server=True"]
         whole = [str(self.python), *command]
-        if who == "ours":
+        if package == "ours":
             whole = [sys.executable, "-m", "swerex_c", "run", "--", *whole]
-        environment = self.environment | ({"PYTHONPATH": str(ROOT)} if who == "ours" else {})
+        environment = self.environment | ({"PYTHONPATH": str(ROOT)} if package == "ours" else {})
         fresh = ["unshare", "--mount", "--propagation", "private", "bash", "-c", FRESH, "fresh", str(view)]
         begin = time.perf_counter()
         with open(output / "log", "wb") as log:
@@ -307,15 +307,17 @@ class Bench:
                     [*fresh, *whole], env=environment, cwd=self.agent, stdout=log, stderr=log, timeout=RUN_SECONDS
                 )
             except subprocess.TimeoutExpired:
-                raise RuntimeError(f"{place}, {who}: not at its end after {RUN_SECONDS} s\n{tail(output)}") from None
+                raise RuntimeError(
+                    f"{target}, {package}: not at its end after {RUN_SECONDS} s\n{tail(output)}"
+                ) from None
         seconds = time.perf_counter() - begin
         try:
-            package = used.read_text()
+            imported = used.read_text()
             trajectory = json.loads((output / "script" / "script.traj").read_text())
         except OSError as error:
-            raise RuntimeError(f"{place}, {who}: ended with {done.returncode}: {error}\n{tail(output)}") from None
-        if ("swerex_c" in package) != (who == "ours"):
-            raise RuntimeError(f"{place}, {who}: ran with {package}")
+            raise RuntimeError(f"{target}, {package}: ended with {done.returncode}: {error}\n{tail(output)}") from None
+        if ("swerex_c" in imported) != (package == "ours"):
+            raise RuntimeError(f"{target}, {package}: ran with {imported}")
         steps = [{name: step[name] for name in ("action", "observation", "state")} for step in trajectory["trajectory"]]
         return Outcome(trajectory["info"].get("submission") or "", steps, seconds)
 
@@ -325,23 +327,23 @@ def tail(output: Path) -> str:
 
 
 def check(runs: dict[tuple[str, str], list[Outcome]]) -> list[str]:
-    """What is not as it must be."""
+    """Return a line for each wrong patch, missing step and different answer."""
     wrong = []
     patches = {run.patch for each in runs.values() for run in each}
     if len(patches) != 1 or "return a / b" not in patches.pop():
         wrong.append("WRONG: the patches differ, or have no fix")
-    for (place, who), each in runs.items():
-        reference = (runs.get((place, "original")) or runs.get(("container", "original")) or each)[0]
+    for (target, package), each in runs.items():
+        reference = (runs.get((target, "original")) or runs.get(("container", "original")) or each)[0]
         for number, run in enumerate(each):
             if len(run.steps) != len(STEPS):
-                wrong.append(f"WRONG: {place}, {who}, round {number}: {len(run.steps)} steps, not {len(STEPS)}")
+                wrong.append(f"WRONG: {target}, {package}, round {number}: {len(run.steps)} steps, not {len(STEPS)}")
             for theirs, own in zip(reference.steps, run.steps, strict=False):
                 if any(own["action"].startswith(begin) for begin in WRONG_IN_ORIGINAL):
                     continue
                 for name in own:
                     if theirs[name] != own[name]:
                         both = f"{str(theirs[name])[:300]!r}\n  {str(own[name])[:300]!r}"
-                        wrong.append(f"DIFFERS: {place}, {who}, {name} of {own['action'][:60]!r}:\n  {both}")
+                        wrong.append(f"DIFFERS: {target}, {package}, {name} of {own['action'][:60]!r}:\n  {both}")
     return wrong
 
 

@@ -217,7 +217,7 @@ _SWITCH = (
     "unset PROMPT_COMMAND in a file of `startup_source`, run `trap - DEBUG` first in the session, "
     "or set HOME in `env` to a directory without a .bashrc"
 )
-"""What to do about a costly hook. Bash puts back a DEBUG trap that a sourced file removes."""
+"""Advice about a costly hook. Bash restores a DEBUG trap that a sourced file removes."""
 
 _TIMES = 21
 """Number of commands that are timed in each session."""

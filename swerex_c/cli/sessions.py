@@ -166,7 +166,7 @@ async def _session(
             show(response.output)
             yield runtime
         finally:
-            with contextlib.suppress(SwerexException, OSError):  # what went wrong before is what to report
+            with contextlib.suppress(SwerexException, OSError):  # an earlier error is the one to report
                 await runtime.close_session(CloseBashSessionRequest(session=request.session))
 
 

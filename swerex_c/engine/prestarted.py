@@ -194,6 +194,6 @@ class PrestartedShells:
             return  # `close` may not have seen it
         operation.wait(None)
         if operation.end not in ("done", "closed"):
-            with self._lock, contextlib.suppress(ValueError):  # if somebody has dropped it already
+            with self._lock, contextlib.suppress(ValueError):  # if `take` has dropped it already
                 self._shells.remove(shell)
             raise failure(operation, "<startup files>", _STARTUP_SECONDS)

@@ -89,8 +89,8 @@ def parse(text: bytes, *options: str) -> subprocess.CompletedProcess[bytes]:
 def is_accepted(returncode: int | None, stderr: bytes) -> bool:
     """Return whether `bash -n` accepted a text.
 
-    Its messages count too: where the exit code is collected by somebody else, `subprocess` makes it 0, and the core
-    makes it None.
+    Its messages count too: if another part of the process has collected the exit code, `subprocess` returns 0, and the
+    core returns None.
     """
     return not returncode and not _REFUSAL.search(stderr)
 

@@ -27,7 +27,7 @@ _FINAL = (AuthenticationError, InvalidInputError, NotAvailableError, NotSupporte
 """Errors that another attempt would only raise again."""
 
 _FINAL_CAUSES = ("command", "configuration", "credentials", "forbidden", "image", "namespace", "refused")
-"""Causes of a `PodStartupError` that stay until somebody corrects them. After a timeout they may have been passing."""
+"""Causes of a `PodStartupError` that last until they are corrected. After a timeout they may have been temporary."""
 
 
 async def finish_within(work: Coroutine[Any, Any, object], seconds: float) -> str | None:
