@@ -456,13 +456,13 @@ class BashSession(Session):
         operation = await self._submit(action, command, timeout, stream)
         end = operation.end
         if end == "done":
-            return _checked(action, operation, _PROMPT)
+            return _checked(values, operation, _PROMPT)
         if end == "matched":
             return _after_match(action, operation)
         if end == "died":
             await self._died(operation)
         if end == "died" and operation.begun and operation.code >= 0:
-            return _checked(action, operation, "", f"The command ended the session's shell. {death_reason(operation)}")
+            return _checked(values, operation, "", f"The command ended the session's shell. {death_reason(operation)}")
         waits = end in ("timeout", "quiet") and operation.typed and self._awaits_input(command)
         raise failure(operation, command, timeout, action.no_output_timeout, waits)
 
@@ -637,16 +637,21 @@ def _observation(output: str, code: int | None, expect_string: str, reason: str,
     return _core.model(BashObservation, values, _OBSERVED)
 
 
-def _checked(action: BashAction, operation: _core.Operation, expect_string: str, reason: str = "") -> BashObservation:
+def _checked(
+    action: dict[str, Any], operation: _core.Operation, expect_string: str, reason: str = ""
+) -> BashObservation:
     """Return the observation of a command whose exit code is known.
+
+    Args:
+        action: the fields of the action.
 
     Raises:
         NonZeroExitCodeError: if `check` is "raise" and the exit code is not 0.
     """
-    code, output, check = operation.code, operation.output, action.__dict__["check"]
+    code, output, check = operation.code, operation.output, action["check"]
     if check == "raise" and code != 0:
-        msg = f"Command {shorten(action.command)} failed with exit code {code}. Here is the output:\n{output!r}"
-        raise NonZeroExitCodeError(f"{action.error_msg}: {msg}" if action.error_msg else msg)
+        msg = f"Command {shorten(action['command'])} failed with exit code {code}. Here is the output:\n{output!r}"
+        raise NonZeroExitCodeError(f"{action['error_msg']}: {msg}" if action["error_msg"] else msg)
     return _observation(output, None if check == "ignore" else code, expect_string, reason, operation.dropped)
 
 
@@ -657,7 +662,7 @@ def _after_match(action: BashAction, operation: _core.Operation) -> BashObservat
     """
     expect_string = action.expect[operation.hit]
     if operation.ended:
-        return _checked(action, operation, expect_string)
+        return _checked(action.__dict__, operation, expect_string)
     if action.check == "raise":
         what = f"The command {shorten(action.command)} printed {expect_string!r}"
         raise NoExitCodeError(f"{what} and still runs, so it has no exit code")
