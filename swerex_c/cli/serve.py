@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import importlib
 import os
 import warnings
@@ -203,14 +202,11 @@ def _serve(options: argparse.Namespace, program: str, default_host: str, make_ke
     port = 8000 if options.port is None else options.port
 
     def ready() -> None:
-        gc.freeze()  # the collector never has to scan the imported objects again
-        gc.enable()
         logs.listening(str(listeners))
         if given is None:
             with exit_on_lost_output(program):
                 _print_key(listeners, secret)
 
-    gc.disable()  # imports create no garbage
     # Listen before the slow imports, so that a port in use is reported at once.
     with contextlib.closing(Listeners(host, port, options.unix, options.tls_cert, options.tls_key)) as listeners:
         # Typed as Any, because callers may set the module's globals to other values.

@@ -137,9 +137,7 @@ async def test_refused(served: Served, frames: list[Any]) -> None:
         bad.send(*frames)
         bad.send(request(100))
         while (frame := await bad.frame()) is not None:
-            assert frame[0] not in (RESULT, PONG) or frame[1] != 100 or frames[0][0] == REQUEST
-            if frame[:2] == [RESULT, 100]:
-                break
+            assert frame[:2] != [RESULT, 100]
     async with raw_client(served.port, name=bytes(16)) as good:
         good.send(request(1))
         assert (await good.answer(1))[0] == RESULT

@@ -33,16 +33,6 @@ def small_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-# The key
-
-
-@pytest.mark.parametrize(("key", "status"), [(None, 403), ("", 403), ("wrong", 401), ("th\xe9 key", 401)])
-def test_nothing_is_said_without_the_key(our_server: Server, key: str | None, status: int) -> None:
-    answer = ask(our_server, "POST", "/execute", headers={} if key is None else {"X-API-Key": key}, key=None)
-    detail = {403: "Not authenticated", 401: "Invalid API Key"}[status]
-    assert (answer.status, answer.json()) == (status, {"detail": detail})
-
-
 # The original's shapes
 
 REQUESTS: list[tuple[str, str, Any]] = [

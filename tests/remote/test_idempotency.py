@@ -324,20 +324,6 @@ async def test_what_was_given_up_before_an_interrupt_never_begins(
             await until_async(lambda: served.running == 0)
 
 
-async def test_what_was_given_up_while_there_was_no_connection_ends() -> None:
-    async with serving() as served:
-        async with channel_to(served.port) as channel:
-            running = asyncio.create_task(channel.call("execute", {"command": ["sleep", "30"]}))
-            await until_async(lambda: served.running == 1)
-            assert channel._connection is not None
-            channel._connection.abort()
-            running.cancel()
-            await asyncio.wait([running])
-            assert running.cancelled()
-            await channel.call("is_alive", {})
-            await until_async(lambda: served.running == 0)
-
-
 async def test_a_second_cancellation_does_not_interrupt_the_cleanup(served: Served) -> None:
     """Such as the one that comes with a good-bye, while a cancelled call still ends its program."""
     ends, ended = asyncio.Event(), asyncio.Event()

@@ -99,14 +99,6 @@ async def test_an_invalid_request_is_refused_in_few_words(patient: Server, bad: 
     assert memory_of(patient.process.pid, "VmHWM") - before < 120 << 20
 
 
-def test_a_body_has_a_limit_that_fits_into_memory(tmp_path: Path) -> None:
-    with serving(tmp_path / "log") as server:
-        body = {"path": str(tmp_path / "f"), "content": "x" * (64 << 20)}
-        answer = server.post("/write_file", **body)
-        assert answer.status_code == 413 and f"{64 << 20} bytes" in answer.json()["detail"]
-        assert not (tmp_path / "f").exists()
-
-
 @pytest.mark.slow
 def test_the_text_of_a_file_is_not_kept(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("x" * (32 << 20))
