@@ -97,15 +97,6 @@ def test_what_arrives_is_what_was_raised(error: Exception, form: str) -> None:
     assert type(again) is type(arrived) and str(again) == str(arrived)
 
 
-def test_an_exception_nobody_knows_arrives_by_its_name() -> None:
-    class Strange(Exception):
-        pass
-
-    arrived = from_wire(to_wire(Strange("odd")))
-    assert type(arrived) is SwerexException
-    assert "Strange: odd" in str(arrived)
-
-
 def test_lone_surrogates_are_shown() -> None:
     arrived = from_wire(FORMATS["json"](to_wire(SwerexException("name \udcff"))))
     assert str(arrived) == r"name \udcff"
@@ -144,7 +135,8 @@ NO_NAMES += ["swerex.exceptions.__builtins__", "swerex_c.exceptions.annotations"
 def test_nothing_is_made_of_a_name_that_is_not_allowed(path: str) -> None:
     arrived = from_wire({"message": "echo", "class_path": path, "traceback": "", "extra_info": {}})
     assert type(arrived) is SwerexException
-    assert "echo" in str(arrived) and len(str(arrived)) < 1000
+    name = path.removeprefix("builtins.")[:400]
+    assert name in str(arrived) and "echo" in str(arrived) and len(str(arrived)) < 1000
 
 
 JSON: Any = st.recursive(
