@@ -62,7 +62,7 @@ async def test_given_up(served: Served, tmp_path: Path) -> None:
     async with raw_client(served.port) as peer:
         peer.send(request(1, "read_file", {"path": str(tmp_path / "file")}))
         await until_async(lambda: served.calls == 1 and served.running == 0)
-        assert served.exchanges[0].long.held > 4 * WINDOW
+        assert served.exchanges[0].answer.held > 4 * WINDOW
         peer.send([CANCEL, 1])
         await until_async(lambda: served.calls == 0)
     await until_async(lambda: served.service.in_flight == 0)

@@ -16,7 +16,7 @@ import pytest
 
 from swerex_c.exceptions import ConnectionLostError, SessionDoesNotExistError
 from swerex_c.remote.client import base
-from swerex_c.remote.client.http import _GIVE_UP_SECONDS, HttpClient
+from swerex_c.remote.client.http import _CANCEL_SECONDS, HttpClient
 from swerex_c.remote.server.app import create_app
 from swerex_c.remote.wire import file_transfer
 from swerex_c.runtime.abstract import (
@@ -218,8 +218,8 @@ async def test_a_server_that_does_not_answer_delays_nobody() -> None:
         await came.wait()
         begin = time.monotonic()
         await cancelled(task)
-        assert _GIVE_UP_SECONDS <= time.monotonic() - begin + 0.1
-        assert len(client._ending) == 1  # the server is told when it answers
+        assert _CANCEL_SECONDS <= time.monotonic() - begin + 0.1
+        assert len(client._cancelling) == 1  # the server is told when it answers
         with pytest.raises(ConnectionLostError, match="no answer within"):
             await client.is_alive(0.2)
 

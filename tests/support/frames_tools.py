@@ -81,7 +81,7 @@ class Served:
 
     @property
     def running(self) -> int:
-        return sum(exchange.answer is None for exchange in self.exchanges)
+        return sum(exchange.response is None for exchange in self.exchanges)
 
     def client(self) -> FrameClient:
         return client(self.port)

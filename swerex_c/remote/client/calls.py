@@ -48,7 +48,7 @@ _GOODBYE_SECONDS = 0.5
 """Seconds to wait after GOODBYE for the server to close the connection, before the client aborts it."""
 
 _CANCEL_SECONDS = 1.0
-"""Maximum seconds that a cancelled call waits until the server has read of it."""
+"""Maximum seconds that a cancelled call waits for the server to confirm that it has read the cancellation."""
 
 _LAST_SECONDS = 5.0
 """Seconds that the shutdown of an event loop waits for calls that its other asynchronous generators still make."""
@@ -82,8 +82,8 @@ class _Call:
     up: Sender | None = None
     down: Receiver | None = None
     answer: Receiver | None = None
-    long: io.BytesIO = field(default_factory=io.BytesIO)
-    """Bytes of `answer` received so far. They are not copied when they are complete."""
+    answer_data: io.BytesIO = field(default_factory=io.BytesIO)
+    """Bytes of `answer` received so far; `getvalue` does not copy them."""
     outcome: list[Any] | None = None
     """RESULT or ERROR frame; None until it is received."""
 
@@ -120,8 +120,8 @@ class ClientChannel:
         self._pause = 0.0
         self._last_error = ""
         """Error message of the last attempt to connect, empty if the attempt succeeded."""
-        self._unheard: NotFrames | None = None
-        """The server's refusal of frames, if it came after the patience of all calls: the next call gets it."""
+        self._late_refusal: NotFrames | None = None
+        """The server's refusal of frames, if it came after all calls had timed out: the next call raises it."""
         self._guard: AsyncGenerator[None, None] | None = None
 
     # -- calls
@@ -223,9 +223,9 @@ class ClientChannel:
         if self.closed:
             self._fail(call, RuntimeClosedError(_CLOSED))
             return
-        unheard, self._unheard = self._unheard, None
-        if unheard is not None:
-            self._fail(call, unheard)
+        refusal, self._late_refusal = self._late_refusal, None
+        if refusal is not None:
+            self._fail(call, refusal)
             return
         self._idle_beats = 0
         self._calls[call.id] = call
@@ -269,7 +269,7 @@ class ClientChannel:
         self._fail(call, ConnectionLostError(msg if self._connection is not None else self._last_error or msg))
 
     async def _cancel(self, call: _Call) -> None:
-        """Tell the server that the caller was cancelled, and wait until it has read that.
+        """Cancel a call at the server, and wait until the server has read the cancellation.
 
         Afterwards the request does not begin, and requests over other connections cannot overtake the cancellation.
         """
@@ -284,7 +284,7 @@ class ClientChannel:
             call.future.exception()
 
     def _drop(self, call: _Call) -> bool:
-        """Drop a call, and tell the server to cancel it if it is unanswered. Returns whether that was sent."""
+        """Drop a call, and send CANCEL if it is unanswered; return whether CANCEL was sent."""
         if self._calls.pop(call.id, None) is None or not call.sent:
             return False
         if self._connection is None:
@@ -323,7 +323,7 @@ class ClientChannel:
     # -- the connection
 
     def _connect(self) -> None:
-        """Begin an attempt to connect, if calls or cancellations wait for a connection and none is being made."""
+        """Start an attempt to connect if calls or cancellations need a connection, unless one is in progress."""
         if (self._calls or self._given_up) and self._connection is None and self._connecting is None:
             if self._retry is not None:
                 self._retry.cancel()
@@ -331,7 +331,7 @@ class ClientChannel:
             self._connecting = self.loop.create_task(self._attempt())
 
     async def _attempt(self) -> None:
-        """Open a connection, and wait until the server has upgraded it: then it calls `attach`."""
+        """Open a connection, and wait for the server's upgrade, upon which the connection calls `attach`."""
         try:
             connection = ClientConnection(self, upgrade_request(self.address, self._name))
             try:
@@ -344,7 +344,7 @@ class ClientChannel:
                 raise
         except (NotFrames, AuthenticationError, InvalidInputError, ProtocolError) as error:
             if not self._calls and isinstance(error, NotFrames):
-                self._unheard = error
+                self._late_refusal = error
             self._fail_all(error)
         except (OSError, SwerexException) as error:
             hint = f"; {advice(error)}" if isinstance(error, OSError) and not self.address.command else ""
@@ -385,7 +385,7 @@ class ClientChannel:
 
         Args:
             instance_id: id of the server process at its other end.
-            known: whether that knows the channel.
+            known: whether that process knows the channel.
         """
         if self.closed:
             connection.abort()
@@ -437,7 +437,7 @@ class ClientChannel:
             connection.fail(ConnectionLostError(f"nothing came for {HEARTBEAT:g} seconds"))
         elif self._idle_beats > _IDLE_BEATS and not self.address.command:
             self._connection = None
-            connection.leave()
+            connection.send_goodbye()
         else:
             connection.heard = False
             connection.send([protocol.PING, next(iter(self._calls), self._last_id + 1)])
@@ -462,7 +462,7 @@ class ClientChannel:
     async def close_and_wait(self) -> None:
         """Close the channel, and wait until its connection has closed."""
         if (connection := self.close()) is not None:
-            await connection.gone.wait()
+            await connection.closed.wait()
 
     def close(self) -> ClientConnection | None:
         """Close the channel, fail its calls, and return its closing connection or None."""
@@ -472,7 +472,7 @@ class ClientChannel:
         connection, self._connection = self._connection, None
         self._fail_all(RuntimeClosedError(_CLOSED))
         if connection is not None:
-            connection.leave()
+            connection.send_goodbye()
         return connection
 
     # -- frames
@@ -492,9 +492,9 @@ class ClientChannel:
         if call.down is not None and call.down.received < size:
             return
         if payload.__class__ is int:
-            if call.long.tell() < payload:
+            if call.answer_data.tell() < payload:
                 return
-            payload = protocol.decode_payload(call.long.getvalue())
+            payload = protocol.decode_payload(call.answer_data.getvalue())
         if kind == protocol.ERROR:
             self._settle(call, from_wire(payload))
         elif payload.__class__ is dict:
@@ -517,7 +517,7 @@ class ClientChannel:
                 self._drop(call)
                 return
             call.answer.data(offset, data)
-            call.answer.drain(call.long)
+            call.answer.drain(call.answer_data)
         elif lane == protocol.DOWN and call.down is not None:
             call.down.data(offset, data)
         self._complete(call)
@@ -536,7 +536,7 @@ class ClientConnection(FrameConnection):
         super().__init__(b"HTTP/")
         self._channel = channel
         self._request = request
-        self.gone = asyncio.Event()
+        self.closed = asyncio.Event()
         self.ready: asyncio.Future[None] = channel.loop.create_future()
         self.handlers |= {
             protocol.RESULT: channel.result,
@@ -556,12 +556,12 @@ class ClientConnection(FrameConnection):
         except (NotFrames, SwerexException) as error:
             self.fail(error)
         else:
-            if not self.ready.done():  # else its time is over
+            if not self.ready.done():  # otherwise the attempt has timed out
                 self.ready.set_result(None)
                 self._channel.attach(self, instance_id, known)
 
     def lost(self, error: BaseException) -> None:
-        self.gone.set()
+        self.closed.set()
         if not self.ready.done():
             error = self._explained(error)
             self.ready.set_exception(error)
@@ -582,7 +582,7 @@ class ClientConnection(FrameConnection):
             return ConnectionLostError("the connection was closed without a response; an https server needs https://")
         return error
 
-    def leave(self) -> None:
+    def send_goodbye(self) -> None:
         """Send GOODBYE, so that the server closes the connection.
 
         If the client closed it with unread data, the operating system would reset the connection, and the last frames

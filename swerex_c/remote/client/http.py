@@ -62,7 +62,7 @@ _COPY = 256 << 10  # maximum bytes of one chunk of a file
 _READ_ONLY = {"is_alive", "read_file"}
 """Methods that the server may execute twice, because they change nothing."""
 
-_GIVE_UP_SECONDS = 2.0
+_CANCEL_SECONDS = 2.0
 """Maximum seconds that a cancelled call waits until its request has ended. Later retries run in the background."""
 
 _KEEPALIVE = 3.0
@@ -111,7 +111,7 @@ class HttpClient:
         self.instance_id: str | None = None
         """Id of the server process that responded last; None before that, "" if it is not a swerex_c server."""
         self._instances = ServerInstances()
-        self._ending: set[asyncio.Task[None]] = set()
+        self._cancelling: set[asyncio.Task[None]] = set()
         """Tasks that tell the server to cancel requests."""
 
     async def is_alive(self, timeout: float) -> IsAliveResponse:
@@ -145,15 +145,15 @@ class HttpClient:
             headers["Content-Type"] = "application/json"
         if isinstance(request, BashInterruptAction):
             # An interrupt that overtakes the cancellation of a queued command could let that command start.
-            await _have_ended(self._ending)
+            await _wait_for(self._cancelling)
         try:
-            instance_id, status, answer = await self._persist(method, body, headers, patience(request))
+            instance_id, status, answer = await self._send_repeatedly(method, body, headers, patience(request))
         except asyncio.CancelledError:
-            await self._give_up(headers["X-Request-ID"])
+            await self._cancel_request(headers["X-Request-ID"])
             raise
         except _Lost as error:
             if error.late:
-                await self._give_up(headers["X-Request-ID"])
+                await self._cancel_request(headers["X-Request-ID"])
             raise self._lost(method, error) from error
         try:
             check_status(status, answer)
@@ -177,7 +177,7 @@ class HttpClient:
     async def _upload(self, source: str, target: str, progress: Progress | None) -> bytes:
         """Return the body of the server's response."""
         if not self.instance_id:
-            await self._get_to_know()
+            await self._identify_server()
         if self.instance_id:
             async with file_transfer.open_stream(source, progress) as pieces:
                 body = _Body(pieces)
@@ -197,7 +197,7 @@ class HttpClient:
         finally:
             await body.end()
 
-    async def _get_to_know(self) -> None:
+    async def _identify_server(self) -> None:
         """Call `is_alive` to find out whether the server is a swerex_c server."""
         with contextlib.suppress(_Lost, SwerexException):
             await self._exchange("GET", "is_alive", None, {}, MARGIN)
@@ -231,7 +231,7 @@ class HttpClient:
             raise NotSupportedError("The server is not one of swerex_c, so it cannot send files: use read_file")
         check_status(response.status, refusal)
 
-    async def _persist(
+    async def _send_repeatedly(
         self, method: str, body: bytes, headers: dict[str, str], wait: float | None
     ) -> tuple[str, int, bytes]:
         """Send a request, resend it up to `_RETRIES` times if it cannot run twice, and return the response."""
@@ -258,20 +258,20 @@ class HttpClient:
             pause = min(pause * 2 + random.uniform(0, _FIRST_PAUSE), _LONGEST_PAUSE)
         raise AssertionError("the last attempt returns or raises")
 
-    async def _give_up(self, request_id: str) -> None:
-        """Tell the server to cancel a request, and wait up to `_GIVE_UP_SECONDS` for it."""
+    async def _cancel_request(self, request_id: str) -> None:
+        """Tell the server to cancel a request, and wait up to `_CANCEL_SECONDS` for it."""
         if self.instance_id != "":
             task = asyncio.create_task(self._cancel(request_id))
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
-            await _have_ended({task})
+            self._cancelling.add(task)
+            task.add_done_callback(self._cancelling.discard)
+            await _wait_for({task})
 
     async def _cancel(self, request_id: str) -> None:
         if self.instance_id is None:
-            await self._get_to_know()
+            await self._identify_server()
         if self.instance_id:
             with contextlib.suppress(_Lost, SwerexException):
-                await self._persist("cancel", b"", {"X-Request-ID": request_id}, MARGIN)
+                await self._send_repeatedly("cancel", b"", {"X-Request-ID": request_id}, MARGIN)
 
     def _lost(self, what: str, error: _Lost) -> ConnectionLostError:
         if error.sent:
@@ -323,7 +323,7 @@ class HttpClient:
             # it meanwhile may or may not have arrived, and cannot be resent.
             headers = {**headers, "Connection": "close"}
         limit = aiohttp.ClientTimeout(total=wait, sock_connect=_CONNECT_SECONDS)
-        with _explained(wait):
+        with _raising_lost(wait):
             try:
                 response = await _session().request(
                     verb, url, data=data, headers=self.headers | headers, timeout=limit, allow_redirects=False,
@@ -338,14 +338,14 @@ class HttpClient:
             yield response
 
 
-async def _have_ended(tasks: set[asyncio.Task[None]]) -> None:
-    """Wait up to `_GIVE_UP_SECONDS` for tasks."""
+async def _wait_for(tasks: set[asyncio.Task[None]]) -> None:
+    """Wait up to `_CANCEL_SECONDS` for tasks."""
     if tasks:
-        await asyncio.wait(set(tasks), timeout=_GIVE_UP_SECONDS)
+        await asyncio.wait(set(tasks), timeout=_CANCEL_SECONDS)
 
 
 @contextlib.contextmanager
-def _explained(wait: float | None) -> Iterator[None]:
+def _raising_lost(wait: float | None) -> Iterator[None]:
     """Convert errors of a request, or of reading its response, to `_Lost`. The context must contain nothing else.
 
     Args:
@@ -365,7 +365,7 @@ def _explained(wait: float | None) -> Iterator[None]:
 async def _received(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     """Yield the pieces of a response; raise `_Lost` if reading fails."""
     while True:
-        with _explained(None):
+        with _raising_lost(None):
             try:
                 piece = await anext(pieces)
             except StopAsyncIteration:
@@ -467,7 +467,7 @@ def _close_all() -> None:
     """Close what is open at the end of the program: aiohttp complains of it otherwise."""
     if _sessions:
         with contextlib.suppress(Exception):
-            background.run_blocking(_close(), timeout=_GIVE_UP_SECONDS)
+            background.run_blocking(_close(), timeout=_CANCEL_SECONDS)
 
 
 def _socket(info: Any) -> socket.socket:

@@ -56,12 +56,12 @@ class ServerCall(Request):
         self.method = method
         self.payload = payload
         self.begin = time.perf_counter()
-        self.answer: bytes | None = None
+        self.response: bytes | None = None
         """Encoded RESULT or ERROR frame; None until the request is finished."""
         self.up: Receiver | None = None
         """Stream of the client; None also when the request has all of it."""
         self.down: Sender | None = None
-        self.long: Sender | None = None
+        self.answer: Sender | None = None
         """Stream of a response that is too long for a frame."""
 
     # -- the request
@@ -169,18 +169,18 @@ class ServerCall(Request):
         """Encode the response, keep it, and send it."""
         size = 0 if self.down is None else self.down.written
         try:
-            self.answer, long = protocol.encode_message(kind, self.id, size, payload)
+            self.response, long = protocol.encode_message(kind, self.id, size, payload)
         except _core.FrameError as error:
             refused = ServerLimitError(f"The answer cannot be sent: {error}")
-            self.answer, long = protocol.encode_message(protocol.ERROR, self.id, size, to_wire(refused))
+            self.response, long = protocol.encode_message(protocol.ERROR, self.id, size, to_wire(refused))
         self.payload = None
         self.task = None
         if long is not None:
-            self.long = Sender(self.id, protocol.ANSWER, self.connection)
-            self.long.write(long)
+            self.answer = Sender(self.id, protocol.ANSWER, self.connection)
+            self.answer.write(long)
         if self.connection is not None:
-            self.connection.send_encoded(self.answer)
-        self.channel.requests.finished(self, len(self.answer) + len(long or b""))
+            self.connection.send_encoded(self.response)
+        self.channel.requests.finished(self, len(self.response) + len(long or b""))
         if self.channel.ended or self.method == "is_alive":  # which the client may ask again
             self.channel.requests.drop(self)
 
@@ -191,8 +191,8 @@ class ServerCall(Request):
         self.connection = connection
         for lane in self.lanes:
             lane.attach(connection)
-        if self.answer is not None:
-            connection.send_encoded(self.answer)
+        if self.response is not None:
+            connection.send_encoded(self.response)
 
     def detach(self) -> None:
         self.connection = None
@@ -201,7 +201,7 @@ class ServerCall(Request):
 
     @property
     def senders(self) -> list[Sender]:
-        return [sender for sender in (self.down, self.long) if sender is not None]
+        return [sender for sender in (self.down, self.answer) if sender is not None]
 
     @property
     def lanes(self) -> list[Sender | Receiver]:
@@ -276,7 +276,7 @@ class ServerChannel:
         calls = self.calls
         while calls:
             first = next(iter(calls))
-            if first >= floor or calls[first].answer is None:
+            if first >= floor or calls[first].response is None:
                 break
             self.requests.drop(calls[first])
 
@@ -311,7 +311,7 @@ class ServerChannel:
         """Cancel a call for which the client no longer waits; drop a finished call."""
         call = self.calls.get(frame[1])
         if call is not None:
-            if call.answer is None:
+            if call.response is None:
                 call.cancel()
             else:
                 call.detach()
@@ -320,7 +320,7 @@ class ServerChannel:
     def credit(self, frame: list[Any]) -> None:
         _, number, lane, offset = frame
         call = self.calls.get(number)
-        sender = None if call is None else call.down if lane == protocol.DOWN else call.long
+        sender = None if call is None else call.down if lane == protocol.DOWN else call.answer
         if sender is not None:
             sender.credit(offset)
 
@@ -337,7 +337,7 @@ class ServerChannel:
     def _open_up(self, number: int) -> Receiver | None:
         """Return the stream that a running call receives, or None."""
         call = self.calls.get(number)
-        return call.up if call is not None and call.answer is None else None
+        return call.up if call is not None and call.response is None else None
 
     def end(self) -> None:
         """Cancel all calls and drop their responses: the client is gone for good."""
@@ -345,7 +345,7 @@ class ServerChannel:
         self.ended = True
         self._detach_all()
         self.cancel_all()
-        for call in [call for call in self.calls.values() if call.answer is not None]:
+        for call in [call for call in self.calls.values() if call.response is not None]:
             self.requests.drop(call)
         self.registry.channels.pop(self.name, None)
 
@@ -357,7 +357,7 @@ class ServerChannel:
     @property
     def idle(self) -> bool:
         """True if all calls of the channel are finished."""
-        return all(call.answer is not None for call in self.calls.values())
+        return all(call.response is not None for call in self.calls.values())
 
 
 class Registry:

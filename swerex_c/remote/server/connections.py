@@ -33,8 +33,8 @@ __all__ = ["Connections", "FirstHead"]
 _AT_ONCE = 16
 """Maximum number of connections to accept in one turn of the event loop."""
 
-_SHOW_SECONDS = 0.5
-"""Seconds for a connection to send the key while others wait to be accepted."""
+_KEY_SECONDS = 0.5
+"""Seconds that a connection has to send the key while others wait to be accepted."""
 
 _PAUSE_SECONDS = 0.01
 """Seconds until the next attempt to accept connections when too many wait, or the system has no descriptor for one."""
@@ -50,8 +50,8 @@ _HEAD_END = b"\r\n\r\n"
 class Connections:
     """The connections of one server. `service.connections` counts them, together with those of frames.
 
-    When too many wait, each new connection cuts the oldest whose time to send the key is over. Until there is such a
-    connection, the server accepts nothing, and new connections wait in the system's queue.
+    If too many connections have not sent the key, each new one makes the server abort the oldest of them, once that is
+    `_KEY_SECONDS` old. Until then, the server accepts nothing, and new connections wait in the system's queue.
 
     Args:
         config: uvicorn's, which is loaded.
@@ -120,25 +120,25 @@ class Connections:
                 await self.loop.connect_accepted_socket(lambda: connection, accepted, **tls)
         finally:
             if connection.transport is None:
-                connection.leave()
+                connection.unregister()
 
     @property
     def _full(self) -> bool:
-        """True if a connection that waits has to go before another one is accepted."""
-        all_of_them = self.service.connections
-        return len(self.waiting) >= self.service.limits.unauthenticated or all_of_them >= self._descriptors * 2 // 3
+        """True if a connection without the key has to be aborted before another one is accepted."""
+        too_many = self.service.connections >= self._descriptors * 2 // 3
+        return too_many or len(self.waiting) >= self.service.limits.unauthenticated
 
     def _has_room(self) -> bool:
-        """Cut the oldest waiting connection if the server is full; return False if accepting has to pause."""
+        """Abort the oldest connection without the key if the server is full; return False if accepting has to pause."""
         if not self._full:
             return True
-        reason = "new ones wait for those that have not sent the key, which are cut"
+        reason = "the oldest of these are closed for each new one"
         oldest, since = next(iter(self.waiting.items()), (None, 0.0))
-        if oldest is None or self.loop.time() - since < _SHOW_SECONDS:
+        if oldest is None or self.loop.time() - since < _KEY_SECONDS:
             self._pause(reason)
             return False
         self._log(reason)
-        oldest.cut()
+        oldest.abort()
         return True
 
     def _log(self, reason: str) -> None:
@@ -161,7 +161,7 @@ class Connections:
         The requests have 0.2 seconds to end by themselves.
         """
         for connection in list(self.waiting):
-            connection.cut()
+            connection.abort()
         for uvicorns in list(self.http.connections):
             uvicorns.transport.abort()
         if self.http.tasks:
@@ -182,7 +182,7 @@ class FirstHead(asyncio.Protocol):
         self._http: Any = None
         connections.waiting[self] = connections.loop.time()
         connections.service.connections += 1
-        self._timer = connections.loop.call_later(connections.service.limits.head_seconds, self.cut)
+        self._timer = connections.loop.call_later(connections.service.limits.head_seconds, self.abort)
 
     def admit(self) -> None:
         """Register that the connection has sent the key.
@@ -197,7 +197,7 @@ class FirstHead(asyncio.Protocol):
             del waiting[self]
             self._timer.cancel()
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Abort the connection, even during its TLS handshake."""
         self._connections.waiting.pop(self, None)
         if self.transport is not None:
@@ -206,7 +206,7 @@ class FirstHead(asyncio.Protocol):
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
 
-    def leave(self) -> None:
+    def unregister(self) -> None:
         """Unregister the connection, which is lost or belongs to another protocol."""
         self._timer.cancel()
         self._connections.waiting.pop(self, None)
@@ -218,7 +218,7 @@ class FirstHead(asyncio.Protocol):
         self.transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.leave()
+        self.unregister()
         if self._http is not None:
             self._http.connection_lost(exc)
 
@@ -279,7 +279,7 @@ class FirstHead(asyncio.Protocol):
             transport.write(b"\r\n".join(head) + _HEAD_END + bytes(refused.body))
             transport.close()
             return
-        self.leave()
+        self.unregister()
         transport.write(switching(self._connections.service.instance_id, known))
         transport.set_protocol(connection)
         connection.connection_made(transport)

@@ -61,7 +61,7 @@ class Listeners:
             self._opened = stack.pop_all()
 
     def __str__(self) -> str:
-        """Return the addresses for people."""
+        """Return the addresses as text for a log."""
         places = [f"{self.url}:{self.port}"] if self.url else []
         return " and ".join([*places, f"unix://{self.unix}"] if self.unix else places)
 

@@ -75,5 +75,5 @@ class _DroppedLines:
     def collect(self) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily
 
-        text = "Lines of the log that were dropped, because nobody read them."
+        text = "Log lines that were dropped because the output was not read."
         yield CounterMetricFamily("swerex_log_lines_dropped", text, value=output.dropped())

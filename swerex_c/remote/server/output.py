@@ -1,8 +1,8 @@
-"""Output of a server that waits for no reader.
+"""Standard output and standard error of a server, written without blocking.
 
-A pipe that nobody reads holds 64 KiB; a write beyond that never returns, and would hold up the event loop for good. So
-`sys.stdout` and `sys.stderr` hand each line to a thread, which may wait as long as it has to. What does not fit into
-the thread's queue is dropped and counted.
+An unread pipe holds 64 KiB; a write beyond that never returns, and would block the event loop forever. So `sys.stdout`
+and `sys.stderr` pass each line to a thread, which may block. Lines that do not fit into the thread's queue are dropped
+and counted.
 
 The descriptors stay as they are: they may be shared with other processes, which would notice O_NONBLOCK.
 """
@@ -24,9 +24,9 @@ from typing import TextIO
 __all__ = ["QUEUE_BYTES", "Note", "dropped", "end", "redirect"]
 
 QUEUE_BYTES = 4 << 20
-"""Memory for lines that wait to be written; beyond it, lines are dropped.
+"""Maximum bytes of the lines in the queue, not counting the last one; further lines are dropped.
 
-It is bytes and not lines, because one line may be a traceback of a megabyte. The last one may be longer than the rest.
+The limit is in bytes, because one line may be a traceback of a megabyte.
 """
 
 Note = Callable[[int, str], str]
@@ -78,7 +78,7 @@ class _Writer:
             self._changed.notify_all()
 
     def end(self, seconds: float) -> None:
-        """Wait until all is written, unless nothing is for that many seconds. The thread is not needed afterwards."""
+        """Wait until all lines are written, or none was for that many seconds. The thread is not needed afterwards."""
         with self._changed:
             before, deadline = self._progress, time.monotonic() + seconds
             while self._busy and (left := deadline - time.monotonic()) > 0:
@@ -147,7 +147,7 @@ def _write_ready(fd: int, data: bytes) -> None:
 
 
 class _Lines(io.RawIOBase):
-    """Binary stream that queues what it gets, by whole lines. Each thread has a line of its own."""
+    """Binary stream that queues whole lines. Each thread has an unfinished line of its own."""
 
     def __init__(self, fd: int, writer: _Writer):
         super().__init__()
@@ -182,7 +182,7 @@ _writer: _Writer | None = None
 def redirect(note: Note) -> None:
     """Replace `sys.stdout` and `sys.stderr` for the rest of the process by streams that never block.
 
-    At the exit of the process, what is queued is written, unless nobody reads it.
+    At the exit of the process, the queued lines are written, unless the output is not read.
     """
     global _writer
     for name in ("stderr", "stdout"):
@@ -205,7 +205,7 @@ def end(seconds: float = 1.0) -> None:
     """Wait until the queued lines are written, before the process exits.
 
     Args:
-        seconds: time without progress after which nobody seems to read.
+        seconds: time without progress after which the remaining lines are given up.
     """
     for stream in (sys.stderr, sys.stdout):
         if isinstance(getattr(stream, "buffer", None), _Lines):

@@ -186,7 +186,7 @@ class Service:
     async def close(self) -> BaseModel:
         """Replace the runtime by one of the same kind, and close it with all sessions and commands.
 
-        If the caller is cancelled, the work goes on, because nothing else would finish it.
+        The work continues if the caller is cancelled, because otherwise it would never be completed.
         """
         closing = asyncio.create_task(self._close())
         self._closing.add(closing)

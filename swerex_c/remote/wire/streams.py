@@ -1,8 +1,8 @@
 """Ordered byte streams with flow control that continue over another connection.
 
-A `Sender` keeps sent pieces until the receiver has consumed them. Over another connection, it goes back to the last
-credit; the `Receiver` drops what it has. So no byte is lost or duplicated if the connection breaks. Both objects belong
-to one event loop.
+A `Sender` keeps sent pieces until the receiver has consumed them. After a reconnect, it sends again from the last
+credit on; the `Receiver` drops what it already has. So no byte is lost or duplicated if the connection breaks. Both
+objects belong to one event loop.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Sender:
     def __init__(self, exchange: int, lane: int, connection: FrameConnection | None = None):
         self._exchange = exchange
         self._lane = lane
-        self._gone: deque[memoryview] = deque()  # sent but not consumed, from `_done` to `_sent`
-        self._pieces: deque[memoryview] = deque()  # not sent yet, from `_sent` to `written`
-        self._done = 0
+        self._unacknowledged: deque[memoryview] = deque()  # sent, from offset `_acknowledged` to `_sent`
+        self._unsent: deque[memoryview] = deque()  # not sent yet, from offset `_sent` to `written`
+        self._acknowledged = 0
         self._sent = 0
-        self._furthest = 0  # the most that `_sent` was, over any connection
+        self._furthest = 0  # maximum of `_sent` over all connections
         self.written = 0
         """Number of bytes written so far."""
         self._finished = False
@@ -46,7 +46,7 @@ class Sender:
     @property
     def held(self) -> int:
         """Number of written bytes that the receiver has not consumed yet."""
-        return self.written - self._done
+        return self.written - self._acknowledged
 
     def write(self, data: bytes | memoryview) -> None:
         """Queue bytes for sending.
@@ -54,7 +54,7 @@ class Sender:
         They are not copied and must not change. After long data, await `room`.
         """
         view = memoryview(data)
-        self._pieces += [view[start : start + PIECE] for start in range(0, len(view), PIECE)]
+        self._unsent += [view[start : start + PIECE] for start in range(0, len(view), PIECE)]
         self.written += len(view)
         self._pump()
 
@@ -84,19 +84,19 @@ class Sender:
         """
         if offset.__class__ is not int or offset > self._furthest:
             raise ProtocolError("A CREDIT frame is for bytes that were never sent")
-        for pieces in (self._gone, self._pieces):  # the receiver may have them over the connection before
-            while pieces and self._done + len(pieces[0]) <= offset:
-                self._done += len(pieces.popleft())
-        self._sent = max(self._sent, self._done)
+        for pieces in (self._unacknowledged, self._unsent):  # unsent again, if an earlier connection delivered them
+            while pieces and self._acknowledged + len(pieces[0]) <= offset:
+                self._acknowledged += len(pieces.popleft())
+        self._sent = max(self._sent, self._acknowledged)
         if self._room is not None and self.held < WINDOW:
             self._room.set()
         self._pump()
 
     def attach(self, connection: FrameConnection) -> None:
         """Send over another connection, from the last credit on."""
-        self._pieces.extendleft(reversed(self._gone))
-        self._gone.clear()
-        self._sent = self._done
+        self._unsent.extendleft(reversed(self._unacknowledged))
+        self._unacknowledged.clear()
+        self._sent = self._acknowledged
         self._ended = False
         self._connection = connection
         self._pump()
@@ -109,15 +109,15 @@ class Sender:
         connection = self._connection
         if connection is None:
             return
-        limit = self._done + WINDOW
+        limit = self._acknowledged + WINDOW
         while self._sent < self.written:
             if self._sent >= limit:
                 return
             if connection.paused:
                 connection.wait_for_room(self._pump)
                 return
-            piece = self._pieces.popleft()
-            self._gone.append(piece)
+            piece = self._unsent.popleft()
+            self._unacknowledged.append(piece)
             offset = self._sent
             self._sent += len(piece)
             self._furthest = max(self._furthest, self._sent)
@@ -137,11 +137,11 @@ class Receiver:
     def __init__(self, exchange: int, lane: int, connection: FrameConnection | None = None):
         self._exchange = exchange
         self._lane = lane
-        self._waiting: deque[bytes] = deque()
-        self._taken = 0
+        self._unread: deque[bytes] = deque()
+        self._consumed = 0
         self._credited = 0
         self._connection = connection
-        self._news: asyncio.Event | None = None
+        self._changed: asyncio.Event | None = None
         self.error: BaseException | None = None
         """Error to raise in readers, as the stream has failed and receives nothing more; otherwise None."""
         self.received = 0
@@ -152,17 +152,17 @@ class Receiver:
     def attach(self, connection: FrameConnection) -> None:
         """Receive over another connection; repeat the credit, which may be lost."""
         self._connection = connection
-        if self._taken:
+        if self._consumed:
             self._credit(connection)
 
     def detach(self) -> None:
         self._connection = None
 
     def data(self, offset: int, data: bytes) -> None:
-        """Add a received piece, or drop it if it came before, over another connection.
+        """Add a received piece, or drop it if an earlier connection delivered it.
 
         Raises:
-            ProtocolError: if pieces between are missing, it exceeds the credit, comes after END, or is not bytes.
+            ProtocolError: if there is a gap before it, or it exceeds the credit, comes after END, or is not bytes.
         """
         if data.__class__ is not bytes or offset.__class__ is not int or offset < 0:
             raise ProtocolError("A piece of a stream is not bytes at an offset")
@@ -173,8 +173,8 @@ class Receiver:
         if self.total is not None:
             raise ProtocolError("A stream continues after its end")
         self.received += len(data)
-        self._waiting.append(data)
-        self._tell()
+        self._unread.append(data)
+        self._notify()
 
     def end(self, offset: int) -> None:
         """Mark the end of the stream, at `offset`.
@@ -187,51 +187,51 @@ class Receiver:
         if offset != self.received:
             raise ProtocolError("A stream does not end at its announced length")
         self.total = offset
-        self._tell()
+        self._notify()
 
     def fail(self, error: BaseException) -> None:
         """Mark the stream as failed; readers raise `error`."""
         self.error = error
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
-        if self._news is not None:
-            self._news.set()
+    def _notify(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the pieces. The sender gets credit for a piece when the next one is asked for.
+        """Yield the pieces. Requesting the next piece gives the sender credit for the previous one.
 
         If the stream fails, raise its `error` after the pieces received before.
         """
         try:
             while True:
-                while not self._waiting and self.total is None:
+                while not self._unread and self.total is None:
                     if self.error is not None:
                         raise self.error
-                    self._news = self._news or asyncio.Event()
-                    self._news.clear()
-                    await self._news.wait()
-                if not self._waiting:
+                    self._changed = self._changed or asyncio.Event()
+                    self._changed.clear()
+                    await self._changed.wait()
+                if not self._unread:
                     return
-                piece = self._waiting.popleft()
+                piece = self._unread.popleft()
                 yield piece
-                self._done_with(len(piece))
+                self._consume(len(piece))
         finally:
-            self._waiting.clear()
+            self._unread.clear()
 
-    def _done_with(self, size: int) -> None:
+    def _consume(self, size: int) -> None:
         """Give the sender credit for `size` more bytes: for at least a quarter of WINDOW at a time."""
-        self._taken += size
-        if self._taken - self._credited >= WINDOW // 4 and self._connection is not None:
+        self._consumed += size
+        if self._consumed - self._credited >= WINDOW // 4 and self._connection is not None:
             self._credit(self._connection)
 
     def _credit(self, connection: FrameConnection) -> None:
-        self._credited = self._taken
-        connection.send([CREDIT, self._exchange, self._lane, self._taken])
+        self._credited = self._consumed
+        connection.send([CREDIT, self._exchange, self._lane, self._consumed])
 
     def drain(self, into: io.BytesIO) -> None:
         """Write all unread pieces to `into`, and give the sender credit for them."""
-        while self._waiting:
-            piece = self._waiting.popleft()
+        while self._unread:
+            piece = self._unread.popleft()
             into.write(piece)
-            self._done_with(len(piece))
+            self._consume(len(piece))
