@@ -116,7 +116,7 @@ class HttpClient:
 
     async def is_alive(self, timeout: float) -> IsAliveResponse:
         """Check whether the server responds within `timeout` seconds; raise its error, or that of the connection."""
-        return _decode(await background.run(self._ask("GET", "is_alive", None, {}, timeout)), IsAliveResponse)
+        return _decode(await background.run(self._send_once("GET", "is_alive", None, {}, timeout)), IsAliveResponse)
 
     async def call(self, method: str, request: BaseModel | None, response_type: Callable[..., M]) -> M:
         """Call a method of the server, and return or raise its outcome.
@@ -154,7 +154,7 @@ class HttpClient:
         except _Lost as error:
             if error.late:
                 await self._cancel_request(headers["X-Request-ID"])
-            raise self._lost(method, error) from error
+            raise self._connection_lost(method, error) from error
         try:
             check_status(status, answer)
         except Exception as error:
@@ -189,7 +189,7 @@ class HttpClient:
     async def _send(self, body: _Body, data: Any, headers: dict[str, str]) -> bytes:
         """Send the request of an upload, and return the body of the server's response."""
         try:
-            return await self._ask("POST", "upload", data, headers, None)
+            return await self._send_once("POST", "upload", data, headers, None)
         except ConnectionLostError:
             if body.error is not None:
                 raise body.error from None
@@ -215,7 +215,7 @@ class HttpClient:
         try:
             await background.run(self._download(source, target, progress))
         except _Lost as error:
-            raise self._lost("download", error) from error
+            raise self._connection_lost("download", error) from error
 
     async def _download(self, source: str, target: str, progress: Progress | None) -> None:
         body = json.dumps({"path": source}).encode()
@@ -239,15 +239,17 @@ class HttpClient:
         instance_id = self.instance_id
         sent = False
         begin = time.monotonic()
-        for attempt in range(_RETRIES + 1):
+        retries = _RETRIES
+        while True:
             left = None if wait is None else max(0.001, wait - (time.monotonic() - begin))
             try:
                 return await self._exchange("POST", method, body, headers, left)
             except _Lost as error:
                 sent = sent or error.sent
                 repeatable = not sent or instance_id or method in _READ_ONLY
-                if attempt == _RETRIES or not repeatable or error.late:
+                if not retries or not repeatable or error.late:
                     raise
+                retries -= 1
                 _logger.debug("%s: %s; trying again in %.1f seconds", method, error, pause)
             if sent and instance_id and method not in _READ_ONLY:
                 headers[SERVER_HEADER] = instance_id  # so that no other server process executes it a second time
@@ -256,7 +258,6 @@ class HttpClient:
                 headers["X-Request-ID"] = str(uuid.uuid4())
             await asyncio.sleep(pause)
             pause = min(pause * 2 + random.uniform(0, _FIRST_PAUSE), _LONGEST_PAUSE)
-        raise AssertionError("the last attempt returns or raises")
 
     async def _cancel_request(self, request_id: str) -> None:
         """Tell the server to cancel a request, and wait up to `_CANCEL_SECONDS` for it."""
@@ -273,18 +274,19 @@ class HttpClient:
             with contextlib.suppress(_Lost, SwerexException):
                 await self._send_repeatedly("cancel", b"", {"X-Request-ID": request_id}, MARGIN)
 
-    def _lost(self, what: str, error: _Lost) -> ConnectionLostError:
+    def _connection_lost(self, what: str, error: _Lost) -> ConnectionLostError:
+        """Return the error for a request without a response, with advice if it was not sent."""
         if error.sent:
             return ConnectionLostError(f"The server {self.address} did not answer ({what}): {error}")
         hint = advice(error.__cause__ or error)
         return ConnectionLostError(f"The server {self.address} cannot be reached ({what}): {error}; {hint}")
 
-    async def _ask(self, verb: str, path: str, data: Any, headers: dict[str, str], wait: float | None) -> bytes:
+    async def _send_once(self, verb: str, path: str, data: Any, headers: dict[str, str], wait: float | None) -> bytes:
         """Send a request once, and return the body of the response, or raise the error in it or of the connection."""
         try:
             _, status, body = await self._exchange(verb, path, data, headers, wait)
         except _Lost as error:
-            raise self._lost(path, error) from error
+            raise self._connection_lost(path, error) from error
         check_status(status, body)
         return body
 

@@ -59,7 +59,7 @@ class ServerCall(Request):
         self.response: bytes | None = None
         """Encoded RESULT or ERROR frame; None until the request is finished."""
         self.up: Receiver | None = None
-        """Stream of the client; None also when the request has all of it."""
+        """Stream of the client; None once nothing more of it is needed."""
         self.down: Sender | None = None
         self.answer: Sender | None = None
         """Stream of a response that is too long for a frame."""
@@ -175,6 +175,7 @@ class ServerCall(Request):
             self.response, long = protocol.encode_message(protocol.ERROR, self.id, size, to_wire(refused))
         self.payload = None
         self.task = None
+        self.up = None
         if long is not None:
             self.answer = Sender(self.id, protocol.ANSWER, self.connection)
             self.answer.write(long)
@@ -326,18 +327,13 @@ class ServerChannel:
 
     def data(self, frame: list[Any]) -> None:
         _, number, _, offset, data = frame
-        if (up := self._open_up(number)) is not None:
-            up.data(offset, data)
+        if (call := self.calls.get(number)) is not None and call.up is not None:
+            call.up.data(offset, data)
 
     def end_of_stream(self, frame: list[Any]) -> None:
         _, number, _, offset = frame
-        if (up := self._open_up(number)) is not None:
-            up.end(offset)
-
-    def _open_up(self, number: int) -> Receiver | None:
-        """Return the stream that a running call receives, or None."""
-        call = self.calls.get(number)
-        return call.up if call is not None and call.response is None else None
+        if (call := self.calls.get(number)) is not None and call.up is not None:
+            call.up.end(offset)
 
     def end(self) -> None:
         """Cancel all calls and drop their responses: the client is gone for good."""
