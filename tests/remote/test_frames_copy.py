@@ -1,4 +1,4 @@
-"""Files and trees through the frames, both ways: what arrives, what is refused, and what is left when it breaks off."""
+"""Uploads and downloads over frames: cancelled ones, and hostile names and archives."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_targets_that_cannot_be(served: Served, tmp_path: Path, what: str,
 
 @COPIES
 async def test_cancelled(served: Served, tmp_path: Path, what: str) -> None:
-    """A copy that is given up leaves the target as it was, and nothing beside it."""
+    """A cancelled copy leaves the target unchanged, and no other file."""
     source, to = tmp_path / "source", tmp_path / "to"
     to.mkdir()
     (to / "target").write_text("old")
@@ -136,7 +136,7 @@ def prepared(tmp_path: Path) -> dict[str, object]:
 
 
 async def test_hostile_uploads(served: Served, tmp_path: Path) -> None:
-    """Nothing outside of the target is written, the target stays as it was, the error is a typed one."""
+    """Each is refused with a typed error, and changes neither the target nor anything else."""
     before = prepared(tmp_path)
     for i, (what, data) in enumerate(STREAMS):
         async with raw_client(served.port, name=i.to_bytes(16, "big")) as peer:
@@ -150,13 +150,14 @@ async def test_hostile_uploads(served: Served, tmp_path: Path) -> None:
             kind = answer[-1]["class_path"]
             assert "swerex" in kind or kind.endswith(("FileExistsError", "FileNotFoundError", "OSError")), (what, kind)
         await until_async(lambda: served.running == 0)
+        assert not any(exchange.up for exchange in served.exchanges), "the stream of what was refused takes memory"
         assert everything(tmp_path) == before, what
     assert not os.path.exists("/tmp/swerex-escaped")
 
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_hostile_names(tmp_path: Path, name: str) -> None:
-    """A file goes nowhere but into the directory that was named, by the name that it has for who asked for it."""
+    """The file is stored in the given directory under the requested name only."""
     prepared(tmp_path)
     data = json.dumps({"kind": "file", "name": name, "mode": 0o644}).encode() + b"\nx"
 
@@ -173,7 +174,7 @@ async def test_hostile_names(tmp_path: Path, name: str) -> None:
 
 
 async def test_strange_archives_that_are_taken(served: Served, tmp_path: Path) -> None:
-    """A time that there is not is no reason to refuse a file; special files are left out."""
+    """A file with an invalid time is accepted; special files are left out."""
     data = b'{"kind": "tree"}\n' + archive(
         ROOT,
         entry("./a", data=b"x", pax_headers={"mtime": "1e300"}),
@@ -192,7 +193,7 @@ async def test_strange_archives_that_are_taken(served: Served, tmp_path: Path) -
 
 @pytest.mark.parametrize("missing", [0, 1])
 async def test_an_answer_may_come_before_its_bytes(tmp_path: Path, missing: int) -> None:
-    """A download is whole when its bytes are there, and fails when they never come."""
+    """A download is complete when its bytes are there, and fails if they never arrive."""
     data = b'{"kind": "file", "name": "x", "mode": 420}\nabc'
 
     def respond(frame: list[Any]) -> list[Any]:

@@ -122,7 +122,7 @@ class _Handlers:
         posts: dict[str, Handler] = {name: partial(self._call, name) for name in METHODS if name != "is_alive"}
         posts |= {"upload": self._upload, "download": self._download, "cancel": self._cancel}
         return [
-            Route(f"/{path}", _responding(handler), methods=[verb])
+            Route(f"/{path}", _endpoint(handler), methods=[verb])
             for verb, handlers in (("GET", gets), ("POST", posts))
             for path, handler in handlers.items()
         ]
@@ -265,7 +265,7 @@ async def _pieces(file: UploadFile) -> AsyncIterator[bytes]:
         yield data
 
 
-def _responding(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
     """Return the function that responds to a request with what its handler returns or raises."""
 
     async def respond(request: Request) -> Response:

@@ -209,7 +209,7 @@ class ServerCall(Request):
         return [*self.senders] if self.up is None else [self.up, *self.senders]
 
     @property
-    def owed(self) -> bool:
+    def in_transfer(self) -> bool:
         """True if the client is connected and has not yet taken all bytes of the streams."""
         return self.connection is not None and any(sender.held for sender in self.senders)
 
@@ -257,19 +257,19 @@ class ServerChannel:
         self.requests.add(call)
         try:
             if method != "is_alive":
-                self._check_debt()
+                self._check_unread()
             call.start()
         except SwerexException as error:
             call.finish(protocol.ERROR, to_wire(error))
 
-    def _check_debt(self) -> None:
+    def _check_unread(self) -> None:
         """Check the limit on responses that the client has not read: they use memory, and are not dropped."""
         most = self.registry.service.limits.result_bytes
         if self.requests.kept_bytes > most:
-            owed = [call.size for call in self.calls.values() if call.owed]
-            if len(owed) > 1 and sum(owed) * _SHARE > most:
+            unread = [call.size for call in self.calls.values() if call.in_transfer]
+            if len(unread) > 1 and sum(unread) * _SHARE > most:
                 raise ServerLimitError(
-                    f"The client has not read {sum(owed)} bytes of earlier responses: read them first"
+                    f"The client has not read {sum(unread)} bytes of earlier responses: read them first"
                 )
 
     def forget(self, floor: int) -> None:

@@ -57,13 +57,13 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._live(scope, receive, send)
+            await self._lifespan(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": ""})
         else:
-            await self._logged(scope, receive, send)
+            await self._serve_http(scope, receive, send)
 
-    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle the lifespan of the application; fail its startup without a key."""
         try:
             self._require_key()
@@ -85,7 +85,7 @@ class Gate:
             auth.hide(holder.AUTH_TOKEN)
             auth.protect()
 
-    async def _logged(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         connection: FirstHead | None = scope.get("state", {}).get("connection")
         begin = time.perf_counter()
         status = 0

@@ -41,7 +41,7 @@ class Request:
         """Bytes of memory that the outcome takes."""
 
     @property
-    def owed(self) -> bool:
+    def in_transfer(self) -> bool:
         """True while a connected client is still taking the outcome, which is then not dropped."""
         return False
 
@@ -106,7 +106,7 @@ class RequestTable:
             expired = request.finished_at <= before
             if not expired and (request is newest or not self._full):
                 break
-            if not request.owed:
+            if not request.in_transfer:
                 self.drop(request)
                 if not expired:
                     self._lost[request.key] = request.finished_at
