@@ -1,4 +1,4 @@
-"""Servers as processes of their own, of ours and of the original; certificates; and clients that try again at once."""
+"""Fixtures: server processes of this package and of SWE-ReX, a certificate, and clients that reconnect at once."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A server's key: what a request can do to it, who can read it, and `swerex_c.server:app` under an ASGI server."""
+"""The key of a server: forged requests, its secrecy, and applications without a key."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_an_application_without_a_key_does_not_start(variable: dict[str, str], s
     assert done.returncode != 0 and says in done.stderr and "Traceback" not in done.stderr
 
 
-def test_an_application_without_lifespan_and_key_lets_nobody_in(tmp_path: Path) -> None:
+def test_an_application_without_lifespan_and_key_refuses_requests(tmp_path: Path) -> None:
     with serving(tmp_path / "log", "--lifespan", "off", command=UVICORN, key=None) as server:
         answer = requests.post(server.url + "/close", headers={"Origin": "http://example.org"}, timeout=30)
         assert answer.status_code == 403 and "has no key" in answer.json()["detail"]
@@ -73,7 +73,7 @@ def test_an_application_without_lifespan_and_key_lets_nobody_in(tmp_path: Path) 
 
 @pytest.mark.parametrize("command", [REMOTE, UVICORN], ids=["swerex-remote", "uvicorn"])
 def test_the_users_other_processes_cannot_read_the_key(tmp_path: Path, command: list[str]) -> None:
-    """Of root too, as far as it is without the privilege to read every process."""
+    """This includes root without the privilege to trace other processes (CAP_SYS_PTRACE)."""
     plain = "import ctypes, os, sys; ctypes.CDLL(None).prctl(24, 19, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])"
     plainly = [sys.executable, "-c", plain]  # PR_CAPBSET_DROP, CAP_SYS_PTRACE
     with serving(tmp_path / "log", command=[*plainly, *command]) as server:

@@ -1,4 +1,4 @@
-"""What a client does when the other end is gone, is odd for a while, or says more than it should."""
+"""Clients whose server is gone, changes, or sends too much."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def not_found(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 async def test_frames_are_given_up_when_http_is_answered(
     our_server: Server, swerex_remote: Server, has_frames: bool
 ) -> None:
-    """They are used if they were not there at first, and after an answer over HTTP not asked for any more."""
+    """Frames are used if they become available before the first answer over HTTP, and not after it."""
     async with raw_http.serving(not_found) as nowhere, Proxy(int(nowhere.rpartition(":")[2])) as proxy:
         runtime = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=proxy.port, timeout=DEADLINE)
         assert not (await runtime.is_alive()).is_alive
@@ -76,7 +76,7 @@ async def test_json_that_was_asked_for_stays(swerex_remote: Server) -> None:
 
 @pytest.mark.parametrize("wire", ["msgpack", "json"])
 async def test_an_answer_that_is_too_long(swerex_remote: Server, tmp_path: Path, wire: str) -> None:
-    """Nothing of it is given, and the runtime goes on."""
+    """The response is dropped, and the runtime remains usable."""
     (tmp_path / "short").write_text("x" * (LIMIT * 9 // 10))
     (tmp_path / "long").write_text("x" * LIMIT * 50)
     runtime = RemoteRuntime(auth_token=KEY, host=swerex_remote.url, timeout=10, wire=wire, answer_limit=LIMIT)
@@ -88,7 +88,7 @@ async def test_an_answer_that_is_too_long(swerex_remote: Server, tmp_path: Path,
 
 
 async def test_a_stream_may_be_longer_than_an_answer(swerex_remote: Server) -> None:
-    """It is only at its end that there is no answer: what came, came."""
+    """The error comes after the whole stream, in place of the observation."""
     runtime = RemoteRuntime(auth_token=KEY, host=swerex_remote.url, timeout=10, wire="msgpack", answer_limit=LIMIT)
     await runtime.create_session(CreateBashSessionRequest(session="long stream"))
     action = BashAction(command=f"head -c {3 * LIMIT} /dev/zero | tr '\\0' x", session="long stream", timeout=30)
@@ -112,7 +112,7 @@ LONG = {
 
 @pytest.mark.parametrize("kind", LONG)
 async def test_an_http_answer_that_is_too_long(kind: str) -> None:
-    """Whether it says so or not; of what is compressed it is the length after that counts."""
+    """The limit holds with and without Content-Length, and for the length after decompression."""
     header, pieces = LONG[kind]
     ended = asyncio.Event()
 

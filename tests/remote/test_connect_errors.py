@@ -1,4 +1,4 @@
-"""What is said to somebody whose server cannot be reached, answers oddly, or raises what is ordinary."""
+"""Errors for servers that cannot be reached or respond wrongly."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def runtime(**kwargs: Any) -> AsyncIterator[RemoteRuntime]:
 
 
 async def test_the_cause_is_told_however_often_it_was_tried() -> None:
-    """Later attempts are so far apart that a look at the server ends between two of them."""
+    """Later attempts are so far apart that an `is_alive` times out between two of them."""
     async with runtime(host="http://127.0.0.1", port=find_free_port()) as made:
         with pytest.raises(TimeoutError) as caught:
             await made.wait_until_alive(timeout=2.0)
@@ -53,7 +53,7 @@ async def test_the_cause_is_told_however_often_it_was_tried() -> None:
         ("echo Hi; cat >/dev/null", r"What came from sh -c echo Hi.* is not what `swerex-remote --stdio` says"),
     ],
 )
-async def test_what_is_no_server_is_named(command: str | None, says: str) -> None:
+async def test_a_peer_that_is_no_server_is_named(command: str | None, says: str) -> None:
     async with raw_http.serving(lambda _, writer: writer.close()) as url:
         where: dict[str, Any] = {"command": ["sh", "-c", command]} if command else {"host": url}
         async with runtime(**where) as made:
@@ -72,7 +72,7 @@ async def test_a_key_that_is_refused_is_not_waited_for(our_server: Server, wire:
         await made.close()
 
 
-async def test_to_close_what_was_never_reached_is_not_tried_again() -> None:
+async def test_closing_an_unreached_server_is_not_retried() -> None:
     made = RemoteRuntime(host="http://127.0.0.1", port=find_free_port(), auth_token=KEY, reconnect_timeout=math.inf)
     with pytest.raises(ConnectionLostError):
         await asyncio.wait_for(made.close(), DEADLINE)

@@ -1,4 +1,4 @@
-"""Connections of a server in this process: who gets in, by which protocol, and what a stranger may do."""
+"""Connections of a server in this process: their protocols, limits and addresses."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Connection:
         return status, json.loads(await self.reader.readexactly(int(headers["content-length"])))
 
     async def ended(self) -> bytes:
-        """What still comes until the other end closes."""
+        """Return what is received until the other end closes."""
         try:
             return await asyncio.wait_for(self.reader.read(), DEADLINE)
         except ConnectionError:
@@ -115,7 +115,7 @@ LONG = b"A: " + b"x" * 70_000
     [("/wire", 1000), ("/behind/a/proxy/wire", 1000), ("/wire?x=1", 1000), *(("/wire", size) for size in (1, 2, 3, 7))],
 )
 async def test_a_connection_is_handed_over_with_what_came_after_the_head(path: str, size: int) -> None:
-    """In whatever pieces the head comes."""
+    """The head may arrive in pieces of any size."""
     async with serving() as server:
         connection = await connect(server)
         connection.writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -198,7 +198,7 @@ async def test_http_passes_unchanged() -> None:
     "start",
     [b"", b"G", b"GET /x HT", head("/x")[:-2], b"POST /x HTTP/1.1\r\nA:", b"\r\n", b"\x16", head("/x", 9, None)],
 )
-async def test_who_does_not_send_the_key_in_time_is_cut(monkeypatch: pytest.MonkeyPatch, start: bytes) -> None:
+async def test_connections_without_the_key_are_closed_in_time(monkeypatch: pytest.MonkeyPatch, start: bytes) -> None:
     clock = Clock(monkeypatch)
     async with serving(Limits(head_seconds=2.0)) as server:
         connection = await connect(server, start)
@@ -259,7 +259,7 @@ async def test_more_connections_than_allowed_are_told_so() -> None:
     [(b"", False), (b"GET /", False), (head("/x", 1000, None), False), (b"", True)],
     ids=["nothing", "part of a head", "no key", "no handshake"],
 )
-async def test_who_shows_no_key_gives_way_and_is_cut(
+async def test_connections_without_the_key_give_way(
     monkeypatch: pytest.MonkeyPatch, certificate: tuple[Path, Path], first: bytes, tls: bool
 ) -> None:
     clock = Clock(monkeypatch)
@@ -281,13 +281,13 @@ async def test_who_shows_no_key_gives_way_and_is_cut(
 
 
 async def test_a_crowd_with_the_key_is_not_cut() -> None:
-    """More at once than may be without the key."""
+    """There are more of them at once than connections may be without the key."""
     async with serving(Limits(unauthenticated=8)) as server:
         assert all(await asyncio.gather(*(answers(server) for _ in range(200))))
 
 
 @pytest.mark.usefixtures("parser")
-async def test_who_asks_while_the_server_ends_is_answered_and_goes() -> None:
+async def test_requests_during_the_shutdown_are_answered() -> None:
     async with serving() as server:
         connection = await connect(server, head("/late")[:-2])
         await settle()
@@ -319,7 +319,9 @@ async def test_who_asks_while_the_server_ends_is_answered_and_goes() -> None:
         ({"host": None, "unix": "x" * 200}, ResourceError, "the path is too long"),
     ],
 )
-def test_what_cannot_be_is_named(tmp_path: Path, monkeypatch: Any, certificate: tuple[Path, Path], case: Any) -> None:
+def test_an_unusable_address_is_named(
+    tmp_path: Path, monkeypatch: Any, certificate: tuple[Path, Path], case: Any
+) -> None:
     options, error, says = case
     monkeypatch.chdir(tmp_path)
     for path in certificate:

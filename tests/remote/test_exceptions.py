@@ -1,4 +1,4 @@
-"""Exceptions across the wire, in both formats, from honest peers and others."""
+"""Exceptions on the wire, as JSON and as frames, and dictionaries from hostile peers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ ERRORS = [
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
-def test_what_arrives_is_what_was_raised(error: Exception, form: str) -> None:
+def test_an_exception_arrives_as_it_was_raised(error: Exception, form: str) -> None:
     arrived = from_wire(FORMATS[form](to_wire(raised(error))))
     assert type(arrived) is type(error)
     assert str(arrived) == str(error)
@@ -169,7 +169,7 @@ def test_no_dictionary_makes_it_fail(wire: Any) -> None:
     assert isinstance(arrived, ProtocolError) or isinstance(arrived.extra_info, dict)  # type: ignore[attr-defined]
 
 
-def test_what_goes_out_is_always_plain() -> None:
+def test_encoded_exceptions_have_plain_values() -> None:
     odd = SwerexException("odd")
     odd.extra_info = {1: object(), "deep": [[[[[[[[[[[1]]]]]]]]]]], "big": 1 << 70, b"k": {2: (3, {4})}}  # type: ignore[attr-defined]
     wire = to_wire(odd)

@@ -1,4 +1,4 @@
-"""How much is under way, what it costs the others, and what is left when it is given up."""
+"""Flow control of streams, and the end of calls whose client has vanished."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ pytestmark = [pytest.mark.usefixtures("family"), pytest.mark.slow]
 
 
 async def test_server_sends_no_more_than_the_window(served: Served) -> None:
-    """Without credit a stream, and a long answer, stop after the window; other calls of the client go on."""
+    """Without credit, a stream and a long response stop after the window; other calls of the client continue."""
     stream = bash("head -c 20000000 /dev/zero | tr '\\0' x")
     answer = {"command": "head -c 20000000 /dev/zero | tr '\\0' x", "shell": True}
     async with raw_client(served.port) as peer:
@@ -117,7 +117,7 @@ async def test_there_is_no_credit_for_what_is_not_read() -> None:
 
 
 async def test_vanished(family: Family, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Of a client that never comes again, what waits for it ends after a time; a command runs to its end."""
+    """If a client does not return, calls that wait for it are cancelled after a time, and a command runs to its end."""
     monkeypatch.setattr(server_channel, "_SWEEP", 0.02)
     async with serving(Limits(result_seconds=0.3), session=True) as served:
         async with raw_client(served.port) as peer:

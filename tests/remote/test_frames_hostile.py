@@ -1,4 +1,4 @@
-"""Peers that send what they may not, in both directions: a typed error for one of them, and nothing for the others."""
+"""Invalid frames in both directions: a typed error for the peer, and no effect on others."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ async def test_refused(served: Served, frames: list[Any]) -> None:
 
 
 async def test_after_goodbye(served: Served) -> None:
-    """What comes in one piece with a good-bye is not looked at."""
+    """Frames that follow a GOODBYE are ignored."""
     async with raw_client(served.port) as peer:
         peer.send([GOODBYE, "done"], request(1), [DATA, 1, UP, 0, b"x"])
         await peer.ended()

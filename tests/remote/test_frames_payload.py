@@ -1,4 +1,4 @@
-"""Payloads that are too long for a frame: they come as streams, and mean the same."""
+"""Payloads that are too long for a frame, which are sent as streams."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_an_error_may_be_long(served: Served) -> None:
 
 
 async def test_requests_that_are_not_what_they_should_be(served: Served) -> None:
-    """They are answered by errors, and the connection goes on."""
+    """They get errors as responses, and the connection remains."""
     execute = {"command": ["true"]}
     size = len(encode(execute))
     cases: list[tuple[list[list[Any]], str]] = [
@@ -57,7 +57,7 @@ async def test_requests_that_are_not_what_they_should_be(served: Served) -> None
 
 
 async def test_given_up(served: Served, tmp_path: Path) -> None:
-    """A client that does not take an answer is sent a window of it; nothing of it is left when the client has gone."""
+    """A response that is not read is sent up to the window, and dropped when it is cancelled."""
     (tmp_path / "file").write_bytes(b"x" * 5 * WINDOW)
     async with raw_client(served.port) as peer:
         peer.send(request(1, "read_file", {"path": str(tmp_path / "file")}))

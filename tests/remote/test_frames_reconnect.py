@@ -1,4 +1,4 @@
-"""Connections that break at every stage: the command runs at most once, and the client gets its result."""
+"""Connections that break at every stage: a command runs at most once, and the client gets its result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.usefixtures("family", "reconnects_at_once"), pytest.ma
 
 
 async def conversation(served: Served, tmp_path: Path, way: str, after: int | None, gently: bool) -> Proxy:
-    """One command whose connection is cut there: it runs once, and its result comes."""
+    """Run a command whose connection is cut after a number of bytes; it runs once and has its result."""
     ran = tmp_path / "ran"
     ran.unlink(missing_ok=True)
     async with Proxy(served.port) as proxy:
@@ -36,7 +36,7 @@ async def conversation(served: Served, tmp_path: Path, way: str, after: int | No
 @pytest.mark.parametrize("gently", [False, True], ids=["reset", "closed"])
 @pytest.mark.parametrize("way", ["up", "down"])
 async def test_command(served: Served, tmp_path: Path, way: str, gently: bool) -> None:
-    """After every byte of the whole conversation, in both directions."""
+    """The connection is cut after each byte of the conversation, in both directions."""
     whole = getattr(await conversation(served, tmp_path, way, None, gently), way)
     assert whole > 150
     for after in range(1, whole, 2 if gently else 1):
@@ -78,10 +78,10 @@ async def download(channel: ClientChannel, source: Path, target: Path) -> None:
         (upload, "up", 3_000_000), (download, "down", 3_000_000),
     ],
 )  # fmt: skip
-async def test_what_is_long_goes_on_where_it_stopped(
+async def test_streams_continue_after_a_reconnect(
     served: Served, tmp_path: Path, transfer: Callable[..., Any], long_way: str, size: int, way: str
 ) -> None:
-    """No byte is lost or comes twice, and nothing is left elsewhere."""
+    """No byte is lost or duplicated, and no temporary file remains."""
     source, there = tmp_path / "source", tmp_path / "there"
     source.write_bytes(bytes(range(256)).replace(b"\r", b"\n") * 12_000)
     there.mkdir()
@@ -96,7 +96,7 @@ async def test_what_is_long_goes_on_where_it_stopped(
 
 
 async def test_many_at_once(served: Served, tmp_path: Path) -> None:
-    """What a hundred calls and the stream beside them say stays true while the connection is cut again and again."""
+    """A hundred calls and a stream have correct results while the connection is cut again and again."""
     ran = tmp_path / "ran"
 
     async def command(channel: ClientChannel, i: int) -> None:
@@ -126,7 +126,7 @@ async def test_many_at_once(served: Served, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["head", "later"])
 async def test_stalled(served: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str) -> None:
-    """A connection over which nothing comes any more is replaced by another one."""
+    """A connection without traffic is replaced by another one."""
     monkeypatch.setattr(client_channel, "HEARTBEAT", 0.1)
     monkeypatch.setattr(client_channel, "_CONNECT_SECONDS", 0.3)
     ran = tmp_path / "ran"
@@ -142,7 +142,7 @@ async def test_stalled(served: Served, monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 async def test_long_command_on_a_quiet_line(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Heartbeats keep a connection over which nothing else goes."""
+    """Heartbeats keep an otherwise idle connection open."""
     monkeypatch.setattr(client_channel, "HEARTBEAT", 0.05)
     async with Proxy(served.port) as proxy, channel_to(proxy.port) as channel:
         assert (await channel.call("run_in_session", bash("sleep 1; echo y")))["output"].strip() == "y"

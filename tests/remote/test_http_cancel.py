@@ -1,4 +1,4 @@
-"""A call that nobody waits for any more ends at the server: over HTTP/JSON as over frames and without a server."""
+"""Cancelled calls end at the server: over HTTP/JSON, over frames, and in a local runtime."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Run = Callable[[Coroutine[Any, Any, None]], None]
 
 @pytest.fixture(params=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Run:
-    """What runs a test in a loop of this kind."""
+    """Return a function that runs a test in a loop of this kind."""
     factory = None
     if request.param == "uvloop":
         factory = pytest.importorskip("uvloop", reason="uvloop is not installed").new_event_loop
@@ -83,10 +83,10 @@ async def cancelled(task: asyncio.Task[Any]) -> None:
         await task
 
 
-async def test_what_is_given_up_without_a_connection_ends_with_the_next(
+async def test_a_call_cancelled_without_a_connection_ends_with_the_next(
     swerex_remote: server_process.Server, sleep: str
 ) -> None:
-    """Though no further call makes it."""
+    """The client reconnects for the cancellation alone, without a further call."""
     async with Proxy(swerex_remote.port) as proxy, session_of(f"http://127.0.0.1:{proxy.port}", "msgpack") as session:
         task = execute(session, sleep)
         await until_async(lambda: running(sleep))
@@ -102,7 +102,7 @@ async def test_what_is_given_up_without_a_connection_ends_with_the_next(
 @pytest.mark.parametrize("awaited", [True, False])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("wire", ["json", "msgpack", "local"])
-def test_what_was_given_up_while_it_waited_never_begins(
+def test_a_command_cancelled_while_it_waits_never_begins(
     swerex_remote: server_process.Server, tmp_path: Path, run: Run, sleep: str, wire: str, stream: bool, awaited: bool
 ) -> None:
     ran = tmp_path / "ran"
@@ -151,7 +151,7 @@ async def test_a_session_is_not_made(our_server: Server, tmp_path: Path, sleep: 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("wire", "says"), [("json", "no answer within"), ("msgpack", "did not respond to")])
-async def test_what_takes_longer_than_its_caller_waits(
+async def test_a_call_that_times_out_ends_at_the_server(
     swerex_remote: Server, sleep: str, monkeypatch: pytest.MonkeyPatch, wire: Any, says: str, stream: bool
 ) -> None:
     async with session_of(swerex_remote.url, wire) as session:
@@ -183,7 +183,7 @@ async def test_a_cancellation_whose_connection_is_cut(our_server: Server, sleep:
 
 
 async def test_an_originals_server_is_told_nothing() -> None:
-    """The answer to `is_alive` says which kind it is; it is asked for once."""
+    """The client identifies the server by one `is_alive`."""
     asked: list[bytes] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -225,7 +225,7 @@ async def test_a_server_that_does_not_answer_delays_nobody() -> None:
 
 
 class SlowToClose(LocalRuntime):
-    """One that ends nothing before it is let."""
+    """A runtime whose `close` waits for `goes`."""
 
     closes: asyncio.Event
     goes: asyncio.Event
@@ -274,7 +274,7 @@ def test_a_cancellation_may_come_before_its_request_or_after_the_answer(our_serv
 
 
 async def test_a_cancelled_download_writes_to_no_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its descriptor stays its own while a thread is about to write to it."""
+    """Its descriptor is not closed while a thread is about to write to it."""
     writing, go_on = threading.Event(), threading.Event()
     write_all = file_transfer.write_all
 

@@ -1,4 +1,4 @@
-"""The client of HTTP/JSON: its connections, its retries, its errors."""
+"""The client of HTTP/JSON: connections, retries, errors and files."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ NO_KEY = (InvalidInputError, AuthenticationError)
         *(("ours", key, NO_KEY) for key in ("a\r\nX: y", "a\nb", "\udcff")),
     ],
 )  # fmt: skip
-async def test_who_is_not_reached_or_lets_nobody_in(our_server: Server, url: str, key: str, error: Any) -> None:
+async def test_errors_for_addresses_and_keys(our_server: Server, url: str, key: str, error: Any) -> None:
     client = HttpClient(our_server.url if url == "ours" else url, {"X-API-Key": key})
     match = {ConnectionLostError: "cannot be reached", AuthenticationError: "401"}.get(error)
     for answer in (execute(client, "true"), client.is_alive(5)):
@@ -167,7 +167,7 @@ async def test_who_is_not_reached_or_lets_nobody_in(our_server: Server, url: str
 
 @contextlib.asynccontextmanager
 async def through(proxy: Proxy) -> AsyncIterator[HttpClient]:
-    """A client that knows whom it talks to, without a connection."""
+    """A client that has identified its server, without an open connection."""
     async with proxy:
         client = HttpClient(f"http://127.0.0.1:{proxy.port}", HEADERS)
         await client.is_alive(5)
@@ -206,10 +206,10 @@ async def test_an_originals_server_gets_nothing_twice(original_server: Server, t
         assert proxy.connections == 2
 
 
-async def test_what_was_not_sent_is_sent_again(
+async def test_an_unsent_request_is_sent_again(
     our_server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The server is not there yet."""
+    """The server starts later than the request."""
     caplog.set_level(logging.DEBUG, "swerex_c.client")
     port = find_free_port()
     client = HttpClient(f"http://127.0.0.1:{port}", HEADERS)
@@ -247,10 +247,10 @@ async def test_progress_is_told(client: HttpClient, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, TimeoutError, OSError, aiohttp.ClientError])
-async def test_what_goes_wrong_here_is_not_the_requests(
+async def test_local_errors_of_a_copy_are_raised_unchanged(
     client: HttpClient, tmp_path: Path, error: type[Exception]
 ) -> None:
-    """A local error in the middle of a copy is raised as it is."""
+    """An error in the middle of a copy is raised as it is, not as the connection's."""
     (tmp_path / "f").write_bytes(b"x" * 2_000_000)
     odd = error("odd")
 

@@ -69,7 +69,7 @@ REQUESTS: list[tuple[str, str, Any]] = [
 
 
 def shape(answer: Answer) -> Any:
-    """What clients may rely on."""
+    """Return the part of a response that clients may rely on."""
     data = answer.json()
     if answer.status == 511:
         data["swerexception"].pop("traceback")
@@ -121,7 +121,7 @@ def appending(path: Path, seconds: float = 0.0) -> dict[str, Any]:
 
 
 def test_an_id_runs_once(our_server: Server, tmp_path: Path) -> None:
-    """For those that come together, and for one that comes later; and nothing is kept without an id."""
+    """Concurrent and later requests with the id get the same result. A request without an id runs each time."""
     name = str(uuid.uuid4()) * 10
     body, headers = appending(tmp_path / "runs", 0.3), {"X-Request-ID": f"{name}1"}
     with ThreadPoolExecutor(8) as pool:

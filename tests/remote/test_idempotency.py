@@ -1,4 +1,4 @@
-"""Each request is carried out once, however often it is sent, over whatever connections, to whichever server."""
+"""A request is executed once, however often and over whichever connections it is sent."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def is_lost(answer: Any) -> bool:
 
 
 async def test_asked_again(served: Served, tmp_path: Path) -> None:
-    """While it runs, and when it has ended: over the same connection, and over others, of which the newest counts."""
+    """A request is repeated while it runs and later, over the same and other connections; the newest counts."""
     ran, end = tmp_path / "ran", tmp_path / "end"
     waits = request(
         1, "execute", {"command": f"echo x >> {ran}; until [ -e {end} ]; do sleep 0.02; done", "shell": True}
@@ -76,7 +76,7 @@ async def test_asked_again(served: Served, tmp_path: Path) -> None:
 
 
 async def test_answers_wait_for_the_question(served: Served, tmp_path: Path) -> None:
-    """Over a new connection comes nothing of an exchange before the client has asked again."""
+    """Over a new connection, the server sends nothing of an exchange before the client repeats the request."""
     payload = {"command": "sleep 0.2; head -c 500000 /dev/zero | tr '\\0' x", "shell": True}
     async with raw_client(served.port) as peer:
         peer.send(request(1, "execute", payload))
@@ -97,7 +97,7 @@ async def test_answers_wait_for_the_question(served: Served, tmp_path: Path) -> 
 
 
 async def test_forgotten(served: Served, tmp_path: Path) -> None:
-    """What the client said it had, by a request or a ping, is not kept, and not carried out again."""
+    """A response that the client has acknowledged, by a request or a ping, is dropped, and its request not repeated."""
     ran = tmp_path / "ran"
     async with raw_client(served.port) as peer:
         peer.send(request(1, "execute", count(ran)))
@@ -136,7 +136,7 @@ async def test_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_slow_reader_keeps_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer that the client is still taking is not dropped because it is old."""
+    """A response that the client is still reading is not dropped when it expires."""
     monkeypatch.setattr(server_channel, "_SWEEP", 0.02)
     async with serving(Limits(result_seconds=0.1, result_bytes=1000)) as served, Proxy(served.port) as proxy:
         async with channel_to(proxy.port) as channel:
@@ -147,7 +147,7 @@ async def test_slow_reader_keeps_its_answer(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_alive_may_be_asked_twice(served: Served) -> None:
-    """Whether a server is alive has no number that is used up: after a lost connection the question comes again."""
+    """The number of an `is_alive` request may be used again, as after a lost connection."""
     async with raw_client(served.port) as peer:
         for number in (5, 5, 3):
             peer.send(request(number))
@@ -156,7 +156,7 @@ async def test_alive_may_be_asked_twice(served: Served) -> None:
 
 
 async def test_cancelled_at_once(served: Served, tmp_path: Path) -> None:
-    """A request that is cancelled in the same breath leaves nothing behind."""
+    """A request that is cancelled in the same packet leaves nothing behind."""
     async with raw_client(served.port) as peer:
         for number in range(1, 20):
             peer.send(request(number, "execute", {"command": "sleep 60", "shell": True}), [CANCEL, number])
@@ -170,7 +170,7 @@ async def test_cancelled_at_once(served: Served, tmp_path: Path) -> None:
 
 
 async def test_unknown_channel(served: Served, tmp_path: Path) -> None:
-    """A server that has forgotten the channel has forgotten what ran on it, and says so."""
+    """If the server no longer knows the channel, its calls raise `ResultLostError`."""
     async with Proxy(served.port) as proxy, channel_to(proxy.port) as channel:
         call = asyncio.create_task(channel.call("execute", {"command": "sleep 0.2", "shell": True}))
         await until_async(lambda: served.running == 1)
@@ -183,7 +183,7 @@ async def test_unknown_channel(served: Served, tmp_path: Path) -> None:
 
 
 async def test_clients_that_went_make_room(family: Family) -> None:
-    """Channels of clients that went are forgotten, the one that went first first; those with clients are not."""
+    """Channels without a client are dropped, the oldest first; those with clients are kept."""
     async with serving(Limits(connections=2)) as served:
         async with raw_client(served.port, name=bytes(16)) as stays:
             for i in range(1, 20):
@@ -218,7 +218,7 @@ async def test_results_have_a_limit_for_all_clients_together(limits: Limits) -> 
 
 
 async def test_busy_clients_make_no_room(tmp_path: Path) -> None:
-    """Where all channels are in use there is no other one, and the reason is given."""
+    """If all channels are in use, a further client is refused with the reason."""
     gone = tmp_path / "gone"
     wait = {"command": f"until [ -e {gone} ]; do sleep 0.02; done", "shell": True}
     async with serving(Limits(connections=2)) as served:
@@ -277,7 +277,7 @@ async def test_killed(family: Family, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 async def test_shut_down_while_a_client_comes_back(family: Family) -> None:
-    """It is not told that what it asked for was cancelled: whether the request was carried out is not known."""
+    """Its call does not fail as cancelled, because the client cannot know whether the request was executed."""
     async with serving(session=True) as served:
         async with channel_to(served.port, seconds=0.3) as channel:
             call = asyncio.create_task(channel.call("execute", {"command": "sleep 20", "shell": True}))
@@ -292,10 +292,10 @@ async def test_shut_down_while_a_client_comes_back(family: Family) -> None:
 
 @pytest.mark.parametrize("method", ["run_in_session", "stream_in_session"])
 @pytest.mark.parametrize("waits", [False, True])
-async def test_what_was_given_up_before_an_interrupt_never_begins(
+async def test_a_command_cancelled_before_an_interrupt_never_begins(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, waits: bool
 ) -> None:
-    """Neither if it comes with the same packet as its cancellation, nor if it waited in the session's queue."""
+    """It comes in the same packet as its cancellation, or waits in the session's queue."""
     ran = tmp_path / "ran"
     finish = session.finish
 
@@ -325,7 +325,7 @@ async def test_what_was_given_up_before_an_interrupt_never_begins(
 
 
 async def test_a_second_cancellation_does_not_interrupt_the_cleanup(served: Served) -> None:
-    """Such as the one that comes with a good-bye, while a cancelled call still ends its program."""
+    """A GOODBYE cancels all calls, also one that was cancelled before and still ends its program."""
     ends, ended = asyncio.Event(), asyncio.Event()
 
     async def read_file(request: Any) -> None:
@@ -356,7 +356,7 @@ async def test_requests_that_never_become_whole_are_limited() -> None:
         assert served.running <= 9
 
 
-async def test_who_takes_no_answers_gets_no_more(tmp_path: Path) -> None:
+async def test_a_client_that_reads_no_answers_is_refused(tmp_path: Path) -> None:
     (tmp_path / "long").write_text("x" * (1 << 20))
     async with serving(Limits(result_bytes=4 << 20)) as served, raw_client(served.port) as peer:
         kinds = []
@@ -373,38 +373,39 @@ async def test_who_takes_no_answers_gets_no_more(tmp_path: Path) -> None:
 
 
 async def test_it_goes_on_when_the_first_has_gone_away() -> None:
-    once: RequestTable = RequestTable(Limits())
-    calls: list[int] = []
+    once = RequestTable(Limits())
+    calls, ends = [], asyncio.Event()
 
-    async def start() -> Response:
+    async def work() -> Response:
         calls.append(1)
-        await asyncio.sleep(0.05)
+        await ends.wait()
         return Response(b"result")
 
-    first = asyncio.create_task(once.run("a", start))
+    first, second = (asyncio.create_task(once.run("a", work)) for _ in range(2))
     await settle()
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
-    assert (await once.run("a", start)).body == b"result"
+    ends.set()
+    assert (await second).body == (await once.run("a", work)).body == b"result"
     assert len(calls) == 1
 
 
 async def test_cancellations_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests_module, "_MOST_LOST", 100)
-    once: RequestTable = RequestTable(Limits())
+    once = RequestTable(Limits())
     for i in range(1000):
         await once.cancel(str(i))
     assert len(once) == 0 and len(once._lost) <= 101
-    late: RequestTable = RequestTable(Limits(result_seconds=0.0))
+    late = RequestTable(Limits(result_seconds=0.0))
     for i in range(1000):
         await late.cancel(str(i))
     assert len(late._lost) <= 1
 
 
 async def test_the_end_of_what_is_cancelled_is_not_cancelled() -> None:
-    """A second cancellation comes when the first one was asked for again, and waits for the same end."""
-    once: RequestTable = RequestTable(Limits())
+    """A second cancellation, as of a repeated request, waits for the same end."""
+    once = RequestTable(Limits())
     ends, ended = asyncio.Event(), []
 
     async def work() -> Response:

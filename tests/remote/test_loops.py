@@ -1,4 +1,4 @@
-"""Event loops of callers: one for each call, in several threads, and what is left when one ends."""
+"""Event loops of callers: one for each call, several threads, and the cleanup when a loop ends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.wait import DEADLINE, settle, until, until_async
 
 
 async def test_a_call_on_a_channel_that_was_closed_ends() -> None:
-    """Its loop ends, and what is cleaned up last calls once more."""
+    """Generators that are closed with a loop may call after the channel of the loop."""
     async with serving() as served:
         wire = served.client()
         channel = await wire.own_channel(long=True)
@@ -43,7 +43,7 @@ async def test_a_call_on_a_channel_that_was_closed_ends() -> None:
 
 
 async def test_a_call_that_is_open_when_the_runtime_is_closed_says_so() -> None:
-    """A server under load may answer the close before what it has ended by it."""
+    """A loaded server may respond to the close before it responds to the calls that the close ended."""
     async with serving() as served:
         wire = served.client()
         channel = await wire.own_channel(long=True)
@@ -103,7 +103,7 @@ def test_threads_that_begin_at_once_share_one_client(monkeypatch: pytest.MonkeyP
 
 
 def test_many_loops_in_many_threads_over_one_programs_streams(over_stdio: RemoteRuntime) -> None:
-    """Every call has its own result, though its loop ends with it."""
+    """Each call has its own result; its loop ends with it."""
 
     def ask_often(number: int) -> None:
         for i in range(40):
@@ -173,7 +173,7 @@ async def test_a_connection_without_calls_is_closed(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("streams", [False, True])
 async def test_a_call_is_cancelled_when_the_server_knows(streams: bool, swerex_remote: Server, tmp_path: Path) -> None:
-    """A command that waits could begin otherwise, when the one before it ends."""
+    """Otherwise a waiting command could begin when the one before it ends."""
     runtime = RemoteRuntime(host=swerex_remote.url, auth_token=KEY)
     await runtime.create_session(CreateBashSessionRequest())
     for number in range(OWN_AFTER + 1):

@@ -1,4 +1,4 @@
-"""What a server tells about itself: metrics for Prometheus, and its log."""
+"""Metrics of a server for Prometheus, and its log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server process: its options, its key, where it listens, and how it ends."""
+"""The server process: its options, its key, its addresses, and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limits of a server, under concurrency, against strangers, and in memory."""
+"""Limits of a server: concurrent requests, memory, and connections without a key."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.wait import DEADLINE, until, until_async
 
 
 @pytest.mark.parametrize("wire", ["msgpack", "json"])
-async def test_what_comes_at_once_keeps_to_its_limit(tmp_path: Path, wire: Any) -> None:
+async def test_limits_hold_for_concurrent_requests(tmp_path: Path, wire: Any) -> None:
     """Sessions and requests."""
     end = tmp_path / "end"
     wait = Command(command=f"until [ -e {end} ]; do sleep 0.05; done", shell=True)
@@ -179,7 +179,7 @@ def test_with_a_key_one_gets_through_a_flood(tmp_path: Path, descriptors: int) -
 
 
 def test_connections_with_the_key_leave_descriptors(tmp_path: Path) -> None:
-    """What is beyond is told so, as far as it has the key."""
+    """Further connections with the key are refused with an error."""
     few = ["bash", "-c", 'ulimit -n 256; exec "$@"', "bash", *REMOTE]
     with serving(tmp_path / "log", command=few) as server, contextlib.ExitStack() as stack:
         assert server.post("/create_session", session_type="bash", startup_timeout=30).status_code == 200

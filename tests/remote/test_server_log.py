@@ -1,4 +1,4 @@
-"""The output of a server process: nobody has to read it, and who does gets all of it."""
+"""The output of a server process: an unread output does not block the server, and a read one is complete."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ threading.Thread(target=chatter, daemon=True).start()
     ("code", "exit_code"), [(FLOOD, 0), (FLOOD + "raise SystemExit(7)", 7), (FLOOD + "1 / 0", 1), (CHATTER, 0)]
 )
 def test_a_process_exits_while_its_output_is_stuck(printing: Printing, code: str, exit_code: int) -> None:
-    """Though a thread goes on printing."""
+    """A thread may continue to print meanwhile."""
     process = printing(code)
     assert process.wait(DEADLINE) == exit_code
     first = process.communicate()[0].splitlines()[0]
