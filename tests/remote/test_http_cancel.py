@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from swerex_c.exceptions import ConnectionLostError, SessionDoesNotExistError
 from swerex_c.remote.client import base
 from swerex_c.remote.client.http import _CANCEL_SECONDS, HttpClient
 from swerex_c.remote.server.app import create_app
+from swerex_c.remote.server.service import Service
 from swerex_c.remote.wire import file_transfer
 from swerex_c.runtime.abstract import (
     CloseBashSessionRequest,
@@ -252,6 +254,20 @@ async def test_a_server_whose_closing_is_cancelled_serves_on(wire: Any, sleep: s
             await until_async(lambda: served.place.runtime is not before and not running(sleep))
             await asyncio.gather(program, return_exceptions=True)
             await session.gives("echo hi", "hi\n")
+
+
+async def test_a_shutdown_waits_for_a_runtime_that_is_being_closed() -> None:
+    SlowToClose.closes, SlowToClose.goes = asyncio.Event(), asyncio.Event()
+    service = Service(SimpleNamespace(runtime=SlowToClose(), AUTH_TOKEN=KEY))
+    closing = asyncio.create_task(service.close())
+    await SlowToClose.closes.wait()
+    await cancelled(closing)
+    service.holder.runtime = LocalRuntime()
+    ending = asyncio.create_task(service.shutdown())
+    await settle(100)
+    assert not ending.done()
+    SlowToClose.goes.set()
+    await ending
 
 
 # What the server is sent

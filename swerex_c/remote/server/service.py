@@ -113,6 +113,7 @@ class Service:
         self._creating: list[str] = []
         """Names of the sessions that are being created."""
         self._closing: set[asyncio.Task[BaseModel]] = set()
+        """Tasks that close replaced runtimes."""
 
     @property
     def runtime(self) -> AbstractRuntime:
@@ -205,13 +206,13 @@ class Service:
         return answer
 
     async def shutdown(self) -> None:
-        """Close the runtime for good, because the server ends, and wait until no request runs.
+        """Close the runtime for good, because the server ends, and wait for requests and for replaced runtimes.
 
         Running and later requests get the error that this causes.
         """
         self.ending = True
         await self.runtime.close()
-        while self.in_flight:
+        while self.in_flight or self._closing:
             await asyncio.sleep(0.005)
 
     @staticmethod
