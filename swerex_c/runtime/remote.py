@@ -48,7 +48,7 @@ class KeyRefusedError(AuthenticationError, TimeoutError):
 
 
 _creating = threading.Lock()
-"""Gives threads that start at once the same client: it keeps state about past requests, and may own a program."""
+"""Lock for creating a client: concurrent threads get the same one, which keeps state and may own a program."""
 
 
 def __getattr__(name: str) -> Any:
@@ -191,7 +191,7 @@ class RemoteRuntime(AbstractRuntime):
 
         Args:
             output_class: called with the fields of the response.
-            num_retries: not used: a request that cannot run twice by that is always sent again.
+            num_retries: not used: a request is always resent if it cannot run twice.
         """
         return await self._with_client(lambda client: client.call(endpoint, payload, output_class))
 

@@ -466,7 +466,7 @@ async def _close() -> None:
 
 @atexit.register
 def _close_all() -> None:
-    """Close what is open at the end of the program: aiohttp complains of it otherwise."""
+    """Close the connections at the exit of the program, because aiohttp warns about open ones."""
     if _sessions:
         with contextlib.suppress(Exception):
             background.run_blocking(_close(), timeout=_CANCEL_SECONDS)

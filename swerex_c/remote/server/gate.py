@@ -40,7 +40,7 @@ _DRAIN_SECONDS = 5.0
 class Gate:
     """ASGI middleware that lets only requests with the key pass.
 
-    If the server is ours, and so passes the `FirstHead` of a connection on, the gate admits the connection.
+    The server of this package passes the connection's `FirstHead` in the scope, and the gate admits that connection.
     """
 
     def __init__(self, app: Any, service: Service, own_process: bool):

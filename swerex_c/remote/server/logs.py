@@ -82,7 +82,7 @@ def connected(client: str) -> None:
 
 
 def answered(scope: Any, status: int, seconds: float) -> None:
-    """Log that a server has dealt with a request of HTTP. `status`: that of the response; 0 if there was none."""
+    """Log an HTTP request with the status of its response, which is 0 if there was none."""
     failed = not 200 <= status < 400
     if LOGGER.isEnabledFor(logging.INFO if failed else logging.DEBUG):
         what = f"{scope['method']} {scope['path'][:200]}"

@@ -25,7 +25,7 @@ _MOST_LOST = 1 << 17
 """Maximum number of ids to remember without an outcome: those of 200 requests a second for ten minutes, in 30 MB."""
 
 _LOOK_AT = 64
-"""Maximum number of outcomes to examine at once for some to drop, because outcomes that are being sent must stay."""
+"""Maximum number of outcomes that one `trim` examines: outcomes in transfer cannot be dropped."""
 
 
 class Request:
@@ -51,7 +51,7 @@ class Request:
             self.task.cancel()
 
     def dropped(self) -> None:
-        """Handle that the table no longer has the request."""
+        """Handle the removal of the request from the table."""
 
 
 class RequestTable:

@@ -77,7 +77,7 @@ async def serve_stdio(
 
 
 def _read(fd: int, to: socket.socket) -> None:
-    """Pass on what comes from a descriptor, and its end."""
+    """Forward the data of a descriptor, and its end, to a socket."""
     with to:
         with contextlib.suppress(OSError):  # of a lost terminal or connection, which is an end as well
             while data := os.read(fd, _PIECE):
@@ -87,7 +87,7 @@ def _read(fd: int, to: socket.socket) -> None:
 
 
 def _write(source: socket.socket, fd: int) -> None:
-    """Write what comes from a socket to a descriptor, and close both."""
+    """Write the data of a socket to a descriptor, and close both."""
     with source:
         with contextlib.suppress(OSError):  # the client is gone
             while data := source.recv(_PIECE):

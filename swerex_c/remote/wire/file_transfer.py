@@ -269,7 +269,7 @@ async def _store_tree(pieces: AsyncIterator[bytes], target: str) -> None:
             await asyncio.gather(passing, return_exceptions=True)
 
 
-# Both
+# Helpers of both
 
 
 async def _prepended(first: bytes, rest: Pieces) -> Pieces:
