@@ -327,15 +327,6 @@ class BashSession(Session):
         while self._starting.locked():
             await asyncio.sleep(0.001)
 
-    def interact(self, input_fd: int = 0, output_fd: int = 1) -> int:
-        """Run an interactive bash in the idle session, on a person's terminal; see `attach`. Blocks.
-
-        Returns its exit code.
-        """
-        from swerex_c.engine.attach import attach
-
-        return attach(self.core, input_fd, output_fd)
-
     # -- running
 
     def run(self, action: Action) -> Coroutine[Any, Any, BashObservation]:

@@ -1,1 +1,1 @@
-"""Sessions and commands on this machine: execute, attach, streams, patterns, pre-started shells, threads."""
+"""Sessions and commands on this machine: execute, streams, patterns, pre-started shells, threads."""

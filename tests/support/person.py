@@ -70,12 +70,6 @@ class Person:
         self.keys(command.encode() + b"\r")
         until(lambda: any(line.rstrip() == command for line in command_lines().values()))
 
-    def run(self, command: bytes) -> bytes:
-        """Type a command at the prompt; what it printed."""
-        self.keys(command + b"\r")
-        shown = self.until(PROMPT)
-        return re.sub(PROMPT + b"$", b"", shown.partition(b"\n")[2]).rpartition(b"\n")[0]
-
     def exit_code(self) -> int:
         deadline = time.monotonic() + DEADLINE
         while self.process.poll() is None and time.monotonic() < deadline:  # it may wait until its last words are read
