@@ -28,6 +28,7 @@ from swerex_c.files.writing import (
     copy_contents,
     end_of_links,
     is_replaceable,
+    may_write,
     named,
     overwritten,
     wait_for,
@@ -136,7 +137,7 @@ def write_text(path: str, content: str) -> None:
     old = None
     with contextlib.suppress(FileNotFoundError):
         old = os.lstat(path)
-    replace = old is None or (is_replaceable(old) and os.access(path, os.W_OK, effective_ids=True))
+    replace = old is None or (is_replaceable(old) and may_write(path))
     if replace:
         with Staging(path) as staging:
             with staging.file("", None if old is None else stat.S_IMODE(old.st_mode)) as fd:

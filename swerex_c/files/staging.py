@@ -21,14 +21,22 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, Self
 
 from swerex_c.exceptions import UploadError
-from swerex_c.files.writing import check_path, copy_contents, end_of_links, is_replaceable, named, overwritten
+from swerex_c.files.writing import (
+    check_path,
+    copy_contents,
+    end_of_links,
+    is_replaceable,
+    may_write,
+    named,
+    overwritten,
+)
 from swerex_c.utils.cancellation import check_cancelled
 
 __all__ = ["RIGHTS", "Staging", "open_below"]
 
 RIGHTS = 0o1777
-"""Mode bits to copy. Set-user-ID and set-group-ID are left out, because they would grant the rights of the new owner,
-who is the user of the process that writes."""
+"""Mode bits to copy. Set-user-ID and set-group-ID are left out, because they would grant the rights of this process's
+user, who owns the copy."""
 
 _DEEPEST = 256
 """Maximum depth of an entry in a tree from a peer, in directories. Deeper trees take disproportionate time, and the
@@ -45,7 +53,7 @@ _NOT_REPLACEABLE = {errno.EACCES, errno.EPERM, errno.EBUSY, errno.EXDEV, errno.E
 is a mount point."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""Errors of a write that concern the target, whatever else the block of a file does."""
+"""Errors that concern the target, even if the block of `Staging.file` uses other files, too."""
 
 _CLOSED = os.O_CLOEXEC | os.O_NOFOLLOW
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOSED
@@ -234,7 +242,7 @@ class Staging:
             old = _lstat(base, there)
             if old is not None and stat.S_ISDIR(old.st_mode):
                 raise UploadError(f"Cannot copy a file to {path!r}: a directory is there")
-            if old is None or is_replaceable(old) or not _may_write(base, there):
+            if old is None or is_replaceable(old) or not may_write(base, there):
                 self._move_file(self._root, self._parent, base, there, old)
             else:
                 self._overwrite(self._root, self._parent, base, there)
@@ -512,7 +520,3 @@ def _lstat(base: str, there: int | None) -> os.stat_result | None:
         return os.stat(base, dir_fd=there, follow_symlinks=False)
     except FileNotFoundError:
         return None
-
-
-def _may_write(base: str, there: int) -> bool:
-    return os.access(base, os.W_OK, dir_fd=there, effective_ids=os.access in os.supports_effective_ids)

@@ -16,8 +16,8 @@ from swerex_c.exceptions import InvalidInputError
 from swerex_c.utils.cancellation import check_cancelled
 
 __all__ = [
-    "BLOCK", "check_path", "copy_contents", "end_of_links", "is_replaceable", "named", "overwritten", "silent",
-    "wait_for", "write_all",
+    "BLOCK", "check_path", "copy_contents", "end_of_links", "is_replaceable", "may_write", "named", "overwritten",
+    "silent", "wait_for", "write_all",
 ]  # fmt: skip
 
 BLOCK = 1 << 20
@@ -144,6 +144,11 @@ def is_replaceable(old: os.stat_result) -> bool:
     A file that another process is just replacing can be seen with no name left.
     """
     return stat.S_ISLNK(old.st_mode) or (stat.S_ISREG(old.st_mode) and old.st_nlink <= 1 and old.st_uid == os.geteuid())
+
+
+def may_write(base: str, there: int | None = None) -> bool:
+    """Return whether this process may write to a file, which is in an open directory or at any path."""
+    return os.access(base, os.W_OK, dir_fd=there, effective_ids=True)
 
 
 def end_of_links(path: str) -> str:
