@@ -55,7 +55,7 @@ def pack(path: str, write: Callable[[bytes], object]) -> None:
                 _add(archive, entry)
         archive.close()
     finally:
-        archive.fp = None  # after a failure nothing writes the end: an incomplete archive must not look complete
+        archive.fp = None  # otherwise its finalizer would complete an archive that lacks files
 
 
 def _add(archive: zipfile.ZipFile, entry: Entry) -> None:

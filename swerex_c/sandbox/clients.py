@@ -247,7 +247,7 @@ def _start(command: Callable[[], Sequence[str]], environment: Mapping[str, str])
 
 
 def _drop(starting: asyncio.Future[subprocess.Popen[bytes]]) -> None:
-    """Kill a client that nobody waits for any more, with its process group."""
+    """Kill a client whose start was cancelled, with its process group."""
     if not starting.cancelled() and starting.exception() is None:
         process = starting.result()
         kill_group(process)
@@ -276,7 +276,7 @@ class CompletedCommand:
     stderr: bytes
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """Return the error output as one line.
 
         If it is empty, return standard output; if that is empty too, the exit code.
@@ -292,7 +292,7 @@ async def run_command(
     timeout: float | None = None,
     input: bytes = b"",
     until: bytes = b"",
-    tell: Callable[[str], object] | None = None,
+    on_line: Callable[[str], object] | None = None,
 ) -> CompletedCommand:
     """Run a client program to completion. On a timeout or a cancellation it is killed with its process group.
 
@@ -302,7 +302,7 @@ async def run_command(
         input: the program's standard input.
         until: if not empty, a complete line of standard output that begins with this ends the run: the program is
             killed, and the result is its output so far with exit code 0.
-        tell: called with every line of standard output while the program runs.
+        on_line: called with every line of standard output while the program runs.
 
     Raises:
         TimeoutError: if the program did not end in time.
@@ -325,12 +325,12 @@ async def run_command(
                 outputs[output[0]].extend(output[1])
                 if len(outputs[output[0]]) > _MAX_OUTPUT:
                     raise ResourceError(f"`{' '.join(argv[:2])}` prints more than {_MAX_OUTPUT >> 20} MiB")
-                while (until or tell) and (end := stdout.find(b"\n", read)) >= 0:
+                while (until or on_line) and (end := stdout.find(b"\n", read)) >= 0:
                     line, read = bytes(stdout[read:end]), end + 1
                     if until and line.startswith(until):
                         return CompletedCommand(0, bytes(stdout), bytes(outputs[2]))
-                    if tell is not None:
-                        tell(line.decode(errors="replace").strip())
+                    if on_line is not None:
+                        on_line(line.decode(errors="replace").strip())
             return CompletedCommand(await process.wait(), bytes(stdout), bytes(outputs[2]))
     except TimeoutError:
         raise TimeoutError(f"`{' '.join(argv[:2])}` did not answer within {timeout:g} seconds") from None

@@ -181,7 +181,7 @@ class Loader:
         try:
             await self.write(encode_request(nonce, kind, [os.fsencode(mark), os.fsencode(script), *words]))
         except (ConnectionLostError, SandboxLostError):
-            pass  # it may have begun: the end of its output tells, and the backend why
+            pass  # it may have begun: the end of its output shows that, and the backend has the reason
         except OSError:
             return False
         return True
@@ -299,7 +299,7 @@ class Loader:
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await self.process.close()
 
-    def words(self) -> str:
+    def printed(self) -> str:
         """Return the output from before the script began, as one line: an error of the client, for example."""
         said = bytes(self.stderr.noise) or bytes(self.stdout.noise)
         return " ".join(said.decode(errors="replace").split())

@@ -157,7 +157,7 @@ class LoaderPool:
             return gone
         if isinstance(loader.error, SwerexException):
             return loader.error
-        printed = loader.words() or str(loader.error or "")
+        printed = loader.printed() or str(loader.error or "")
         return no_shell(self._backend, status, printed, had_bash=bool(self._born))
 
     def check_restarted(self) -> None:
@@ -191,7 +191,7 @@ class LoaderPool:
         return None
 
     def _trim_later(self) -> None:
-        """Schedule the end of loaders that nobody needs."""
+        """Schedule the end of idle loaders."""
         if self._trimming is not None:
             self._trimming.cancel()
         self._trimming = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._trim)

@@ -373,7 +373,7 @@ class RunningScript:
             return e
         except (SwerexException, TimeoutError):
             pass
-        said = f": {words}" if (words := loader.words()) else ""
+        said = f": {words}" if (words := loader.printed()) else ""
         began = b"B" in self._stdout.records or b"B" in self._stderr.records
         what = "while the command ran" if began else "before the command began, or as it did"
         if isinstance(why, ConnectionLostError):
@@ -391,7 +391,7 @@ class RunningScript:
         try:
             async with asyncio.timeout(timeout):
                 if input:
-                    with contextlib.suppress(OSError, ConnectionLostError):  # what it means is told below
+                    with contextlib.suppress(OSError, ConnectionLostError):  # the end of the script shows what it means
                         await self.write(input)
                 await self.close_input()
                 await self.loader.until(lambda: self.done)

@@ -62,13 +62,13 @@ _ANSWER_BYTES = 1024
 _SIGNAL_SECONDS = 1.0
 """Maximum seconds for a signal to reach the program that runs in the sandbox."""
 
-_DOUBT_SECONDS = 1.0
+_CHECK_SECONDS = 1.0
 """Seconds from sending a command to the first check whether its shell is at its prompt although no prompt was seen."""
 
 _ARRIVAL_SECONDS = 1.6
 """Seconds for which the core assumes a line is still on its way to the shell, if no mark tells that it was read."""
 
-_DOUBT_AGAIN = 1.6, 30.0
+_CHECK_AGAIN = 1.6, 30.0
 """Growth factor of the pause between these checks, and its maximum in seconds."""
 
 _LEARN_PAUSES = 0, 0.05, 0.3, 2, 10
@@ -117,9 +117,9 @@ class SandboxSession(BashSession):
         self._argv: list[str] = []
         self._prompt: bytes | None = None
         """SHELL_READS output at the prompt; a process ID alone also fits other waits. None: not known yet."""
-        self._doubting = threading.Lock()
-        self._judging = asyncio.Lock()  # of the private event loop
-        self._verdict: list[SwerexException | None] = []
+        self._checking = threading.Lock()
+        self._finding_cause = asyncio.Lock()  # of the private event loop
+        self._end_cause: list[SwerexException | None] = []  # one entry once known; None: the shell itself has ended
 
     # -- start
 
@@ -162,38 +162,38 @@ class SandboxSession(BashSession):
     @contextlib.contextmanager
     def _while_pending(self) -> Iterator[None]:
         """Check inside the sandbox for a shell whose prompts are hidden (readonly, or standard error redirected)."""
-        looks: list[asyncio.Task[None]] = []
+        checks: list[asyncio.Task[None]] = []
 
         def begin() -> None:
-            looks.append(asyncio.ensure_future(self._doubt()))
-            looks[0].add_done_callback(retrieve_exception)
+            checks.append(asyncio.ensure_future(self._check_prompt()))
+            checks[0].add_done_callback(retrieve_exception)
 
-        later = asyncio.get_running_loop().call_later(_DOUBT_SECONDS, begin)
+        later = asyncio.get_running_loop().call_later(_CHECK_SECONDS, begin)
         try:
             yield
         finally:
             later.cancel()
-            for look in looks:
-                look.cancel()
+            for check in checks:
+                check.cancel()
 
-    async def _doubt(self) -> None:
+    async def _check_prompt(self) -> None:
         """Have the core ask the shell whether it is at its prompt, while a caller waits for the end of a command."""
-        pause = _DOUBT_SECONDS
+        pause = _CHECK_SECONDS
         while (core := self._core) is not None:
-            if self._doubting.acquire(blocking=False):
+            if self._checking.acquire(blocking=False):
                 try:
                     facts = core.facts()
                     # Only if doubtful: a shell that has not read its command yet is at its prompt, too.
                     sure = self._prompt and b" " in self._prompt  # else only if the shell itself does not read or wait
                     if self._prompt and facts["doubtful"] and (sure or facts["hides"]):
-                        looking = asyncio.ensure_future(background.run(self._shell_reads()))
-                        seen = await asyncio.shield(looking)  # it is short: no need to end it with the command
+                        asking = asyncio.ensure_future(background.run(self._shell_reads()))
+                        seen = await asyncio.shield(asking)  # it is short: no need to end it with the command
                         if seen == self._prompt and self._core is core:
                             core.resync(facts["commands"])
                 finally:
-                    self._doubting.release()
+                    self._checking.release()
             await asyncio.sleep(pause)
-            pause = min(pause * _DOUBT_AGAIN[0], _DOUBT_AGAIN[1])
+            pause = min(pause * _CHECK_AGAIN[0], _CHECK_AGAIN[1])
 
     async def _learn_early(self) -> None:
         """Learn how the shell waits at its prompt, for commands that hide it although nothing in them says so."""
@@ -225,18 +225,18 @@ class SandboxSession(BashSession):
 
     async def _died(self, answer: _core.Operation) -> None:
         """Raise the cause if the sandbox or the client was lost. Otherwise return: the shell itself has ended."""
-        error = await background.run(self._judge(answer))
+        error = await background.run(self._find_cause(answer))
         if error is not None:
             raise error
 
-    async def _judge(self, answer: _core.Operation) -> SwerexException | None:
+    async def _find_cause(self, answer: _core.Operation) -> SwerexException | None:
         """Return the cause of the end, the same one for each caller."""
-        async with self._judging:
-            if not self._verdict:
-                self._verdict.append(await self._investigate(answer))
-            return copy.copy(self._verdict[0])
+        async with self._finding_cause:
+            if not self._end_cause:
+                self._end_cause.append(await self._determine_cause(answer))
+            return copy.copy(self._end_cause[0])
 
-    async def _investigate(self, answer: _core.Operation) -> SwerexException | None:
+    async def _determine_cause(self, answer: _core.Operation) -> SwerexException | None:
         backend = self.sandbox.backend
         gone = await self.sandbox.lost()
         if gone is not None:
@@ -246,7 +246,7 @@ class SandboxSession(BashSession):
         if not answer.typed and not self._ready:
             status = None if answer.code < 0 else -answer.signal or answer.code
             return no_shell(backend, status, answer.output)
-        there, gone = await self._look_again()
+        there, gone = await self._shell_exists()
         if gone is not None:
             return gone
         if there:
@@ -269,7 +269,7 @@ class SandboxSession(BashSession):
         )
         return SessionDiedError(msg)
 
-    async def _look_again(self) -> tuple[bool, SwerexException | None]:
+    async def _shell_exists(self) -> tuple[bool, SwerexException | None]:
         """Return whether the shell still exists, and the error if the sandbox is lost.
 
         When a container ends, its processes end first, and for a moment its engine does not know.
@@ -384,7 +384,7 @@ class SandboxSession(BashSession):
         await self._forbid_start()
         started, self._started = self._started, False
         inside = started and (inside or not self._ready)
-        inside = inside and not any(isinstance(known, SandboxLostError) for known in self._verdict)
+        inside = inside and not any(isinstance(known, SandboxLostError) for known in self._end_cause)
         if inside and not self._ready and self._core is not None and not self._core.facts()["dead"]:
             # The client has requested a shell, or is about to. Once it is closed, the shell's start would go unnoticed.
             await background.run(self.sandbox.end_marked(self.mark, _LATE_SECONDS))

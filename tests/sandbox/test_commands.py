@@ -84,7 +84,7 @@ def test_a_client_runs_until_it_has_printed_a_line() -> None:
 
     def say(script: str, until: bytes = b"to ") -> CompletedCommand:
         command = ["bash", "-c", script]
-        how: dict[str, Any] = {"environment": os.environ, "timeout": DEADLINE, "tell": lines.append}
+        how: dict[str, Any] = {"environment": os.environ, "timeout": DEADLINE, "on_line": lines.append}
         return background.run_blocking(run_command(command, until=until, **how))
 
     said = say("echo $$ >&2; echo no to; printf t; sleep 0.02; echo o be; exec sleep 1000")

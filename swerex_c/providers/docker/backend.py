@@ -80,28 +80,28 @@ class DockerBackend(CommandBackend):
         return [*client, *passed, *self._arguments, self.container, *argv]
 
     async def why_lost(self) -> str | None:
-        return (await self.look())[0]
+        return (await self.inspect())[0]
 
-    async def look(self) -> tuple[str | None, bool]:
+    async def inspect(self) -> tuple[str | None, bool]:
         """Return the result of `why_lost`, and True if the loss is final.
 
         A loss is final if the container has ended or is gone.
         """
         argv = [*self._command, "container", "inspect", "-f", _STATE, self.container]
         try:
-            said = await run_command(argv, environment=self._environment)
+            result = await run_command(argv, environment=self._environment)
         except OSError as error:
             msg = f"The command {self._command[0]!r} cannot be run ({error.strerror}), so {self.name} is out of reach"
             return msg, False
-        if said.code == 0:
-            return self._state(said.stdout.decode(errors="replace").rstrip("\n"))
-        if "no such container" in said.words.lower():
+        if result.code == 0:
+            return self._state(result.stdout.decode(errors="replace").rstrip("\n"))
+        if "no such container" in result.message.lower():
             never = "" if _ID.fullmatch(self.container) else ", or it never existed"
             return f"The {self.name} is gone: it was removed{never}", True
-        return f"The {self.name} is out of reach: {self.engine} says: {said.words}", False
+        return f"The {self.name} is out of reach: {self.engine} says: {result.message}", False
 
     def _state(self, line: str) -> tuple[str | None, bool]:
-        """Interpret the output for `_STATE`; the result is that of `look`."""
+        """Interpret the output for `_STATE`; the result is that of `inspect`."""
         status, paused, restarting, code, killed, error = (line.split("\t") + [""] * 6)[:6]
         if paused == "true" or status == "paused":
             how = f"resume it with `{self.engine} unpause {self._short}`"

@@ -148,19 +148,19 @@ class DockerDeployment(ServerDeployment):
         self._limit_start(config.startup_timeout)
         return image
 
-    async def _make(self, engine: Engine, words: list[str], greeting: bytes = b"") -> bytes:
-        """Make a container as `Engine.make` does. Pull an image that is missing, if the configuration says so."""
+    async def _launch(self, engine: Engine, words: list[str], greeting: bytes = b"") -> bytes:
+        """Launch a container as `Engine.launch` does. Pull an image that is missing, if the configuration says so."""
         image, self._refused = self._config.image, False
         try:
             try:
-                return await engine.make(words, image, greeting)
+                return await engine.launch(words, image, greeting)
             except DockerPullError:
                 if self._config.pull != "missing" or self._overrides("_pull_image"):
                     raise
             self._limit_start(None)
             await self._pull(engine)
             self._limit_start(self._config.startup_timeout)
-            return await engine.make(words, image, greeting)
+            return await engine.launch(words, image, greeting)
         except DeploymentStartupError:
             self._refused = True
             raise
@@ -219,18 +219,18 @@ class DockerDeployment(ServerDeployment):
             words += [image, *command]
         words = ["run", *(["-a", "stdout"] if greets else ["-d"]), *words]
         self.logger.debug(f"Command: {shlex.join([engine.runtime, *words])!r}")
-        said = await self._make(engine, words, token.encode())
+        greeting = await self._launch(engine, words, token.encode())
         if greets:
-            self._take_greeting(said)
+            self._check_greeting(greeting)
         return engine.backend(name, self._shell)
 
-    def _take_greeting(self, said: bytes) -> None:
+    def _check_greeting(self, greeting: bytes) -> None:
         from swerex_c.sandbox.loader_pool import check_version
 
-        version = re.fullmatch(rb"(\d{1,4}) (\d{1,4})", said)
+        version = re.fullmatch(rb"(\d{1,4}) (\d{1,4})", greeting)
         if version is None:
             msg = f"The program bash of the image {self._config.image!r} is not GNU bash, which sessions need"
-            raise DeploymentStartupError(f"{msg}: asked for its version, it said {said[:80]!r}")
+            raise DeploymentStartupError(f"{msg}: asked for its version, it said {greeting[:80]!r}")
         check_version((int(version[1]), int(version[2])), f"container {self._container_name}")
         self._runs_bash = True
 
@@ -301,10 +301,10 @@ class DockerDeployment(ServerDeployment):
         words += [*config.docker_args, image, *command]
         self.logger.info(f"Starting container {name} with image {config.image} and a server")
         self.logger.debug(f"Command: {shlex.join([engine.runtime, *words])!r}")
-        await self._make(engine, words)
+        await self._launch(engine, words)
         if own and not config.python_standalone_dir:
             await self._copy_server_bundle(engine, name)
-        await engine.make(["start", name], config.image)
+        await engine.launch(["start", name], config.image)
         await in_thread_to_its_end(self._wait_for, engine, name)
         if finds_port and not self._on_host_network:
             config.port = self._found_port = await engine.port(name, 8000)
@@ -320,8 +320,9 @@ class DockerDeployment(ServerDeployment):
         from swerex_c.providers import server_bundle
 
         try:
-            said = await engine.ask("cp", "-", f"{name}:/", timeout=None, input=await in_thread(server_bundle.archive))
-            problem = said.words if said.code else None
+            bundle = await in_thread(server_bundle.archive)
+            result = await engine.ask("cp", "-", f"{name}:/", timeout=None, input=bundle)
+            problem = result.message if result.code else None
         except LookupError as error:
             problem = str(error)
         if problem:
@@ -354,8 +355,8 @@ class DockerDeployment(ServerDeployment):
             return await self._server_output()
         if backend is None:
             return None
-        why, for_good = await backend.look()
-        return why if for_good else None
+        reason, is_final = await backend.inspect()
+        return reason if is_final else None
 
     def _has_begun(self) -> bool:
         # A subclass with its own `start` sets these.

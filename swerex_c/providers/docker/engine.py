@@ -88,10 +88,10 @@ class Engine:
         Raises:
             DeploymentStartupError: if there is no such command, or its engine cannot be reached.
         """
-        said = await self.ask("image", "inspect", "-f", "{{.Id}}", image)
-        if said.code and (error := self._out_of_reach(said)):
+        result = await self.ask("image", "inspect", "-f", "{{.Id}}", image)
+        if result.code and (error := self._out_of_reach(result)):
             raise error
-        return said.code == 0
+        return result.code == 0
 
     async def pull(self, image: str, platform: str | None) -> None:
         """Pull an image.
@@ -100,12 +100,12 @@ class Engine:
             DockerPullError: if the engine refuses.
             DeploymentStartupError: if the engine cannot be reached.
         """
-        with _shown(f"Pulling {image}") as tell:
+        with _shown(f"Pulling {image}") as on_line:
             words = ["pull", *(["--platform", platform] if platform else []), image]
-            said = await self.ask(*words, timeout=None, tell=tell)
-        if said.code:
-            text = visible((said.stderr + b"\n" + said.stdout).decode(errors="replace").strip() or said.words)
-            raise self._out_of_reach(said) or DockerPullError(f"Failed to pull image {image}. {text}")
+            result = await self.ask(*words, timeout=None, on_line=on_line)
+        if result.code:
+            text = visible((result.stderr + b"\n" + result.stdout).decode(errors="replace").strip() or result.message)
+            raise self._out_of_reach(result) or DockerPullError(f"Failed to pull image {image}. {text}")
 
     async def build(self, words: Sequence[str], dockerfile: bytes, what: str) -> str:
         """Build an image from a Dockerfile that uses no other file, and return its id.
@@ -114,22 +114,22 @@ class Engine:
             DeploymentStartupError: if the build fails, with the end of its output.
         """
         with _shown(what):
-            said = await self.ask("build", "-q", *words, "-", timeout=None, input=dockerfile)
-        lines = said.stdout.decode(errors="replace").split()
+            result = await self.ask("build", "-q", *words, "-", timeout=None, input=dockerfile)
+        lines = result.stdout.decode(errors="replace").split()
         image = lines[-1] if lines else ""
-        if said.code or not image:
-            text = (said.stdout + b"\n" + said.stderr).decode(errors="replace").strip()[-4000:]
-            raise self._out_of_reach(said) or DeploymentStartupError(f"{what} failed: {text or said.words}")
+        if result.code or not image:
+            text = (result.stdout + b"\n" + result.stderr).decode(errors="replace").strip()[-4000:]
+            raise self._out_of_reach(result) or DeploymentStartupError(f"{what} failed: {text or result.message}")
         return image
 
     async def remove_image(self, image: str) -> str | None:
         """Remove an image; return None, or why it failed."""
         try:
-            said = await self.ask("rmi", image)
+            result = await self.ask("rmi", image)
         except (TimeoutError, DeploymentStartupError) as error:
             return str(error)
-        missing = any(sign in said.words.lower() for sign in _NO_IMAGE)
-        return said.words if said.code and not missing else None
+        missing = any(sign in result.message.lower() for sign in _NO_IMAGE)
+        return result.message if result.code and not missing else None
 
     # Containers
 
@@ -147,8 +147,8 @@ class Engine:
         except OSError:
             return False
 
-    async def make(self, words: Sequence[str], image: str, greeting: bytes = b"") -> bytes:
-        """Run or create a container, and return what comes behind its greeting, or the id if there is none.
+    async def launch(self, words: Sequence[str], image: str, greeting: bytes = b"") -> bytes:
+        """Run, create or start a container, and return what comes behind its greeting, or the id if there is none.
 
         If this is cancelled, it waits up to `_SETTLE_SECONDS` for the engine's answer: a container whose creation was
         only requested cannot be removed.
@@ -163,30 +163,30 @@ class Engine:
             DockerPullError: if the image is not on this machine, or for another platform.
             DeploymentStartupError: if it failed for another reason.
         """
-        said = await settle(self.ask(*words, timeout=None, until=greeting), _SETTLE_SECONDS)
+        result = await settle(self.ask(*words, timeout=None, until=greeting), _SETTLE_SECONDS)
         if greeting:
-            line, whole, _ = said.stdout.partition(greeting)[2].partition(b"\n")
+            line, whole, _ = result.stdout.partition(greeting)[2].partition(b"\n")
             found = line if whole else b""
         else:
-            found = b"" if said.code else b"".join(said.stdout.split()[-1:])
+            found = b"" if result.code else b"".join(result.stdout.split()[-1:])
         if not found:
-            raise self._refused(said, image, runs_bash=words[0] == "run")
+            raise self._refused(result, image, runs_bash=words[0] == "run")
         return found
 
-    def _refused(self, said: CompletedCommand, image: str, *, runs_bash: bool) -> DeploymentStartupError:
+    def _refused(self, result: CompletedCommand, image: str, *, runs_bash: bool) -> DeploymentStartupError:
         """Return the error for a container that could not be made."""
-        words = said.words.replace(" Run 'docker run --help' for more information", "")
+        words = result.message.replace(" Run 'docker run --help' for more information", "")
         lower = words.lower()
         if any(sign in lower for sign in (*_NO_IMAGE, *_OTHER_PLATFORM)):
             return DockerPullError(f"The image {image!r} is not on this machine, and was not pulled: {words}")
         if runs_bash and "bash" in lower and any(sign in lower for sign in _NO_PROGRAM):
             msg = f"The image {image!r} has no bash, which sessions need: install bash in it, or use another image"
             return DeploymentStartupError(f"{msg} ({words})")
-        return self._out_of_reach(said) or DeploymentStartupError(f"Cannot start the container: {words}")
+        return self._out_of_reach(result) or DeploymentStartupError(f"Cannot start the container: {words}")
 
-    def _out_of_reach(self, said: CompletedCommand) -> DeploymentStartupError | None:
-        if any(sign in said.words.lower() for sign in _NO_ENGINE):
-            return DeploymentStartupError(f"The engine of {self.runtime!r} cannot be reached: {said.words}")
+    def _out_of_reach(self, result: CompletedCommand) -> DeploymentStartupError | None:
+        if any(sign in result.message.lower() for sign in _NO_ENGINE):
+            return DeploymentStartupError(f"The engine of {self.runtime!r} cannot be reached: {result.message}")
         return None
 
     def waiter(self, container: str) -> subprocess.Popen[bytes]:
@@ -209,19 +209,19 @@ class Engine:
 
     async def port(self, container: str, inner: int) -> int | None:
         """Return the port of this machine that a container's port was published at; None if it is not."""
-        said = await self.ask("port", container, f"{inner}/tcp")
-        found = said.stdout.decode(errors="replace").split()
-        return int(found[0].rpartition(":")[2]) if said.code == 0 and found else None
+        result = await self.ask("port", container, f"{inner}/tcp")
+        found = result.stdout.decode(errors="replace").split()
+        return int(found[0].rpartition(":")[2]) if result.code == 0 and found else None
 
     async def logs(self, container: str) -> str:
         """Return the end of a container's output, or why there is none."""
         try:
-            said = await self.ask("logs", "--tail", str(_LOG_LINES), container, timeout=_LOG_SECONDS)
+            result = await self.ask("logs", "--tail", str(_LOG_LINES), container, timeout=_LOG_SECONDS)
         except (TimeoutError, SwerexException) as error:
             return f"({error})"
-        if said.code:
-            return f"({said.words})"
-        parts = (("stdout", said.stdout), ("stderr", said.stderr))
+        if result.code:
+            return f"({result.message})"
+        parts = (("stdout", result.stdout), ("stderr", result.stderr))
         return visible("\n".join(f"{name}:\n{text.decode(errors='replace')[-4000:]}" for name, text in parts))
 
     @property
@@ -236,16 +236,16 @@ class Engine:
         try:
             async with asyncio.timeout(_ASK_SECONDS):
                 if keep:
-                    said = await self.ask("container", "inspect", "-f", "{{.State.Status}}", container)
-                    keep = said.stdout.strip().lower() not in (b"created", b"configured", b"initialized")
-                while (said := await self.ask(*(["kill"] if keep else self._removal), container)).code:
-                    lower = said.words.lower()
+                    result = await self.ask("container", "inspect", "-f", "{{.State.Status}}", container)
+                    keep = result.stdout.strip().lower() not in (b"created", b"configured", b"initialized")
+                while (result := await self.ask(*(["kill"] if keep else self._removal), container)).code:
+                    lower = result.message.lower()
                     if any(sign in lower for sign in _NOT_RUNNING):
                         return None
                     # podman waits five seconds for the processes that it has killed, which a busy machine may take to
                     # end. docker removes a container with --rm by itself when it has ended.
                     if "did not die within" not in lower and "already in progress" not in lower:
-                        return said.words
+                        return result.message
                     await asyncio.sleep(0.05)
         except (TimeoutError, DeploymentStartupError) as error:
             return str(error) or f"{self.runtime} did not answer within {_ASK_SECONDS:g} seconds"
@@ -264,10 +264,10 @@ class Engine:
         of = '{{{{json (.Label "{}")}}}}' if self.runtime == "docker" else '{{{{json (index .Labels "{}")}}}}'
         fields = ["{{.ID}}", "{{.Names}}", "{{.Image}}", "{{.State}}", *map(of.format, ownership.OWNER_LABELS)]
         form = "\t".join(fields)
-        said = await self.ask("ps", "-a", "--no-trunc", "--filter", f"label={ownership.LABEL}", "--format", form)
-        if said.code:
-            raise self._out_of_reach(said) or DeploymentStartupError(f"`{self.runtime} ps` failed: {said.words}")
-        for line in said.stdout.decode(errors="replace").splitlines():
+        result = await self.ask("ps", "-a", "--no-trunc", "--filter", f"label={ownership.LABEL}", "--format", form)
+        if result.code:
+            raise self._out_of_reach(result) or DeploymentStartupError(f"`{self.runtime} ps` failed: {result.message}")
+        for line in result.stdout.decode(errors="replace").splitlines():
             id, name, image, state, *values = line.split("\t")
             labels = {
                 label: json.loads(value)

@@ -105,7 +105,7 @@ class KubectlBackend(CommandBackend):
     def _failure(self, done: CompletedCommand) -> str:
         """Return why the pod is out of reach, from what a failed kubectl printed."""
         lines = [line for line in done.stderr.decode(errors="replace").splitlines() if not _LOG_LINE.match(line)]
-        message = (" ".join(" ".join(lines).split()) or done.words)[-pods.MAX_MESSAGE :]
+        message = (" ".join(" ".join(lines).split()) or done.message)[-pods.MAX_MESSAGE :]
         if "(NotFound)" in message and ("pods " in message or "namespaces " in message):
             return pods.not_found_message(self.name)
         return f"The {self.name} is out of reach. kubectl says: {message}"

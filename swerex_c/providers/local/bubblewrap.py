@@ -133,7 +133,7 @@ class BwrapBackend(CommandBackend):
         self._directory = None if directory is None else _absolute(directory)
         self._network, self._root, self._command = network, root, command
         self._process: subprocess.Popen[bytes] | None = None
-        self._place: str | None = None
+        self._layers: str | None = None
         self._enter: list[str] | None = None
         self._init = 0
         self._owner = os.getpid()
@@ -176,18 +176,18 @@ class BwrapBackend(CommandBackend):
     async def _make(self) -> None:
         read, write = os.pipe()
         try:
-            with open(os.memfd_create("said"), "w+b") as said:
+            with open(os.memfd_create("messages"), "w+b") as messages:
                 try:
-                    process = await in_thread_to_its_end(self._start, write, said)
+                    process = await in_thread_to_its_end(self._start, write, messages)
                 finally:
                     os.close(write)
                 if not await self._ready(process):
-                    said.seek(0)
-                    words = " ".join(said.read(100_000).decode(errors="replace").split())[-_WORDS:]
+                    messages.seek(0)
+                    words = " ".join(messages.read(100_000).decode(errors="replace").split())[-_WORDS:]
                     msg = f"Cannot create the {self.name}: {words or 'bwrap ended without an error message'}"
                     raise SandboxLostError(msg)
-            told = json.loads(os.read(read, 65536))
-            pid = self._init = int(told["child-pid"])
+            report = json.loads(os.read(read, 65536))
+            pid = self._init = int(report["child-pid"])
             numbers = [str(os.stat(f"/proc/{pid}/ns/{name}").st_ino) for name in ("mnt", "pid")]
             directory = self._directory or os.getcwd()
             kept = _ROOT_CAPABILITIES if os.geteuid() == 0 else 0
@@ -199,7 +199,7 @@ class BwrapBackend(CommandBackend):
         finally:
             os.close(read)
 
-    def _start(self, info: int, said: IO[bytes]) -> subprocess.Popen[bytes]:
+    def _start(self, info: int, messages: IO[bytes]) -> subprocess.Popen[bytes]:
         python, command = _python(), shutil.which(self._command)
         if command is None:
             raise SandboxLostError(
@@ -213,7 +213,7 @@ class BwrapBackend(CommandBackend):
             self._line(python, command, info),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=messages,
             env=self.environment(),
             pass_fds=(info,),
             cwd="/",
@@ -243,11 +243,11 @@ class BwrapBackend(CommandBackend):
         before: list[str] = []
         view = _Plan(self._writable, self._shown, self._hidden)
         if self._root == "overlay":
-            self._place = make_temporary("swx-view-")
+            self._layers = make_temporary("swx-view-")
             script = str(Path(__file__).with_name("overlay.py"))
             paths = json.dumps([[*_PRIVATE, "/tmp", "/var/tmp"], view.files])
-            before = [python, "-I", "-S", script, self._place, paths]
-            line += ["--bind", f"{self._place}/root", "/", "--ro-bind", "/sys", "/sys"]
+            before = [python, "-I", "-S", script, self._layers, paths]
+            line += ["--bind", f"{self._layers}/root", "/", "--ro-bind", "/sys", "/sys"]
             line += ["--unshare-user", "--uid", str(os.geteuid()), "--gid", str(os.getegid())] if user else []
         else:
             line += ["--ro-bind", "/", "/"]
@@ -257,19 +257,19 @@ class BwrapBackend(CommandBackend):
         if not user:  # root could change the kernel's settings for the whole machine
             line += ["--ro-bind", "/proc/sys", "/proc/sys"]
             line += ["--ro-bind-try", "/proc/sysrq-trigger", "/proc/sysrq-trigger"]
-        line += view.arguments(self._place and f"{self._place}/root")
+        line += view.arguments(self._layers and f"{self._layers}/root")
         # The view ends with bwrap, and --die-with-parent follows the thread that started bwrap, not the process. So a
         # shell starts bwrap, because its thread lives on.
         return ["sh", "-c", '"$@"; exit "$?"', "sh", *before, *line, "--die-with-parent", "--", "/bin/sh", "-c", _HOLD]
 
     def _unmake(self) -> None:
         process, self._process = self._process, None
-        place, self._place = self._place, None
+        layers, self._layers = self._layers, None
         self._enter = None
         if process is not None:
             assert process.stdin is not None and process.stdout is not None
             process.stdin.close()
-            process.stdout.close()  # nobody has read it if `open` was cancelled
+            process.stdout.close()  # it is still open if `open` was cancelled
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_END_SECONDS)
             kill_group(process)
@@ -278,9 +278,9 @@ class BwrapBackend(CommandBackend):
             while self._init and start_time(self._init) and time.monotonic() < limit:
                 time.sleep(0.001)  # the kernel ends the remaining processes of the view
             self._init = 0
-        if place is not None:
+        if layers is not None:
             with contextlib.suppress(OSError):
-                os.rmdir(place)
+                os.rmdir(layers)
 
 
 class _Plan:

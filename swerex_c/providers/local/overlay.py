@@ -2,9 +2,9 @@
 
 Like enter.py, it needs Python, but no site-packages:
 
-    python -I -S overlay.py PLACE PATHS PROGRAM [ARGUMENT...]
+    python -I -S overlay.py BASE PATHS PROGRAM [ARGUMENT...]
 
-The script mounts a tmpfs at the directory PLACE in a new mount namespace. PLACE/root is then the machine's tree; writes
+The script mounts a tmpfs at the directory BASE in a new mount namespace. BASE/root is then the machine's tree; writes
 to it go to the tmpfs, which ends with the namespace. PATHS is a JSON array of two lists of absolute paths: directories
 to leave empty, and files to hide. A user other than root becomes root of a new user namespace.
 """
@@ -47,8 +47,8 @@ def escaped(path: str) -> str:
 
 
 class Tree:
-    def __init__(self, place: str, skipped: list[str], user: bool) -> None:
-        self.place, self.skipped, self.user = place, {*skipped, place}, user
+    def __init__(self, base: str, skipped: list[str], user: bool) -> None:
+        self.base, self.skipped, self.user = base, {*skipped, base}, user
         self.layers = 0
         self.mounts: dict[str, str] = {}
         with open("/proc/self/mountinfo", errors="surrogateescape") as file:
@@ -57,7 +57,7 @@ class Tree:
                 self.mounts[plain(before.split()[4])] = after.split()[0]
 
     def target(self, path: str) -> str:
-        return f"{self.place}/root{path.rstrip('/')}"
+        return f"{self.base}/root{path.rstrip('/')}"
 
     def below(self, path: str) -> list[str]:
         """Return the outermost mount points below a directory."""
@@ -85,7 +85,7 @@ class Tree:
 
     def overlay(self, path: str) -> None:
         self.layers += 1
-        layer = f"{self.place}/layers/{self.layers}"
+        layer = f"{self.base}/layers/{self.layers}"
         status = os.stat(path)
         os.makedirs(f"{layer}/work")
         os.mkdir(f"{layer}/upper")
@@ -161,7 +161,7 @@ def held(target: str) -> int:
 
 def main() -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the program waits for its own children
-    place, paths, *argv = sys.argv[1:]
+    base, paths, *argv = sys.argv[1:]
     skipped, hidden = json.loads(paths)
     uid, gid = os.geteuid(), os.getegid()
     user = uid != 0
@@ -174,22 +174,22 @@ def main() -> int:
                 with open(f"/proc/self/{name}", "w") as file:
                     file.write(text)
         mount("", "/", "", REC | PRIVATE)
-        mount("tmpfs", place, "tmpfs", NOSUID | NODEV, "mode=0755")
-        os.mkdir(f"{place}/layers")
-        os.mkdir(f"{place}/root")
+        mount("tmpfs", base, "tmpfs", NOSUID | NODEV, "mode=0755")
+        os.mkdir(f"{base}/layers")
+        os.mkdir(f"{base}/root")
         if user:
             try:
-                os.setxattr(f"{place}/layers", "user.overlay.test", b"1")
+                os.setxattr(f"{base}/layers", "user.overlay.test", b"1")
             except OSError:
                 raise OSError(95, "users other than root need Linux 6.6 for it") from None
         for name in ("lower", "upper", "work", "probe"):
-            os.makedirs(f"{place}/probe/{name}")
-        layer = f"lowerdir={place}/probe/lower,upperdir={place}/probe/upper,workdir={place}/probe/work"
-        mount("overlay", f"{place}/probe/probe", "overlay", 0, layer + (",userxattr" if user else ""))
+            os.makedirs(f"{base}/probe/{name}")
+        layer = f"lowerdir={base}/probe/lower,upperdir={base}/probe/upper,workdir={base}/probe/work"
+        mount("overlay", f"{base}/probe/probe", "overlay", 0, layer + (",userxattr" if user else ""))
     except OSError as error:
         os.write(2, os.fsencode(f"Cannot mount an overlay over the machine's files: {error.strerror}\n"))
         return 125
-    tree = Tree(place, skipped, user)
+    tree = Tree(base, skipped, user)
     tree.lay("/")
     for path in hidden:
         tree.hide(path)

@@ -161,10 +161,11 @@ class SSHBackend(CommandBackend):
     async def why_lost(self) -> str | None:
         try:
             # Every shell understands `exit 0`, so no bash is needed.
-            said = await run_command([*self._ssh(""), "-T", "--", self.host, "exit 0"], environment=self.environment())
+            command = [*self._ssh(""), "-T", "--", self.host, "exit 0"]
+            result = await run_command(command, environment=self.environment())
         except OSError as error:
             return self._no_client(error)
-        return self._refused(said.words) if said.code else None
+        return self._refused(result.message) if result.code else None
 
     async def unsure(self, client: Sequence[str], code: int) -> str | None:
         if code != _FAILED:
@@ -289,8 +290,8 @@ def _private_directory() -> str:
 def _said(connection: _Connection) -> str:
     """Return ssh's error output for a connection that could not be made."""
     words = ""
-    with contextlib.suppress(OSError), open(f"{connection.socket}.said", errors="replace") as said:
-        words = " ".join(said.read(100_000).split())
+    with contextlib.suppress(OSError), open(f"{connection.socket}.said", errors="replace") as file:
+        words = " ".join(file.read(100_000).split())
     return words or f"exit code {connection.process.returncode}"
 
 

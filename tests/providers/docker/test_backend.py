@@ -43,16 +43,16 @@ def engine(backend: DockerBackend, *words: str) -> str:
 def test_the_state_of_a_container_is_reported(backend: DockerBackend) -> None:
     assert run_blocking(backend.why_lost(), SECONDS) is None
     engine(backend, "pause", backend.container)
-    reason, for_good = run_blocking(backend.look(), SECONDS)
-    assert reason and "is paused" in reason and not for_good
+    reason, is_final = run_blocking(backend.inspect(), SECONDS)
+    assert reason and "is paused" in reason and not is_final
     engine(backend, "unpause", backend.container)
-    assert run_blocking(backend.look(), SECONDS) == (None, False)
+    assert run_blocking(backend.inspect(), SECONDS) == (None, False)
     engine(backend, "kill", backend.container)
-    reason, for_good = run_blocking(backend.look(), SECONDS)
-    assert reason and "has ended with exit code 137" in reason and for_good
+    reason, is_final = run_blocking(backend.inspect(), SECONDS)
+    assert reason and "has ended with exit code 137" in reason and is_final
     engine(backend, "rm", backend.container)
-    reason, for_good = run_blocking(backend.look(), SECONDS)
-    assert reason and "is gone: it was removed" in reason and for_good
+    reason, is_final = run_blocking(backend.inspect(), SECONDS)
+    assert reason and "is gone: it was removed" in reason and is_final
 
 
 def test_an_engine_that_is_away_or_hangs_is_reported(tmp_path: Path) -> None:
@@ -61,11 +61,11 @@ def test_an_engine_that_is_away_or_hangs_is_reported(tmp_path: Path) -> None:
     command.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2\nexit 1\n")
     command.chmod(0o755)
     away = DockerBackend("c", command=[str(command)], environment=environment)
-    reason, for_good = run_blocking(away.look(), SECONDS)
-    assert reason and "out of reach" in reason and "Cannot connect" in reason and not for_good
+    reason, is_final = run_blocking(away.inspect(), SECONDS)
+    assert reason and "out of reach" in reason and "Cannot connect" in reason and not is_final
     missing = DockerBackend("c", command=[str(tmp_path / "no-such-command")], environment=environment)
-    reason, for_good = run_blocking(missing.look(), SECONDS)
-    assert reason and "cannot be run (No such file or directory)" in reason and not for_good
+    reason, is_final = run_blocking(missing.inspect(), SECONDS)
+    assert reason and "cannot be run (No such file or directory)" in reason and not is_final
     command.write_text("#!/bin/sh\nsleep 300 & wait\n")
     with pytest.raises(TimeoutError):
         run_blocking(away.why_lost(), 0.3)
