@@ -24,7 +24,7 @@ from swerex_c.exceptions import (
     SandboxLostError,
     SessionDiedError,
 )
-from swerex_c.runtime.abstract import BashAction, Command, CommandResponse, ReadFileRequest, WriteFileRequest
+from swerex_c.runtime.abstract import BashAction, Command, ReadFileRequest, WriteFileRequest
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox import processes
 from swerex_c.sandbox.sandbox import Sandbox
@@ -121,21 +121,14 @@ async def test_where_there_is_only_bash(contained: Contained, bash_only: str) ->
 
 
 async def test_commands_where_there_is_only_bash(contained: Contained, bash_only: str) -> None:
-    target, session = await contained(bash_only)
-
-    async def sh(command: str | list[str], **fields: Any) -> CommandResponse:
-        return await session.runtime.execute(Command(command=command, shell=isinstance(command, str), **fields))
-
+    """bash stands in for /bin/sh."""
+    target, _ = await contained(bash_only)
     for count in range(3):
-        answer = await sh(f"echo {count} $0; echo err >&2; exit {count}")
+        answer = await target.execute(f"echo {count} $0; echo err >&2; exit {count}")
         assert (answer.stdout, answer.stderr, answer.exit_code) == (f"{count} /bin/sh\n", "err\n", count)
-    assert (await sh(["bash", "-c", 'printf %s "$A"'], env={"A": "x y", "PATH": "/bin"})).stdout == "x y"
+    assert await target.says(["bash", "-c", 'printf %s "$A"'], env={"A": "x y", "PATH": "/bin"}) == "x y"
     with pytest.raises(InvalidInputError, match="'a.b' cannot be set in container .*, which has no program env"):
-        await sh(["bash", "-c", ":"], env={"a.b": "", "PATH": "/bin"})
-    with pytest.raises(CommandTimeoutError):
-        await sh("while :; do :; done", timeout=0.3)
-    assert (await sh("(while :; do echo noise; done) & echo mine")).stdout.startswith(("mine\n", "noise\n"))
-    assert (await sh("echo next")).stdout == "next\n"
+        await target.execute(["bash", "-c", ":"], env={"a.b": "", "PATH": "/bin"})
 
 
 async def test_without_bash(contained: Contained, ash_min: str) -> None:
