@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import io
 import os
 import secrets
@@ -82,6 +83,11 @@ class ApiBackend(Backend):
         is_unsure = code == UNKNOWN and self._lost_exit_code
         return f"The connection to a program in the {self.name} was lost" if is_unsure else None
 
+    @functools.cached_property
+    def _token(self) -> str:
+        """Secret that the clients of this backend's terminals send."""
+        return secrets.token_hex(16)
+
 
 class _Server:
     """The socket server that clients connect to, with the backend of each token."""
@@ -92,20 +98,16 @@ class _Server:
         self._tasks: set[asyncio.Task[None]] = set()
         self._descriptors: set[int] = set()
         self._backends: weakref.WeakValueDictionary[str, ApiBackend] = weakref.WeakValueDictionary()
-        self._tokens: weakref.WeakKeyDictionary[ApiBackend, str] = weakref.WeakKeyDictionary()
 
     def command(self, backend: ApiBackend, argv: Sequence[str], names: Sequence[str]) -> list[str]:
         """Return the command line of a client that connects to this process. Thread-safe."""
         with self._lock:
             if self._address is None:
                 self._address = self._listen()
-            token = self._tokens.get(backend)
-            if token is None:
-                token = self._tokens[backend] = secrets.token_hex(16)
-                self._backends[token] = backend
+            self._backends[backend._token] = backend
             address = self._address
         # -I and -S skip the user's settings and site-packages, which halves the start time.
-        return [sys.executable, "-I", "-S", _CLIENT, address, token, *argv, " ".join(names)]
+        return [sys.executable, "-I", "-S", _CLIENT, address, backend._token, *argv, " ".join(names)]
 
     def _listen(self) -> str:
         """Start to listen; return the address. The address is abstract: no socket file is left behind."""

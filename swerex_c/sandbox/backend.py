@@ -59,10 +59,6 @@ class Process(ABC):
             Exception: any, if the code cannot be known, because the connection broke. Do not invent a code.
         """
 
-    def ended(self) -> bool:
-        """Return whether the program, or what connects to it, is known to have ended."""
-        return False
-
     @abstractmethod
     async def close(self) -> None:
         """Close all connections of a program that is no longer needed.

@@ -157,9 +157,6 @@ class ClientProcess(Process):
                 raise ConnectionLostError(reason)
         return code
 
-    def ended(self) -> bool:
-        return self.process.poll() is not None
-
     async def close(self) -> None:
         self._close_pipes()
         with contextlib.suppress(TimeoutError):

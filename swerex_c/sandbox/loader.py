@@ -281,7 +281,7 @@ class Loader:
         if self._settling is not None:
             await asyncio.wait([self._settling])
             ready = not self._settling.cancelled() and self._settling.result()  # `close` cancels it
-        return ready and not self.stdout.closed and not self.process.ended()
+        return ready and not self.stdout.closed
 
     async def close(self) -> None:
         """Hang up. Processes that a script left in the sandbox keep running. May be called again."""
