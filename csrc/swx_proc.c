@@ -32,9 +32,9 @@ ssize_t swx_proc_read_link(pid_t pid, const char *name, char *text, size_t room)
 
 swx_proc_call swx_proc_parse_call(const char *text)
 {
-    char *end;
-    swx_proc_call call = { .number = strtol(text, &end, 10) };
-    bool good = end > text && call.number >= 0;
+    char *end = (char *)text;
+    bool good = isdigit((uint8_t)*text); /* else "running", "-1 ..." or nothing */
+    swx_proc_call call = { .number = good ? strtol(text, &end, 10) : -1 };
     for (size_t i = 0; good && i < SWX_COUNT(call.values); i++) {
         const char *digits = end + 3;
         good = strncmp(end, " 0x", 3) == 0 && isxdigit((uint8_t)*digits);
