@@ -166,18 +166,38 @@ static swx_status start(void *started, const void *config, swx_error *err)
     return status;
 }
 
-/* A request for a program, or NULL with MemoryError.  future: borrowed. */
-static request *request_new(swx_py_engine *engine, swx_queue *queue, PyObject *future)
+/* A request for a program; future: borrowed.  NULL with an exception set. */
+static request *request_new(swx_py_state *state, swx_queue *queue, PyObject *future)
 {
-    request *req = calloc(1, sizeof(*req));
+    swx_py_engine *engine = swx_py_engine_of(state);
+    request *req = engine ? calloc(1, sizeof(*req)) : NULL;
     if (!req) {
-        PyErr_NoMemory();
-        return NULL;
+        return engine ? (request *)PyErr_NoMemory() : NULL;
     }
     swx_request_init(&req->base, request_destroy, 3, queue);
-    req->engine = engine;
     swx_py_engine_ref(engine);
+    req->engine = engine;
     req->base.future = future == Py_None ? NULL : future;
+    return req;
+}
+
+/* Starts a program; future: borrowed.  NULL with an exception set. */
+static request *start_program(swx_py_state *state, swx_queue *queue, PyObject *future, swx_exec_config *config)
+{
+    request *req = request_new(state, queue, future);
+    if (!req) {
+        return NULL;
+    }
+    config->program_mark = req->engine->program_mark;
+    config->done = exec_done;
+    config->unwatch = unwatch;
+    config->owner = req;
+    if (swx_py_begin(req->engine, "process", start, req, config) < 0) {
+        for (int reference = 0; reference < 3; reference++) { /* ours, the core's and the node's */
+            swx_request_unref(&req->base);
+        }
+        return NULL;
+    }
     return req;
 }
 
@@ -185,70 +205,41 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 {
     static char *names[] = { "file",    "argv",         "environment", "directory", "input", "merge",
                              "timeout", "output_limit", "queue",       "future",    NULL };
-    PyObject *argv_list, *environment, *directory_arg, *timeout, *queue_arg, *future;
-    const char *file, *directory, *input;
+    PyObject *argv_list, *environment, *directory, *timeout, *queue_arg, *future;
+    const char *input;
     Py_ssize_t input_size, limit;
     int merge;
-    char **argv = NULL, **strings = NULL;
     swx_py_state *state = swx_py_state_of(type);
-    process_object *self = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "yOOOy#pOnOO:Process", names, &file, &argv_list, &environment,
-                                     &directory_arg, &input, &input_size, &merge, &timeout, &limit, &queue_arg,
-                                     &future) ||
-        swx_py_path(directory_arg, &directory) < 0) {
+    swx_exec_config config = { 0 };
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "yOOOy#pOnOO:Process", names, &config.file, &argv_list, &environment,
+                                     &directory, &input, &input_size, &merge, &timeout, &limit, &queue_arg, &future) ||
+        swx_py_path(directory, &config.directory) < 0) {
         return NULL;
     }
     swx_queue *queue = swx_py_queue_get(state, queue_arg);
-    int64_t deadline;
-    if (PyErr_Occurred() || swx_py_deadline(timeout, swx_now(), &deadline) < 0) {
+    if (PyErr_Occurred() || swx_py_deadline(timeout, swx_now(), &config.deadline) < 0) {
         return NULL;
     }
-    swx_py_engine *engine = swx_py_engine_of(state);
-    if (!engine) {
-        return NULL;
-    }
-    swx_py_engine_ref(engine); /* sequences are Python code, which may end it */
-    argv = swx_py_strings(argv_list);
-    strings = argv ? swx_py_strings(environment) : NULL;
-    if (!strings) {
-        goto failed;
-    }
-    if (!argv[0]) {
+    config.input = (const uint8_t *)input;
+    config.input_size = (size_t)input_size;
+    config.merge = merge;
+    config.output_limit = limit < 2 ? 2 : (size_t)limit;
+    char **argv = swx_py_strings(argv_list), **variables = argv ? swx_py_strings(environment) : NULL;
+    if (variables && !argv[0]) {
         PyErr_SetString(PyExc_ValueError, "the command is empty");
-        goto failed;
     }
-    self = (process_object *)swx_py_allocate(type);
-    request *req = self ? request_new(engine, queue, future) : NULL;
-    if (!req) {
-        goto failed;
+    config.argv = argv;
+    config.environment = variables;
+    process_object *self = PyErr_Occurred() ? NULL : (process_object *)swx_py_allocate(type);
+    if (self) {
+        self->future = Py_NewRef(future);
+        self->request = start_program(state, queue, future, &config);
+        if (!self->request) {
+            Py_CLEAR(self);
+        }
     }
-    self->future = Py_NewRef(future);
-    self->request = req;
-    swx_exec_config config = { .file = file,
-                               .argv = argv,
-                               .environment = strings,
-                               .directory = directory,
-                               .input = (const uint8_t *)input,
-                               .input_size = (size_t)input_size,
-                               .merge = merge,
-                               .deadline = deadline,
-                               .output_limit = limit < 2 ? 2 : (size_t)limit,
-                               .program_mark = engine->program_mark,
-                               .done = exec_done,
-                               .unwatch = unwatch,
-                               .owner = req };
-    if (swx_py_begin(engine, "process", start, req, &config) < 0) {
-        swx_request_unref(&req->base); /* the core never had it, */
-        swx_request_unref(&req->base); /* and no node */
-        goto failed;
-    }
-    goto done;
-failed:
-    Py_CLEAR(self);
-done:
     free(argv);
-    free(strings);
-    swx_py_engine_unref(engine);
+    free(variables);
     return (PyObject *)self;
 }
 

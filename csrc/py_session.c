@@ -276,67 +276,67 @@ static swx_status start(void *started, const void *config, swx_error *err)
     return status;
 }
 
+/* A handle of no session yet.  NULL with an exception set. */
+static session_handle *handle_new(swx_py_state *state, bool carrier)
+{
+    swx_py_engine *engine = swx_py_engine_of(state);
+    session_handle *handle = engine ? calloc(1, sizeof(*handle)) : NULL;
+    if (!handle) {
+        return engine ? (session_handle *)PyErr_NoMemory() : NULL;
+    }
+    atomic_init(&handle->references, 1);
+    swx_py_engine_ref(engine);
+    handle->engine = engine;
+    handle->carrier = carrier;
+    return handle;
+}
+
+/* Starts a session.  NULL with an exception set. */
+static session_handle *start_session(swx_py_state *state, swx_session_config *config)
+{
+    session_handle *handle = handle_new(state, config->argv != NULL);
+    if (!handle) {
+        return NULL;
+    }
+    config->program_mark = handle->engine->program_mark;
+    if (swx_py_begin(handle->engine, "session", start, handle, config) < 0) {
+        swx_py_engine_unref(handle->engine);
+        free(handle);
+        return NULL;
+    }
+    return handle;
+}
+
 static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = { "program", "environment", "directory", "rows", "columns", "output_limit", "argv", NULL };
-    PyObject *environment, *directory_arg, *argv_arg = Py_None;
-    const char *program, *directory;
-    unsigned rows, columns;
+    PyObject *environment, *directory, *argv_arg = Py_None;
     Py_ssize_t limit;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "yOOIIn|O:Session", names, &program, &environment, &directory_arg,
-                                     &rows, &columns, &limit, &argv_arg) ||
-        swx_py_path(directory_arg, &directory) < 0) {
+    swx_session_config config = { 0 };
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "yOOIIn|O:Session", names, &config.program, &environment, &directory,
+                                     &config.rows, &config.columns, &limit, &argv_arg) ||
+        swx_py_path(directory, &config.directory) < 0) {
         return NULL;
     }
     if (limit < 2) {
         PyErr_SetString(PyExc_ValueError, "output_limit is a number of bytes, at least 2");
         return NULL;
     }
-    swx_py_engine *engine = swx_py_engine_of(swx_py_state_of(type));
-    if (!engine) {
-        return NULL;
-    }
-    swx_py_engine_ref(engine); /* sequences are Python code, which may end it */
-    char **strings = swx_py_strings(environment);
-    char **argv = strings && argv_arg != Py_None ? swx_py_strings(argv_arg) : NULL;
+    config.output_limit = (size_t)limit;
+    char **variables = swx_py_strings(environment);
+    char **argv = variables && argv_arg != Py_None ? swx_py_strings(argv_arg) : NULL;
     if (argv && !argv[0]) {
         PyErr_SetString(PyExc_ValueError, "argv is the program that carries the terminal, and its arguments");
     }
-    if (!strings || PyErr_Occurred()) {
-        free(argv);
-        free(strings);
-        swx_py_engine_unref(engine);
-        return NULL;
-    }
-    session_object *self = (session_object *)swx_py_allocate(type);
-    session_handle *handle = calloc(1, sizeof(*handle));
-    swx_session_config config = { .program = program,
-                                  .environment = strings,
-                                  .directory = directory,
-                                  .rows = rows,
-                                  .columns = columns,
-                                  .output_limit = (size_t)limit,
-                                  .argv = argv,
-                                  .program_mark = engine->program_mark };
-    int begun = -1;
-    if (self && handle) {
-        atomic_init(&handle->references, 1);
-        handle->engine = engine;
-        handle->carrier = argv != NULL;
-        begun = swx_py_begin(engine, "session", start, handle, &config);
-    } else {
-        PyErr_NoMemory();
+    config.environment = variables;
+    config.argv = argv;
+    PyObject *self = PyErr_Occurred() ? NULL : swx_py_allocate(type);
+    if (self && !(((session_object *)self)->handle = start_session(swx_py_state_of(type), &config))) {
+        Py_CLEAR(self);
     }
     free(argv);
-    free(strings);
-    if (begun < 0) {
-        swx_py_engine_unref(engine);
-        free(handle);
-        Py_XDECREF((PyObject *)self);
-        return NULL;
-    }
-    self->handle = handle;
-    return (PyObject *)self;
+    free(variables);
+    return self;
 }
 
 static void session_dealloc(PyObject *object)
