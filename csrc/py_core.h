@@ -99,8 +99,8 @@ swx_py_engine *swx_py_engine_of(swx_py_state *state);
  * Returns NULL. */
 PyObject *swx_py_raise(const swx_error *err);
 
-/* Program output as a str: control sequences removed, invalid UTF-8 as \xNN, and, where the buffer dropped its middle,
- * a line that says so.  crlf: also turn CR LF into LF. */
+/* Program output as a str: without control sequences, with invalid UTF-8 as \xNN, and with a line for dropped bytes.
+ * crlf: also turn CR LF into LF. */
 PyObject *swx_py_text(const swx_buf *buf, bool crlf);
 
 /* A number of seconds, or None for "no limit", as a point in time from now (INT64_MAX).  -1: exception set. */
@@ -154,7 +154,7 @@ void swx_py_match_give_back(PyObject *object);
 
 /* ---- objects ---- */
 
-/* An instance of a type, all zeros but for its header.  NULL with MemoryError set. */
+/* An instance of a type; all zeros after its header.  NULL with MemoryError set. */
 static inline PyObject *swx_py_allocate(PyTypeObject *type)
 {
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);

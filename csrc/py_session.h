@@ -59,8 +59,8 @@ request *swx_py_request_new(session_object *session, swx_op_kind kind, PyObject 
  * and the core has never had the request. */
 bool swx_py_request_submit(request *req, int64_t direct);
 
-/* Encodes a command (a str or bytes) that has not begun.  checked: 1, `bash -n` accepts it without a warning; 0, with
- * one; -1, bash was not asked.  1: the request knows what to type; 0: bash must be asked first; -1: exception. */
+/* Encodes a command (a str or bytes) that has not begun.  checked: as Session.run has it.  1: the request knows what to
+ * type; 0: bash must be asked first; -1: exception. */
 int swx_py_request_encode(request *req, PyObject *command, int checked);
 
 #endif

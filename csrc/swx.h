@@ -1,4 +1,4 @@
-/* swx.h: what every room of the core shares: status codes, the error record, small helpers.
+/* swx.h: shared by all modules of the core: status codes, the error record, small helpers.
  *
  * The core (swx_*) is plain C11 for Linux and never includes the headers of Python.  Functions return a swx_status;
  * "need more input" is a status of its own and not an error.  Names that cross files start with swx_,
@@ -23,12 +23,12 @@ typedef enum {
     SWX_ELIMIT,       /* a documented limit would be exceeded */
     SWX_ESYS,         /* a system call failed: see swx_error.call and .sys_errno */
     SWX_EFORMAT,      /* bytes from a peer do not follow the format */
-    SWX_EUNSUPPORTED, /* valid input outside of what this room handles (a caller may fall back) */
+    SWX_EUNSUPPORTED, /* valid input that this module does not handle (a caller may fall back) */
     SWX_ECLOSED,      /* the object was closed */
     SWX_EBUSY         /* the object cannot take this operation now */
 } swx_status;
 
-/* What failed, for a caller that wants to tell a person.  `call` and `text` point to static strings. */
+/* An error, with all that a message needs.  `call` and `text` point to static strings. */
 typedef struct {
     swx_status status;
     int sys_errno;    /* errno of `call`, 0 when no system call was involved */
@@ -62,7 +62,7 @@ static inline int64_t swx_now(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Closes a descriptor, unless it is -1, which it is from then on. */
+/* Closes a descriptor unless it is -1, and sets it to -1. */
 static inline void swx_close(int *fd)
 {
     if (*fd >= 0) {

@@ -15,7 +15,7 @@
 
 #include "swx.h"
 
-/* What stands for dropped bytes in a text that is shown; the argument is how many, an unsigned long long. */
+/* Stands for dropped bytes in a text; the argument is their number, an unsigned long long. */
 #define SWX_DROPPED_NOTE "\n[... %llu bytes of output were dropped here ...]\n"
 
 typedef struct {
@@ -40,12 +40,12 @@ void swx_buf_clear(swx_buf *buf);
 /* Appends bytes.  SWX_OK or SWX_ENOMEM (then nothing was appended). */
 swx_status swx_buf_append(swx_buf *buf, const void *bytes, size_t size);
 
-/* Takes the last `size` bytes off again, or the whole tail if it is smaller.  After that the buffer may be read and
- * cleared, but not appended to. */
+/* Removes the last `size` bytes, or the whole tail if that is smaller.  After that the buffer may be read and cleared,
+ * but not appended to. */
 void swx_buf_chop(swx_buf *buf, size_t size);
 
-/* Makes *to a buffer that holds of another one what it would hold with this smaller limit, which is less than what that
- * holds. SWX_OK or SWX_ENOMEM (then there is nothing to free). */
+/* Copies a buffer to *to with a smaller limit, below the size that it holds.  SWX_OK, or SWX_ENOMEM (then there is
+ * nothing to free). */
 swx_status swx_buf_narrow(swx_buf *to, const swx_buf *from, size_t limit);
 
 /* Whether the contents end with these bytes. */

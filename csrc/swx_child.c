@@ -38,12 +38,12 @@ int swx_child_open_pidfd(pid_t pid)
 
 enum { STACK_SIZE = 32 * 1024 };
 
-/* All that the child needs, made before it exists: it shares our memory and must not touch the allocator. */
+/* All that the child needs, prepared before the clone, because the child shares our memory and must not allocate. */
 typedef struct {
     const swx_spawn *spawn;
     char *const *environment;
     struct rlimit64 limit; /* the mark */
-    /* a limit that means something stays as it is, also where root could lift it */
+    /* a limit in real use stays as it is, even if root could raise it */
     bool possible[SWX_COUNT(SWX_MARK_LIMITS)];
     pid_t parent;
     bool marked;        /* out: it is in force, in one of the limits at least */
@@ -130,7 +130,7 @@ static bool child_set_descriptors(preparation *p)
     return true;
 }
 
-/* Also what a parent ignores is back to its default: bash could never undo that. */
+/* Signals that the parent ignores go back to their default too, because bash could never undo that. */
 static void child_reset_signals(void)
 {
     struct sigaction standard = { .sa_handler = SIG_DFL };
@@ -186,7 +186,7 @@ pid_t swx_child_clone(int (*function)(void *), void *argument, char *stack, size
     return pid;
 }
 
-/* The pidfd comes with the child: one that is opened later may be that of another process, if someone else reaps. */
+/* The pidfd comes with the clone: if the application reaps the child, one opened later may be another process's. */
 static pid_t begin_program(preparation *p)
 {
     pid_t pid = swx_child_clone(child_begin, p, p->stack, STACK_SIZE, CLONE_PIDFD, &p->pidfd);
@@ -197,7 +197,7 @@ static pid_t begin_program(preparation *p)
     return pid;
 }
 
-/* waitpid(2) of the child, by its pidfd where there is one: where others reap, its number may be another's by now. */
+/* waitpid(2) of the child, by its pidfd if there is one: if the application reaps, its number may be reused. */
 static pid_t collect(swx_child *child, int options)
 {
     siginfo_t info = { .si_pid = 0 };
@@ -259,7 +259,8 @@ typedef struct {
 
 static const uint64_t PIDFD_INFO_WITH_EXIT = 1 << 3;
 
-/* Someone else reaps the child, and may still be at it: false, ask again at once.  True: wait_status is set. */
+/* Asks for the status of a child that the application reaps.  False: it may still be reaping, ask again.  True:
+ * wait_status is set. */
 static bool ask_pidfd(swx_child *child)
 {
     pidfd_info info = { .mask = PIDFD_INFO_WITH_EXIT };

@@ -48,8 +48,8 @@ static const int SWX_MARK_LIMITS[] = { RLIMIT_RTTIME, RLIMIT_LOCKS };
 #define SWX_LOWEST_MARK (UINT64_C(1) << 60)
 #define SWX_MARKS_END (UINT64_C(1) << 62)
 
-/* Someone else has reaped the child, and the kernel does not tell how it ended.  To WIFEXITED and WIFSIGNALED it is
- * neither. */
+/* The wait status of a child that the application has reaped, on a kernel that does not tell it to others.  WIFEXITED
+ * and WIFSIGNALED are false for it. */
 enum { SWX_STATUS_LOST = -1 };
 
 typedef struct {
@@ -59,7 +59,7 @@ typedef struct {
     const char *directory;    /* where it starts; NULL: the caller's */
     const char *terminal;     /* path of a pty slave that becomes fds 0-2 and the controlling terminal, or NULL */
     int input, output, error; /* without terminal: fds for 0-2 (borrowed) */
-    uint64_t program_mark;    /* of swx_supervisor_start, which ends the program when we are gone; 0: nothing does */
+    uint64_t program_mark;    /* of swx_supervisor_start, which ends the program after our end; 0: nothing does */
 } swx_spawn;
 
 /* clone(2) of a child that runs `function` on `stack` in our memory, while we wait until it ends or becomes a program.

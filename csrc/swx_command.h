@@ -61,7 +61,7 @@ typedef struct {
 /* Never fails.  text may be NULL when size is 0. */
 void swx_command_scan(const uint8_t *text, size_t size, swx_scan *out);
 
-/* What a command may do to the shell and its terminal, behind the bits of SWX_SCAN_... */
+/* Effects that a command may have on the shell and its terminal; further bits beside SWX_SCAN_... */
 typedef enum {
     SWX_HINT_SETTLE = 1 << 16, /* the command may send the shell's output through a helper process; with a carrier: it
                                   does, as far as its text tells */
@@ -77,10 +77,10 @@ typedef enum {
                                   the last thing that is seen of the shell, which can be asked nothing any more */
 } swx_hint;
 
-/* Both kinds of bits of a text, but for SWX_HINT_BRACE.  carrier: the session is behind one. */
+/* Both kinds of bits of a text, without SWX_HINT_BRACE.  carrier: the session is behind one. */
 unsigned swx_command_hints(const swx_scan *scan, const uint8_t *text, size_t size, bool carrier);
 
-/* The ways in, truest first. */
+/* How a text is typed, the most faithful way first. */
 typedef enum {
     SWX_DELIVERY_NONE,  /* nothing to type: the text runs nothing */
     SWX_DELIVERY_PLAIN, /* the body as one line */
@@ -95,16 +95,16 @@ typedef enum {
     SWX_DELIVERY_SOURCE    /* as EVAL, but source <(builtin printf %s $'...'): for a shell whose eval is disabled */
 } swx_delivery;
 
-/* What a text may do to the words by which later ones are typed: GROUP, it defines an alias and holds a brace (then
- * BRACE too), or a trap on SIGCHLD, which makes bash 5.2 take a reserved word at a line's beginning for a command;
- * EVAL, it disables eval. */
+/* Effects of a text on the way that later texts can be typed.  GROUP: it defines an alias and holds a brace (then BRACE
+ * too), or it may trap SIGCHLD, under which bash 5.2 takes a reserved word at a line's beginning for a command.  EVAL:
+ * it disables eval. */
 typedef enum { SWX_SPOILS_GROUP = 1, SWX_SPOILS_EVAL = 2, SWX_SPOILS_BRACE = 4 } swx_spoils;
 unsigned swx_command_spoils(const swx_scan *scan, const uint8_t *text, size_t size);
 
-/* Chooses the way in for a text without a NUL byte.
+/* Chooses how to type a text without a NUL byte.
  *
  * accepted: `bash -n` accepted the text without a warning (in particular without "here-document delimited by
- * end-of-file"); only asked for when the verdict is SWX_UNSURE.  spoils: what the texts so far have spoilt.
+ * end-of-file"); only asked for when the verdict is SWX_UNSURE.  spoils: the effects of the texts so far.
  * carrier: the terminal is that of a carrier, which is never in raw mode.
  *
  *   EMPTY                                              -> NONE

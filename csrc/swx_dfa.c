@@ -63,7 +63,7 @@ static unsigned context_after(const swx_dfa *dfa, uint32_t letter)
     return context & dfa->watched;
 }
 
-/* What follows a place, seen from an assertion. */
+/* The text after an assertion. */
 typedef enum { FOLLOWS_UNKNOWN, FOLLOWS_LETTER, FOLLOWS_END } following;
 
 /* Whether an assertion holds between `context` and what follows.  *later is set when that cannot be known yet. */

@@ -8,7 +8,7 @@
 #define SWX_DFA_UNKNOWN 0xFFFFFFFFu /* table entry: not made yet */
 #define SWX_DFA_FRESH 0xFFFFu       /* in a map: the group that begins with the character at hand */
 
-/* What is known of the place before the next character.  A state of the DFA is bound to one such context. */
+/* The context before the next character.  A state of the DFA belongs to one context. */
 enum { SWX_AFTER_NEWLINE = 1, SWX_AFTER_WORD = 2, SWX_AFTER_ASCII_WORD = 4, SWX_AT_START = 8 };
 
 enum { SWX_DFA_BUCKETS = 4096 };
@@ -68,13 +68,13 @@ static inline size_t swx_dfa_width(const swx_dfa *dfa) { return ((size_t)dfa->co
 bool swx_dfa_init(swx_dfa *dfa);
 void swx_dfa_free(swx_dfa *dfa);
 
-/* The row at the beginning of a stream, and of any other place where nothing is alive. */
+/* The row at the beginning of a stream, and after a hit. */
 static inline uint32_t swx_dfa_first_row(const swx_dfa *dfa)
 {
     return dfa->watched & SWX_AT_START ? dfa->idle_rows : 0;
 }
 
-/* Empties the cache but for the states in which nothing is alive, which come first.  False: out of memory. */
+/* Empties the cache, and makes the states in which nothing is alive.  False: out of memory. */
 bool swx_dfa_start_cache(swx_dfa *dfa);
 
 /* Makes the entry for a letter in a row.  *entry is valid until the next call.  False: out of memory. */

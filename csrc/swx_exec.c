@@ -19,8 +19,8 @@ struct swx_exec {
         swx_buf kept;
     } streams[2];
     int64_t deadline;
-    int64_t sweep; /* when to kill again what may still live; INT64_MAX: nothing to kill */
-    int64_t look;  /* when to ask for the program's end, where no descriptor tells it */
+    int64_t sweep; /* when to kill the tree again; INT64_MAX: it is not being killed */
+    int64_t look;  /* when to ask whether the program has ended, if it has no pidfd */
     unsigned sweeps;
     bool ended, timed_out, cancelled, no_memory, released;
     void (*done)(swx_exec *);
@@ -28,7 +28,7 @@ struct swx_exec {
     void *owner;
 };
 
-/* stdin from memory: a file that nobody has to feed, already at its beginning. */
+/* Opens stdin: a file in memory that holds all of the input. */
 static int open_input(const swx_exec_config *config, swx_error *err)
 {
     if (!config->input_size) {
@@ -153,7 +153,7 @@ void swx_exec_free(swx_exec *e)
     if (child) {
         swx_tree_end_all(&child, 1);
     }
-    e->unwatch = NULL; /* whoever watched has let go */
+    e->unwatch = NULL; /* the descriptors are no longer watched */
     for (int i = 0; i < 2; i++) {
         close_stream(e, i);
         swx_buf_free(&e->streams[i].kept);
@@ -193,7 +193,7 @@ static void finish(swx_exec *e)
     }
 }
 
-/* The program itself is gone: what it wrote is in the pipes, unless others go on writing without end. */
+/* Reads the rest after the program's end; other processes may go on writing without end. */
 static void program_ended(swx_exec *e)
 {
     if (e->sweep != INT64_MAX || e->ended) {

@@ -37,7 +37,7 @@ swx_status swx_exec_new(swx_exec **out, const swx_exec_config *config, swx_error
 /* Closes and frees; kills everything it started that still lives when it has not ended.  NULL is legal. */
 void swx_exec_free(swx_exec *exec);
 
-/* As swx_session_is_slow and swx_session_doomed. */
+/* Whether swx_exec_due would look at all processes now; and the child whose tree swx_exec_free ends, or NULL. */
 bool swx_exec_is_slow(const swx_exec *exec);
 swx_child *swx_exec_doomed(swx_exec *exec);
 
@@ -50,12 +50,12 @@ void swx_exec_event(swx_exec *exec, unsigned which);
 int64_t swx_exec_deadline(const swx_exec *exec);
 void swx_exec_due(swx_exec *exec, int64_t now);
 
-/* The owner has no more use for it: when it has ended and its last descriptor is closed, it is finished. */
+/* Tells that the owner no longer needs it.  It is finished once it has ended and its last descriptor is closed. */
 void swx_exec_release(swx_exec *exec);
 bool swx_exec_is_finished(const swx_exec *exec);
 void *swx_exec_owner(const swx_exec *exec);
 
-/* By which everything it starts is found, also after its end (see swx_tree_kill_marked); 0: there is none. */
+/* The mark of everything that it starts, for swx_tree_kill_marked; valid after its end.  0: none. */
 uint64_t swx_exec_mark(const swx_exec *exec);
 
 typedef struct {

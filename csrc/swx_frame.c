@@ -52,7 +52,7 @@ static int64_t integer_of(uint64_t bits, size_t width)
     }
 }
 
-/* Those whose first byte says all, or the length. */
+/* Reads a value whose first byte holds its number, length or count. */
 static bool read_short(uint8_t first, size_t left, swx_value *value)
 {
     if (first < 0x80 || first >= 0xe0) {

@@ -193,7 +193,7 @@ static bool quoted(reader *r, uint8_t close)
     return false;
 }
 
-/* What begins with one of the special bytes. */
+/* Reads a construct that begins with a special byte. */
 static bool special(reader *r, bool in_quotes)
 {
     uint8_t c = *r->at, next = peek(r, 1);
@@ -268,7 +268,7 @@ static bool arithmetic(reader *r)
     return true;
 }
 
-/* Everything that begins with a dollar. */
+/* Reads a construct that begins with a dollar. */
 static bool dollar(reader *r, bool in_quotes)
 {
     uint8_t c = peek(r, 1);
@@ -338,7 +338,7 @@ static size_t name_size(const word *w)
     return size;
 }
 
-/* What ends the name at a word's beginning: `=`, `+` of +=, `[`; NUL for anything else. */
+/* The byte after the name at a word's beginning: `=`, `+` of +=, `[`; NUL for all others. */
 static uint8_t byte_after_name(const word *w)
 {
     size_t size = name_size(w);

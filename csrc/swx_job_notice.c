@@ -60,7 +60,7 @@ static bool is_notice(const uint8_t *at, const uint8_t *end)
     return false;
 }
 
-/* Whether these first bytes may still become a notice: no letter that follows is known. */
+/* Whether the last bytes of a text may become a notice. */
 static bool is_head(const uint8_t *at, const uint8_t *end)
 {
     static const char *const rest[] = { "]", "+- ", " ", " " };
@@ -80,8 +80,8 @@ static const uint8_t *line_end(const uint8_t *at, const uint8_t *end)
     return newline ? newline + 1 : end;
 }
 
-/* The notice in a whole line, up to whose end it goes, or NULL.  Of several the last, because what stands before it may
- * be a program's. */
+/* The notice at the end of a whole line, or NULL: the last of several, because the bytes before it may be a program's.
+ */
 static const uint8_t *notice_of_line(const uint8_t *line, const uint8_t *next)
 {
     const uint8_t *at = next;
@@ -93,9 +93,9 @@ static const uint8_t *notice_of_line(const uint8_t *line, const uint8_t *next)
     return NULL;
 }
 
-/* Where a notice ends whose first line does at `next`.  Its command may have several lines, by bash's hand (a loop) or
- * the user's (a text in quotes, a here-document, behind which bash prints an empty line), and behind one with
- * "(wd: ...)" bash says in a line of its own where the shell is now. */
+/* The end of a notice whose first line ends at `next`.  The command may have several lines: a loop as bash prints it, a
+ * text in quotes, a here-document (with an empty line after it).  After a notice with "(wd: ...)" bash prints the
+ * present directory in a line of its own. */
 static const uint8_t *notice_end(const uint8_t *notice, const uint8_t *next, const uint8_t *end)
 {
     const uint8_t *command = memchr(notice, ']', (size_t)(next - notice)) + COMMAND_COLUMN;

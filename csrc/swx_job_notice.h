@@ -14,15 +14,15 @@
 /* How many job notices the text holds, each up to the end of a line; 0 if they are more than `most`. */
 uint32_t swx_job_notice_count(const uint8_t *text, size_t size, uint32_t most);
 
-/* Where the first one begins, or what may become one when more comes; the text's size if there is none. */
+/* The offset of the first notice, or of bytes that may become one; the text's size if there is none. */
 size_t swx_job_notice_begin(const uint8_t *text, size_t size);
 
 enum { SWX_JOB_NOTICE_HEAD = 64 }; /* bytes of a notice without its command, at most */
 
-/* Takes those notices out, in place.  Returns the new size. */
+/* Removes the notices in place.  Returns the new size. */
 size_t swx_job_notice_remove(uint8_t *text, size_t size);
 
-/* How many bytes at the beginning are lines that are nothing but notices. */
+/* The size of the lines at the beginning that are nothing but notices. */
 size_t swx_job_notice_lead(const uint8_t *text, size_t size);
 
 #endif

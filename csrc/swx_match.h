@@ -89,7 +89,7 @@ typedef struct swx_match swx_match;
 /* Copies a program of `count` words.  SWX_EINVAL: it is none; SWX_ENOMEM. */
 swx_status swx_match_new(swx_match **out, const uint32_t *program, size_t count);
 
-/* As if the cache had so many bytes. */
+/* Limits the cache to so many bytes, for tests. */
 void swx_match_limit_cache(swx_match *match, size_t bytes);
 
 /* A new stream: offset 0, nothing read, errors forgotten. */

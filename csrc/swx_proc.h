@@ -7,12 +7,12 @@
 
 #include "swx.h"
 
-/* Of /proc/PID/stat, by the numbers of its fields. */
+/* Fields of /proc/PID/stat, with their numbers. */
 typedef struct {
     char state;       /* 3 */
     pid_t parent;     /* 4 */
     pid_t group;      /* 5 */
-    uint64_t reaped;  /* 11: page faults of the children that it has waited for */
+    uint64_t reaped;  /* 11: page faults of the children it has waited for */
     uint64_t threads; /* 20 */
     uint64_t started; /* 22: with the pid this names a process for all time; in ticks since the boot */
     uint64_t stack;   /* 28: where it begins */
@@ -31,7 +31,7 @@ static inline bool swx_proc_is_dead(const swx_proc_stat *stat)
  * Returns its size, or -1: it cannot be opened or read, and errno says why. */
 ssize_t swx_proc_read(pid_t pid, const char *name, char *text, size_t room);
 
-/* The same of where /proc/PID/NAME leads to, a symbolic link. */
+/* Reads the target of /proc/PID/NAME, a symbolic link, in the same way. */
 ssize_t swx_proc_read_link(pid_t pid, const char *name, char *text, size_t room);
 
 /* /proc/PID/syscall: a system call and its arguments, the stack pointer and the program counter; number -1: "running",
@@ -49,8 +49,7 @@ DIR *swx_proc_threads(pid_t pid);
 /* closedir, of NULL too. */
 void swx_proc_end(DIR *directory);
 
-/* The children of a process that one of its threads has started, as they are read: in the order of their birth, and
- * 65,536 at most. */
+/* An iterator over the children that a thread of a process has started, oldest first, 65,536 at most. */
 typedef struct {
     int fd;
     unsigned left;

@@ -54,7 +54,7 @@ static void add_prompts(text *to, const swx_marks *marks)
 #define OPEN(bare) ((bare) ? "" : "{ ")
 #define CLOSE(bare) ((bare) ? SWX_BARE_CLOSE : SWX_GROUP_CLOSE)
 
-/* An element of PROMPT_COMMAND that does the same before each prompt, behind whatever the user's own elements do. */
+/* Adds an element of PROMPT_COMMAND that sets our prompts before each prompt, after the user's own elements. */
 static void add_reassert(text *to, const swx_marks *marks, bool bare)
 {
     add(to,
@@ -175,8 +175,8 @@ static void add_status(text *to, const swx_restore *restore)
     add(to, restore->code ? " && builtin :\n" : " || builtin :\n");
 }
 
-/* Whether the text is one word as `printf %q` writes it.  Where another process has written between the marks it is
- * not, and must not be typed. */
+/* Whether the text is one word as `printf %q` writes it.  If another process has written between the marks, it is not,
+ * and must not be typed. */
 static bool is_quoted_word(const uint8_t *word, size_t size)
 {
     bool ansi = size > 2 && word[0] == '$' && word[1] == '\'';
@@ -194,7 +194,7 @@ static bool is_quoted_word(const uint8_t *word, size_t size)
     return at == end && (!ansi || word[end] == '\'');
 }
 
-/* Where the next character of such a word begins, behind the one at `at`: a backslash takes what it quotes along. */
+/* The offset after the character at `at` in such a word; a backslash and the character it quotes count as one. */
 static size_t behind_character(const uint8_t *word, size_t size, size_t at, bool ansi)
 {
     if (word[at] != '\\') {

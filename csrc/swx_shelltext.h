@@ -1,4 +1,4 @@
-/* swx_shelltext.h: the lines that the session itself types to bash, apart from the user's commands.
+/* swx_shelltext.h: the lines that the session itself types to bash, besides the user's commands.
  *
  * They are typed at a prompt, never through readline, in lines under 4,096 bytes without TAB or `!`-history.
  * They expect `builtin`, `printf` and `declare` to be bash's own; where a user has shadowed those, the question is not
@@ -97,8 +97,8 @@ enum {
     SWX_PIPE_MAX = 100        /* stages of a pipeline whose codes are */
 };
 
-/* What puts prompts and state back after a question: one line, or several joined by backslashes where `$_` is long. The
- * shell's `$?`, `$_` and PIPESTATUS (of up to SWX_PIPE_MAX stages) are then what the user's command left. */
+/* Restores prompts and state after a question, in one line, or several joined by backslashes if `$_` is long.  `$?`,
+ * `$_` and PIPESTATUS (of up to SWX_PIPE_MAX stages) are then as the user's command left them. */
 swx_status swx_shelltext_restore(swx_buf *out, const swx_marks *marks, const swx_restore *restore);
 
 #endif

@@ -71,7 +71,8 @@ static int start_grandchild(void *argument)
 
 /* ---- in the program ---- */
 
-/* What is short now may be there later; all else stays so: no executable, no pidfds, a system call that is forbidden.
+/* A shortage may pass, and is an error.  Other failures will not (no executable, no pidfds, a forbidden system call):
+ * then there is no supervisor.
  */
 static swx_status judge_failure(const char *call, int sys_errno, swx_error *err)
 {

@@ -1,4 +1,4 @@
-/* swx_tree.h: finding and killing what a child has started, by the marks that swx_child.h has given to it. */
+/* swx_tree.h: finds and kills the processes that a child has started, by their marks (swx_child.h). */
 #ifndef SWX_TREE_H
 #define SWX_TREE_H
 
@@ -20,25 +20,25 @@ bool swx_tree_kill(swx_child *child);
 
 enum { SWX_CHILDREN_AT_ONCE = 64 };
 
-/* All of its steps, for up to SWX_CHILDREN_AT_ONCE children at once, which takes hardly longer than for one: what a
- * look takes is the machine's other processes.  Ends when for a second no fewer live than before; then the children
- * alone are killed and reaped, which may take another second. */
+/* Ends up to SWX_CHILDREN_AT_ONCE children with everything they started.  That takes hardly longer than for one,
+ * because each look goes through all processes.  If the number of living processes does not fall for a second, the
+ * children alone are killed and reaped, which may take another second. */
 void swx_tree_end_all(swx_child *const *children, size_t count);
 
-/* Kills what descends from the child and has shed all other signs of that.  For before its parents are told to end. */
+/* Kills unmarked descendants of the child.  To be called before their parents are told to end. */
 void swx_tree_kill_orphans(const swx_child *child);
 
-/* Kills, of the child's processes in that group (0: in any), those of which a thread is blocked in a read of the
- * terminal, and waits (100 ms at most) until each is gone.  For those that have lost the foreground: a read that began
- * before does not notice that, and would take the next input from the shell.  One that was just woken is on a
- * processor, and is not found until it sleeps again: see swx_kernel_turn_of. */
+/* Kills those of the child's processes in a group (0: in any) that have a thread in a read of the terminal, and waits
+ * (100 ms at most) until each is gone.  A read that began in the foreground does not notice that the foreground was
+ * lost, and would take the next input from the shell.  A process that was just woken is not found until it sleeps
+ * again: see swx_kernel_turn_of. */
 void swx_tree_kill_readers(const swx_child *child, pid_t group, const char *terminal);
 
 /* Whether a process (its first thread) or a thread sleeps in a read of that terminal.  False too where the kernel does
  * not tell. */
 bool swx_tree_reads(pid_t thread, const char *terminal);
 
-/* Whether a process of the child's, or itself, does. */
+/* Whether the child or one of its processes sleeps in such a read. */
 bool swx_tree_has_reader(const swx_child *child, const char *terminal);
 
 /* Kills what the child, a shell, waits for: of its session, whatever is in the child's own group, as a command

@@ -1,7 +1,7 @@
-"""The engine, as the extension gives it to the package. Not for use from outside: `swerex_c.runtime.local` is.
+"""The engine in C. Private to the package: programs use `swerex_c.runtime.local`.
 
 Times are in seconds, sizes and positions in bytes unless a comment says otherwise. Nothing here is tied to an event
-loop: what ends is handed, as the object that was given for it (`future`, `news`), to whoever calls `Completions.take`.
+loop: `Completions.take` returns the objects (`future`, `news`) that were given for operations that have ended.
 """
 
 from collections.abc import Sequence, Set
@@ -14,7 +14,8 @@ _End: TypeAlias = Literal[
     "none", "done", "matched", "timeout", "quiet", "died", "lost", "closed", "cancelled", "memory", "costly", "system"
 ]
 
-# How the output is searched: (news,): by the caller, with Operation.unsearched when Completions.take returns `news`.
+# Patterns to search the output for. (news,): the caller searches, with Operation.unsearched whenever
+# Completions.take returns `news`.
 _Patterns: TypeAlias = "Matcher | tuple[object] | None"
 
 # ---- the module
@@ -23,7 +24,7 @@ msgpack_version: str  # of the msgpack-c that is loaded, such as "4.0.0"
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
-# Without looking at the values, whose dict becomes the model's own. names: of the fields that count as set.
+# Makes a model without validation; the dict becomes the model's own. names: the fields that count as set.
 def model(cls: type[_Model], values: dict[str, Any], names: Set[str], /) -> _Model: ...
 def node_count() -> int: ...  # sessions and processes that the reactor watches in this process
 def _shutdown() -> None: ...  # ends the reactor, its sessions and its processes; registered with atexit
@@ -43,35 +44,35 @@ class _Facts(TypedDict):
     idle: bool
     dead: bool
     doubtful: bool  # behind a carrier: the shell has read the command that runs, and its end was not heard
-    hides: bool  # what runs may have hidden the prompts, and has the shell itself read nothing
+    hides: bool  # the command that runs may have hidden the prompts, and does not make the shell itself read
     commands: int
     commenced: int  # when the last command was typed: nanoseconds of the monotonic clock
-    late: int  # bytes that came while nobody asked for output
+    late: int  # bytes of output that came while no operation waited for them
     pid: int
 
 @final
 class Operation:
-    # Throwing it away before it ended cancels it. Of its attributes only `done` and `held` can be had before it has
-    # ended; the others raise RuntimeError.
-    def wait(self, seconds: float | None, /) -> bool: ...  # blocks; False: it has not ended in that time
+    # Deleting it before it has ended cancels it. Until then only `done` and `held` can be read; the other attributes
+    # raise RuntimeError.
+    def wait(self, seconds: float | None, /) -> bool: ...  # blocks; False: it did not end in that time
     def release(self, checked: int, /) -> None: ...  # lets a held command begin; checked as in run()
     def cancel(self) -> None: ...  # ends it as "cancelled"; a command that it started goes on
     def set_future(self, future: object, /) -> None: ...  # until it has ended, by the thread that takes from the queue
     def take(self) -> bytes: ...  # raw output not taken yet, at most 256 KiB; b"" when there is none now
-    # For a caller that searches the output itself: what it has not taken yet, behind its offset in all of that, which
+    # For a caller that searches the output itself: the bytes it has not taken yet, and before them their offset, which
     # is 0 again when the search begins anew.
     def unsearched(self) -> tuple[int, bytes]: ...
     def found(self, hit: tuple[int, int, int] | None, /) -> None: ...  # (index, start, end); None: it takes too long
     @property
     def done(self) -> bool: ...
     @property
-    def held(self) -> bool: ...  # keeps its place in the queue until release(): bash has to be asked about the command
+    def held(self) -> bool: ...  # waits for release(), at its place in the queue, because bash must check the command
     @property
     def end(self) -> _End: ...
     @property
     def code(self) -> int: ...  # the exit code (128 + n for signal n), when end is "done" or "died"; -1: unknown
     @property
-    def signal(self) -> int: ...  # what ended the shell, when end is "died"; 0: it exited by itself
+    def signal(self) -> int: ...  # the signal that ended the shell, when end is "died"; 0: it exited
     @property
     def output(self) -> str: ...  # made anew at each access
     @property
@@ -79,19 +80,19 @@ class Operation:
     @property
     def hit(self) -> int: ...  # number of the pattern, when end is "matched"
     @property
-    def typed(self) -> bool: ...  # whether the shell was given the command at all
+    def typed(self) -> bool: ...  # whether the command was typed to the shell
     @property
     def begun(self) -> bool: ...  # whether the shell has begun to run the command, or the script of start()
     @property
     def ended(self) -> bool: ...  # after a match: whether the command has ended, so that it has a code
     @property
-    def error(self) -> str: ...  # what was wrong, when end is "system"; when it is "died" or "lost": why, if known
+    def error(self) -> str: ...  # the reason, when end is "system"; when it is "died" or "lost": the reason, if known
     @property
-    def errno(self) -> int: ...  # the number of the error of the system call that failed then; 0: none did
+    def errno(self) -> int: ...  # of the system call that failed then; 0: none did
 
 @final
 class Session:
-    # OSError names the call that failed. Throwing the object away ends the shell and all it started.
+    # OSError names the call that failed. Deleting the object ends the shell and everything it started.
     def __new__(
         cls,
         program: bytes,  # path of bash, or of the carrier
@@ -103,7 +104,7 @@ class Session:
         argv: Sequence[bytes] | None = None,  # a carrier: gives us the terminal of a bash elsewhere; None: bash, here
     ) -> Session: ...
     # The script is whole lines; the timeout counts from the shell's first prompt on. Call it once, first.
-    # A carrier has `patience` seconds to show that prompt (None: the same timeout).
+    # A carrier has `patience` seconds to show that prompt (None: as many as `timeout`).
     def start(
         self,
         script: bytes,
@@ -113,21 +114,21 @@ class Session:
         patience: float | None = None,
         /,
     ) -> Operation: ...
-    # With `checked` -1 the operation may be `held`: then bash has to be asked, and the operation released.
+    # With `checked` -1 the operation may be `held`: then ask bash, and release it.
     def run(
         self,
         command: str,
-        checked: int,  # 1: bash -n accepts it without a warning; 0: with a warning; -1: nobody asked
+        checked: int,  # 1: bash -n accepts it without a warning; 0: it does not; -1: bash was not asked
         timeout: float | None,
         quiet: float | None,  # seconds without any output
         matcher: _Patterns,
         queue: Completions | None,
         future: object,
-        news: object,  # given to the queue when there is output, which is to be taken then; None: it is not taken
+        news: object,  # put into the queue when there is output to take; None: output is not taken
         direct: int,  # microseconds that this call itself waits for the end
-        wake_fd: int = -1,  # to poll beside the terminal meanwhile: something to read from it ends that wait
-        grace: int = 0,  # milliseconds for it to end after a match, so that it has an exit code
-        ahead: bool = False,  # asks the shell about the command that is first and held: runs before that
+        wake_fd: int = -1,  # a descriptor that ends this wait when it is readable
+        grace: int = 0,  # milliseconds for the command to end after a match, so that it has an exit code
+        ahead: bool = False,  # runs before the command that is first and held, to ask the shell about that one
         /,
     ) -> Operation: ...
     # Ends with a match, or when the shell is back at its prompt.
@@ -142,8 +143,8 @@ class Session:
         news: object,
         /,
     ) -> Operation: ...
-    # SIGINT up to `tries` times, `step` seconds apart; then the foreground is killed (a carrier: "timeout" is the end).
-    # silent, for a carrier: types nothing, and ends with what runs, or when it is cancelled; the caller signals inside.
+    # SIGINT up to `tries` times, `step` seconds apart; then the foreground is killed (behind a carrier it ends as
+    # "timeout"). silent, for a carrier: types nothing, and ends with the command or by cancel(); the caller signals.
     def interrupt(
         self,
         step: float,
@@ -155,8 +156,8 @@ class Session:
         /,
     ) -> Operation: ...
     def close(self, queue: Completions | None, future: object, /) -> Operation: ...
-    def type(self, data: bytes, /) -> bool: ...  # to what runs, at once, as it is; False: nothing runs
-    def resync(self, commands: int, /) -> bool: ...  # a shell elsewhere was seen at its prompt; False: that was known
+    def type(self, data: bytes, /) -> bool: ...  # types raw bytes to the command that runs; False: none runs
+    def resync(self, commands: int, /) -> bool: ...  # a shell elsewhere was seen at its prompt; False: no doubt
     def attach(self, attached: bool, /) -> None: ...  # a person's terminal answers queries; lines may be typed ahead
     def resize(self, rows: int, columns: int, /) -> None: ...
     def facts(self) -> _Facts: ...
@@ -165,7 +166,7 @@ class Session:
 
 @final
 class Process:
-    # OSError names execve or chdir when the program cannot be executed. Throwing the object away before the end kills.
+    # OSError names execve or chdir when the program cannot be executed. Deleting the object before the end kills it.
     def __new__(
         cls,
         file: bytes,  # path of the program
@@ -191,11 +192,10 @@ class Process:
     @property
     def returncode(self) -> int | None: ...  # exit status, or minus the signal's number; None when end is "lost"
     @property
-    def mark(self) -> int: ...  # by which all that it started is found, also after its end; 0: there is none
+    def mark(self) -> int: ...  # of all processes that it starts; valid after its end; 0: none
 
-# Kills everything that carries one of the marks. How much lived, what is not gone yet included: ask again until it is
-# 0.
-# -1: there is no /proc.
+# Kills every process that carries one of the marks. Returns how many lived, those included that are not gone yet: call
+# it until it returns 0. -1: there is no /proc.
 def kill_marked(marks: Sequence[int], /) -> int: ...
 def living_marks(marks: Sequence[int], /) -> list[int]: ...  # those that a living process carries
 
