@@ -70,8 +70,14 @@ static void unwatch(void *owner, int fd)
     }
 }
 
-static const swx_node_type process_node = { node_event,    node_deadline, node_due,  node_interest,
-                                            node_finished, node_destroy,  node_slow, node_child };
+static const swx_node_type process_node = { .event = node_event,
+                                            .deadline = node_deadline,
+                                            .due = node_due,
+                                            .interest = node_interest,
+                                            .finished = node_finished,
+                                            .destroy = node_destroy,
+                                            .slow = node_slow,
+                                            .child = node_child };
 
 static void request_destroy(swx_request *base)
 {

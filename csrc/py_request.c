@@ -48,8 +48,13 @@ static swx_child *node_child(void *object) { return swx_session_doomed(object); 
 
 void swx_py_session_unwatch(void *owner, int fd) { swx_node_unwatch(owner, fd); }
 
-const swx_node_type swx_py_session_node = { node_event, node_deadline, node_due,  node_interest,
-                                            NULL,       node_destroy,  node_slow, node_child };
+const swx_node_type swx_py_session_node = { .event = node_event,
+                                            .deadline = node_deadline,
+                                            .due = node_due,
+                                            .interest = node_interest,
+                                            .destroy = node_destroy,
+                                            .slow = node_slow,
+                                            .child = node_child };
 
 /* ---- handles ---- */
 
