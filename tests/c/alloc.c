@@ -4,11 +4,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-void *swx_malloc(size_t size);
-void *swx_calloc(size_t count, size_t size);
-void *swx_realloc(void *old, size_t size);
-void swx_free(void *memory);
-
 static atomic_ulong asked, fail_at;
 static atomic_bool fail_forever;
 static atomic_long live;
