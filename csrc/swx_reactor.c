@@ -559,12 +559,8 @@ failed:
 
 static void close_descriptors(swx_reactor *r)
 {
-    if (r->wake >= 0) {
-        close(r->wake);
-    }
-    if (r->epoll >= 0) {
-        close(r->epoll);
-    }
+    swx_close(&r->wake);
+    swx_close(&r->epoll);
 }
 
 void swx_reactor_free(swx_reactor *r)
@@ -592,11 +588,7 @@ void swx_reactor_free(swx_reactor *r)
     free(r);
 }
 
-void swx_reactor_abandon(swx_reactor *r)
-{
-    close_descriptors(r);
-    r->wake = r->epoll = -1;
-}
+void swx_reactor_abandon(swx_reactor *r) { close_descriptors(r); }
 
 bool swx_reactor_is_forked(const swx_reactor *r) { return r->forks != atomic_load(&forks); }
 
