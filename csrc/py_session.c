@@ -215,33 +215,6 @@ static PyObject *session_resync(PyObject *object, PyObject *commands_object)
     return PyBool_FromLong(asked);
 }
 
-static PyObject *session_attach(PyObject *object, PyObject *attached)
-{
-    session_object *self = (session_object *)object;
-    int on = PyObject_IsTrue(attached);
-    PyThreadState *thread;
-    if (on < 0 || !(thread = swx_py_session_enter(self->handle))) {
-        return NULL;
-    }
-    swx_session_attach(self->handle->session, on);
-    swx_py_session_leave(self->handle, thread);
-    Py_RETURN_NONE;
-}
-
-static PyObject *session_resize(PyObject *object, PyObject *args)
-{
-    session_object *self = (session_object *)object;
-    unsigned rows, columns;
-    swx_error err = { .status = SWX_OK };
-    PyThreadState *thread;
-    if (!PyArg_ParseTuple(args, "II:resize", &rows, &columns) || !(thread = swx_py_session_enter(self->handle))) {
-        return NULL;
-    }
-    err.status = swx_session_resize(self->handle->session, rows, columns, &err);
-    swx_py_session_leave(self->handle, thread);
-    return err.status == SWX_OK ? Py_NewRef(Py_None) : swx_py_raise(&err);
-}
-
 static PyObject *session_facts(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     session_object *self = (session_object *)object;
@@ -360,8 +333,6 @@ static PyMethodDef session_methods[] = {
     { "close", session_close, METH_VARARGS, "close($self, queue, future, /)\n--\n\n" },
     { "type", session_type, METH_O, "type($self, data, /)\n--\n\n" },
     { "resync", session_resync, METH_O, "resync($self, commands, /)\n--\n\n" },
-    { "attach", session_attach, METH_O, "attach($self, attached, /)\n--\n\n" },
-    { "resize", session_resize, METH_VARARGS, "resize($self, rows, columns, /)\n--\n\n" },
     { "facts", session_facts, METH_NOARGS, "facts($self, /)\n--\n\n" },
     { NULL, NULL, 0, NULL },
 };

@@ -74,9 +74,8 @@ void swx_output_begin_search(const swx_session *s, swx_op *op, uint64_t base)
 static void answer_queries(swx_session *s, const uint8_t *bytes, size_t size)
 {
     enum { ONE_DIGIT = 3, DIGITS = ONE_DIGIT + 10 };
-    /* A person's terminal answers by itself, and an answer must not get into a half-typed command. */
-    if (s->attached || s->arriving) {
-        return;
+    if (s->arriving) {
+        return; /* an answer must not get into a half-typed command */
     }
     for (size_t i = 0; i < size; i++) {
         uint8_t byte = bytes[i];

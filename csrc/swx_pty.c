@@ -317,9 +317,3 @@ uint8_t swx_pty_end_of_input(const swx_pty *pty)
 }
 
 void swx_pty_forget_input(const swx_pty *pty) { tcflush(pty->slave, TCIFLUSH); }
-
-swx_status swx_pty_resize(const swx_pty *pty, unsigned rows, unsigned columns, swx_error *err)
-{
-    struct winsize size = screen(rows, columns);
-    return ioctl(pty->master, TIOCSWINSZ, &size) == 0 ? SWX_OK : swx_fail_sys(err, "ioctl(TIOCSWINSZ)", errno);
-}

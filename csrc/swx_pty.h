@@ -84,6 +84,4 @@ uint8_t swx_pty_end_of_input(const swx_pty *pty);
 /* Drops unread input, half a line included.  Of a carrier: only input that the carrier has not read. */
 void swx_pty_forget_input(const swx_pty *pty);
 
-swx_status swx_pty_resize(const swx_pty *pty, unsigned rows, unsigned columns, swx_error *err);
-
 #endif

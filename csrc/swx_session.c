@@ -370,9 +370,6 @@ static uint64_t may_take(const swx_session *s, const swx_op *op)
     uint64_t size = s->output.total > op->taken ? s->output.total - op->taken : 0;
     bool prompt = (s->hints & SWX_HINT_PROMPT) || s->marks_impossible || s->prompt_follows_guard ||
                   (!s->pty.carrier && (s->hints & SWX_HINT_SOURCE));
-    if (s->attached) {
-        return size;
-    }
     if (swx_completion_holds_start(s)) {
         return 0;
     }
@@ -388,7 +385,7 @@ static uint64_t may_take(const swx_session *s, const swx_op *op)
 size_t swx_session_take(swx_session *s, swx_op *op, uint8_t *out, size_t room, int64_t now)
 {
     bool runs = op->end == SWX_END_NONE && !op->matched;
-    if (runs && op == s->current && !s->attached && !swx_completion_holds_start(s)) {
+    if (runs && op == s->current && !swx_completion_holds_start(s)) {
         swx_completion_drop_start(s);
     }
     const swx_buf *from = runs ? &s->output : &op->output;
@@ -430,12 +427,6 @@ size_t swx_session_take(swx_session *s, swx_op *op, uint8_t *out, size_t room, i
     return copied;
 }
 
-void swx_session_attach(swx_session *s, bool attached)
-{
-    s->attached = attached;
-    s->query = 0;
-}
-
 swx_status swx_session_type(swx_session *s, const uint8_t *bytes, size_t size, int64_t now)
 {
     if (s->state == DEAD || s->state == CLOSING || s->state == CLOSED || s->state == LOST) {
@@ -454,11 +445,6 @@ void swx_session_set_unwatch(swx_session *s, void (*unwatch)(void *owner, int fd
 {
     s->unwatch = unwatch;
     s->owner = owner;
-}
-
-swx_status swx_session_resize(swx_session *s, unsigned rows, unsigned columns, swx_error *err)
-{
-    return s->pty.master < 0 ? SWX_ECLOSED : swx_pty_resize(&s->pty, rows, columns, err);
 }
 
 /* ---- birth and end of the object ---- */

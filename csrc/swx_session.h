@@ -216,12 +216,8 @@ void swx_session_set_unwatch(swx_session *session, void (*unwatch)(void *owner, 
 int64_t swx_session_deadline(const swx_session *session);
 void swx_session_due(swx_session *session, int64_t now);
 
-/* A person's terminal is attached: it answers by itself what programs ask a terminal, and is given all output at once.
- */
-void swx_session_attach(swx_session *session, bool attached);
-
-/* Types raw bytes to what runs in the session, now (for an attached person).  SWX_EBUSY: nothing runs, or the command
- * itself is still being typed: the shell would take them for a command of nobody. */
+/* Types raw bytes to what runs in the session, now.  SWX_EBUSY: nothing runs, or the command itself is still being
+ * typed: the shell would take them for a command of nobody. */
 swx_status swx_session_type(swx_session *session, const uint8_t *bytes, size_t size, int64_t now);
 
 /* For the owner of a carrier who has seen the shell at its prompt.  Before that look swx_session_look must have said
@@ -230,7 +226,6 @@ swx_status swx_session_type(swx_session *session, const uint8_t *bytes, size_t s
  * restored or replaced.  Output that arrives meanwhile is the command's.  False: there is no doubt, and nothing was
  * typed. */
 bool swx_session_resync(swx_session *session, uint64_t commands, int64_t now);
-swx_status swx_session_resize(swx_session *session, unsigned rows, unsigned columns, swx_error *err);
 
 typedef struct {
     bool kernel_proof; /* completion is confirmed through /proc/PID/syscall */

@@ -94,7 +94,6 @@ struct swx_session {
     bool raw;               /* it is typed in raw mode */
     bool hidden;            /* its end must be typed without an echo, see swx_pty_hide */
     swx_buf tail;           /* that end */
-    bool attached;          /* to a person's terminal */
     bool readline_seen;
     bool replied; /* a query of the command was answered, and the shell may have read the answer */
     unsigned hints;

@@ -78,7 +78,6 @@ static void test_typed_ahead(void)
     CHECK(swx_session_look(s).questions == 0);
     op = operation(SWX_OP_CLOSE, "");
     COMPLETE(s, &op, SWX_END_DONE, 0, "");
-    CHECK(swx_session_resize(s, 1, 1, NULL) == SWX_ECLOSED);
     CHECK(swx_session_type(s, (const uint8_t *)"x", 1, now()) == SWX_ECLOSED);
     swx_session_free(s);
 }

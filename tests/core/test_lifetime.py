@@ -218,7 +218,7 @@ def uses(shell, matcher):
     yield shell.facts
     yield lambda: shell.run("true", 1, None, None, None, None, None, None, 150).take()
     yield lambda: shell.run("echo text", 1, None, None, matcher, None, None, None, 0).wait(0.001)
-    yield lambda: (shell.resize(24, 80), shell.attach(False), shell.type(b"x"), shell.resync(0))
+    yield lambda: (shell.type(b"x"), shell.resync(0))
     yield lambda: process(b"echo text").cancel()
     yield lambda: _core.Session(b"/bin/bash", ENVIRONMENT, None, 24, 80, 1 << 20)
 
