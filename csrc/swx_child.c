@@ -259,12 +259,17 @@ typedef struct {
 
 static const uint64_t PIDFD_INFO_WITH_EXIT = 1 << 3;
 
+static bool ask_pidfd(int pidfd, pidfd_info *info) { return ioctl(pidfd, _IOWR(0xFF, 11, pidfd_info), info) == 0; }
+
 /* Asks for the status of a child that the application reaps.  False: it may still be reaping, ask again.  True:
  * wait_status is set. */
-static bool ask_pidfd(swx_child *child)
+static bool ask_status(swx_child *child)
 {
     pidfd_info info = { .mask = PIDFD_INFO_WITH_EXIT };
-    if (child->pidfd < 0 || ioctl(child->pidfd, _IOWR(0xFF, 11, pidfd_info), &info) != 0) {
+    /* ESRCH comes once if the child is reaped between the kernel's looks at its status and at itself. */
+    bool told =
+        child->pidfd >= 0 && (ask_pidfd(child->pidfd, &info) || (errno == ESRCH && ask_pidfd(child->pidfd, &info)));
+    if (!told) {
         child->wait_status = SWX_STATUS_LOST;
         return true;
     }
@@ -281,7 +286,7 @@ bool swx_child_ended(swx_child *child)
     do {
         got = collect(child, WNOHANG);
     } while (got < 0 && errno == EINTR);
-    child->reaped = got > 0 || (got < 0 && ask_pidfd(child));
+    child->reaped = got > 0 || (got < 0 && ask_status(child));
     return child->reaped;
 }
 

@@ -32,8 +32,8 @@ int ioctl(int fd, unsigned long request, ...)
     va_start(rest, request);
     void *argument = va_arg(rest, void *);
     va_end(rest);
-    if ((request >> 8 & 0xFF) == 0xFF && (request & 0xFF) == 11) { /* PIDFD_GET_INFO */
-        errno = ENOTTY;
+    if ((request >> 8 & 0xFF) == 0xFF && (request & 0xFF) == 11 && (FAILS)) { /* PIDFD_GET_INFO */
+        errno = ERROR;
         return -1;
     }
     int (*next)(int, unsigned long, ...);
@@ -95,7 +95,14 @@ def kernel_tells() -> bool:
 @pytest.fixture(scope="module")
 def old_kernel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Variables of a process to which the kernel does not tell the status."""
-    return {"LD_PRELOAD": build_library(tmp_path_factory.mktemp("shim"), SHIM)}
+    return {"LD_PRELOAD": build_library(tmp_path_factory.mktemp("shim"), SHIM, "-DERROR=ENOTTY", "-DFAILS=1")}
+
+
+@pytest.fixture
+def reaping_kernel(tmp_path: Path) -> dict[str, str]:
+    """Variables of a process whose children are reaped while the kernel is asked for their status."""
+    flags = "-DERROR=ESRCH", "-DFAILS=__extension__({ static int calls; calls++ % 2 == 0; })"
+    return {"LD_PRELOAD": build_library(tmp_path, SHIM, *flags)}
 
 
 def answers_of(taking: str, **variables: str) -> dict[str, Any]:
@@ -115,6 +122,13 @@ CODES = {"true": 0, "echo said; exit 3": 3, "kill -KILL $$": -9, "exit 255": 255
 @pytest.mark.parametrize("taking", [IGNORES, COLLECTS], ids=["ignores", "collects"])
 def test_the_kernel_tells_the_status(taking: str) -> None:
     answers = answers_of(taking)
+    assert answers.pop("session: true")[::3] == ["SessionDiedError", 3]
+    assert answers == CODES
+
+
+@pytest.mark.skipif(not kernel_tells(), reason="needs Linux 6.15")
+def test_the_kernel_is_asked_again(reaping_kernel: dict[str, str]) -> None:
+    answers = answers_of(IGNORES, **reaping_kernel)
     assert answers.pop("session: true")[::3] == ["SessionDiedError", 3]
     assert answers == CODES
 
