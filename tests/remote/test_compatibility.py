@@ -101,8 +101,8 @@ def parameter(pair: tuple[str, str]) -> Any:
 
 
 @pytest.fixture(scope="module", params=map(parameter, PAIRS))
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[str, Any]]:
-    """Client and server, and what all cases came to."""
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[str, Any], str]:
+    """Client and server, the results of all cases, and the client's standard error."""
     client, kind = request.param
     package, python = ("swerex_c", sys.executable) if client == "ours" else ("swerex", original_python())
     variables = environment() | {"PYTHONWARNINGS": "error::ResourceWarning"}
@@ -114,9 +114,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         command = [python, str(Path(client_cases.__file__)), package, server.url, KEY, str(place / "cases")]
         done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=110, cwd=place)
     assert done.returncode == 0, done.stderr
-    if client == "ours":
-        assert "Unclosed" not in done.stderr and "ResourceWarning" not in done.stderr, done.stderr
-    return request.param, json.loads(done.stdout.splitlines()[-1])
+    return request.param, json.loads(done.stdout.splitlines()[-1]), done.stderr
 
 
 def asked(wanted: Any, found: Any) -> Any:
@@ -125,7 +123,12 @@ def asked(wanted: Any, found: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", client_cases.CASES)
-def test_case(pair: tuple[Any, dict[str, Any]], name: str) -> None:
-    between, results = pair
+def test_case(pair: tuple[Any, dict[str, Any], str], name: str) -> None:
+    between, results, _ = pair
     wanted = OTHERWISE[between].get(name, EXPECTED[name])
     assert list(map(asked, wanted, results[name])) == wanted
+
+
+def test_our_client_closes_its_files_and_connections(pair: tuple[Any, dict[str, Any], str]) -> None:
+    (client, _), _, printed = pair
+    assert client != "ours" or ("Unclosed" not in printed and "ResourceWarning" not in printed), printed
