@@ -8,16 +8,18 @@ import io
 import json
 import os
 import tarfile
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
 from swerex_c.exceptions import ResultLostError, SwerexException
+from swerex_c.remote.wire import file_transfer
 from swerex_c.remote.wire.protocol import DATA, DOWN, END, ERROR, GOODBYE, INLINE, RESULT, UP
 from tests.support.frames_tools import Served, channel_to, keep_answering, raw_client, raw_server, request
 from tests.support.trees import everything
-from tests.support.wait import until_async
+from tests.support.wait import DEADLINE, until_async
 
 pytestmark = pytest.mark.usefixtures("family")
 
@@ -53,6 +55,30 @@ async def test_cancelled(served: Served, tmp_path: Path, what: str) -> None:
         await until_async(lambda: os.listdir(to) == ["target"] and served.running == 0)
         assert (to / "target").read_text() == "old"
         await channel.call("is_alive", {})
+
+
+async def test_a_file_is_closed_whose_opening_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opening, go_on, opened = threading.Event(), threading.Event(), list[BinaryIO]()
+
+    def slow(path: str) -> BinaryIO:
+        opening.set()
+        go_on.wait(DEADLINE)
+        opened.append(open(path, "rb"))
+        return opened[0]
+
+    async def send() -> None:
+        async with file_transfer.open_stream(str(tmp_path / "f")):
+            pass
+
+    monkeypatch.setattr(file_transfer, "open_regular", slow)
+    (tmp_path / "f").write_bytes(b"x")
+    sending = asyncio.create_task(send())
+    await asyncio.to_thread(opening.wait, DEADLINE)
+    sending.cancel()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    await until_async(lambda: opened and opened[0].closed)
 
 
 # From peers that mean no good

@@ -23,7 +23,7 @@ from swerex_c.files.local import open_regular, sized
 from swerex_c.files.staging import Staging
 from swerex_c.files.writing import BLOCK, check_path, write_all
 from swerex_c.utils.progress import Progress
-from swerex_c.utils.threads import OrderedCalls, in_file_thread, in_thread
+from swerex_c.utils.threads import OrderedCalls, in_thread
 
 __all__ = ["TARGET", "open_source", "open_stream", "receive", "store_file"]
 
@@ -72,38 +72,34 @@ async def open_source(
     Args:
         pack: function that writes the archive of a directory.
     """
-    opened = await in_file_thread(_open, path)
-    if opened is None:
-        async with contextlib.aclosing(_packed(pack, path)) as packed:
-            first = await anext(packed)  # errors that are known beforehand are raised here
-            async with contextlib.aclosing(_counted(_prepended(first, packed), None, progress)) as content:
-                yield {"kind": "tree"}, content
-        return
-    file, first, size = opened
-    name, mode = os.path.basename(os.path.normpath(path)), stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-    turns = OrderedCalls()
-    pieces = _prepended(first, _read(file, size - len(first), turns))
+    stack, turns = contextlib.ExitStack(), OrderedCalls()
     try:
+        opened = await turns.call(_open, path, stack)
+        if opened is None:
+            async with contextlib.aclosing(_packed(pack, path)) as packed:
+                first = await anext(packed)  # errors that are known beforehand are raised here
+                async with contextlib.aclosing(_counted(_prepended(first, packed), None, progress)) as content:
+                    yield {"kind": "tree"}, content
+            return
+        file, first, size = opened
+        name, mode = os.path.basename(os.path.normpath(path)), stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        pieces = _prepended(first, _read(file, size - len(first), turns))
         async with contextlib.aclosing(_counted(pieces, size or None, progress)) as content:
             yield {"kind": "file", "name": name, "mode": mode, "size": size or None}, content
     finally:
-        await turns.end(file.close)
+        await turns.end(stack.close)
 
 
-def _open(path: str) -> tuple[BinaryIO, bytes, int] | None:
-    """Return an open file, its beginning, and the number of its bytes; None for a directory."""
+def _open(path: str, stack: contextlib.ExitStack) -> tuple[BinaryIO, bytes, int] | None:
+    """Return an open file, its beginning, and the number of its bytes; None for a directory. The stack closes it."""
     check_path(path)
     status = os.stat(path)
     if stat.S_ISDIR(status.st_mode):
         return None
     if not stat.S_ISREG(status.st_mode):
         raise UploadError(f"Cannot copy {path!r}: it is neither a file nor a directory")
-    file = open_regular(path)
-    try:
-        return file, *sized(file, os.fstat(file.fileno()).st_size)
-    except BaseException:
-        file.close()
-        raise
+    file = stack.enter_context(open_regular(path))
+    return file, *sized(file, os.fstat(file.fileno()).st_size)
 
 
 async def _read(file: BinaryIO, size: int, turns: OrderedCalls) -> Pieces:
