@@ -92,11 +92,6 @@ static int open_pair(int ends[ENDS], const struct termios *modes, const struct w
     return failed;
 }
 
-static struct winsize screen(unsigned rows, unsigned columns)
-{
-    return (struct winsize){ .ws_row = (unsigned short)rows, .ws_col = (unsigned short)columns };
-}
-
 /* The modes of a fresh Linux terminal without echo and output post-processing, independent of this process's own
  * terminal. */
 static struct termios session_modes(void)
@@ -124,7 +119,7 @@ static struct termios session_modes(void)
 
 swx_status swx_pty_open(swx_pty *pty, bool carrier, unsigned rows, unsigned columns, swx_error *err)
 {
-    struct winsize size = screen(rows, columns);
+    struct winsize size = { .ws_row = (unsigned short)rows, .ws_col = (unsigned short)columns };
     *pty = (swx_pty){ .master = -1, .slave = -1, .carrier = carrier, .baseline = session_modes() };
     if (carrier) {
         cfmakeraw(&pty->baseline);

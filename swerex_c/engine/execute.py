@@ -26,8 +26,17 @@ from swerex_c.exceptions import (
 )
 from swerex_c.models import Command, CommandResponse
 
-__all__ = ["LONGEST_ARGUMENT", "Processes", "as_bytes", "check_words", "encode_variables", "execute", "find_program"]
-__all__ += ["overdue", "response"]
+__all__ = [
+    "LONGEST_ARGUMENT",
+    "Processes",
+    "as_bytes",
+    "check_words",
+    "encode_variables",
+    "execute",
+    "find_program",
+    "overdue",
+    "response",
+]
 
 LONGEST_ARGUMENT = 128 * 1024 - 1
 """Maximum number of bytes of one program argument on Linux (MAX_ARG_STRLEN, without the NUL byte)."""

@@ -118,19 +118,20 @@ def answers_of(taking: str, **variables: str) -> dict[str, Any]:
 CODES = {"true": 0, "echo said; exit 3": 3, "kill -KILL $$": -9, "exit 255": 255, "session: exit 3": 3}
 
 
+def check_all_told(answers: dict[str, Any]) -> None:
+    assert answers.pop("session: true")[::3] == ["SessionDiedError", 3]
+    assert answers == CODES
+
+
 @pytest.mark.skipif(not kernel_tells(), reason="needs Linux 6.15")
 @pytest.mark.parametrize("taking", [IGNORES, COLLECTS], ids=["ignores", "collects"])
 def test_the_kernel_tells_the_status(taking: str) -> None:
-    answers = answers_of(taking)
-    assert answers.pop("session: true")[::3] == ["SessionDiedError", 3]
-    assert answers == CODES
+    check_all_told(answers_of(taking))
 
 
 @pytest.mark.skipif(not kernel_tells(), reason="needs Linux 6.15")
 def test_the_kernel_is_asked_again(reaping_kernel: dict[str, str]) -> None:
-    answers = answers_of(IGNORES, **reaping_kernel)
-    assert answers.pop("session: true")[::3] == ["SessionDiedError", 3]
-    assert answers == CODES
+    check_all_told(answers_of(IGNORES, **reaping_kernel))
 
 
 def is_lost(answer: Any, error: str, output: str | None) -> bool:
