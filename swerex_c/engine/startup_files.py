@@ -49,6 +49,8 @@ SET_BY_CORE = (*_PROMPTS, "HISTFILE")
 """Variables that the core sets; a session cannot inherit them. It begins without a history file, because bash would cut
 that of this user to 500 lines before a startup file says how long it may be."""
 
+_SET_BY_CORE = frozenset(map(os.fsencode, SET_BY_CORE))
+
 _LONGEST_LINE = 900
 """Maximum bytes of a line that is typed as it is. A terminal takes 4,095, and some clients less."""
 
@@ -75,7 +77,7 @@ def environment(request: CreateBashSessionRequest) -> list[bytes]:
         InvalidInputError: if a variable cannot be passed to a program.
     """
     variables = encode_variables(request.env or {}, own_environment())
-    return [each for each in variables if os.fsdecode(each.partition(b"=")[0]) not in SET_BY_CORE]
+    return [each for each in variables if each.partition(b"=")[0] not in _SET_BY_CORE]
 
 
 def startup_script(request: CreateBashSessionRequest) -> bytes:
