@@ -96,10 +96,12 @@ static bool starts_with(const swx_buf *buf, size_t at, const swx_buf *start)
     return start->size && buf->size - at >= start->size && memcmp(buf->data + at, start->data, start->size) == 0;
 }
 
-/* The size of the notices at the output's beginning: bash may report jobs while it reads the command. */
-static size_t leading_notices(const swx_session *s)
+/* The size of the notices at this place of the output: bash may report jobs while it reads the command.  A guard does
+ * not tell their number. */
+static size_t notices_at(const swx_session *s, size_t at)
 {
-    return swx_completion_asks_about_notices(s) ? swx_job_notice_lead(s->output.data, s->output.size) : 0;
+    bool may_come = s->guard || swx_completion_asks_about_notices(s);
+    return may_come ? swx_job_notice_lead(s->output.data + at, s->output.size - at) : 0;
 }
 
 /* To be called once for a command, when enough of its output is there. */
@@ -108,28 +110,34 @@ size_t swx_completion_drop_start(swx_session *s)
     if (s->start_dropped || swx_buf_dropped(&s->output)) {
         return 0;
     }
-    size_t notices = leading_notices(s), at = notices;
     s->start_dropped = true;
-    for (unsigned i = 1; i < s->lines && starts_with(&s->output, at, &s->parts[4]); i++) {
-        at += s->parts[4].size;
+    uint8_t *data = s->output.data;
+    size_t from = 0, kept = 0; /* of the notices */
+    for (unsigned line = 1; line <= s->lines && s->output.size; line++) {
+        const swx_buf *text = &s->parts[line < s->lines ? 4 : 3];
+        size_t notices = notices_at(s, from);
+        if (starts_with(&s->output, from + notices, text)) {
+            memmove(data + kept, data + from, notices);
+            kept += notices;
+            from += notices + text->size;
+        }
     }
-    at += starts_with(&s->output, at, &s->parts[3]) ? s->parts[3].size : 0;
-    at -= notices;
-    if (at) {
-        memmove(s->output.data + notices, s->output.data + notices + at, s->output.size - notices - at);
-        swx_buf_chop(&s->output, at);
+    size_t dropped = from - kept;
+    if (dropped) {
+        memmove(data + kept, data + from, s->output.size - from);
+        swx_buf_chop(&s->output, dropped);
         uint64_t *taken = s->current && !s->current->matched ? &s->current->taken : NULL;
         uint64_t *const offsets[] = { &s->found.at, &s->before.at, &s->notice_end, taken };
         for (size_t i = 0; i < SWX_COUNT(offsets); i++) {
             if (offsets[i]) {
-                *offsets[i] -= *offsets[i] < at ? *offsets[i] : at;
+                *offsets[i] -= *offsets[i] < dropped ? *offsets[i] : dropped;
             }
         }
         for (swx_op *op = s->interrupts; op; op = op->link) {
-            op->base -= op->base < at ? op->base : at;
+            op->base -= op->base < dropped ? op->base : dropped;
         }
     }
-    return at;
+    return dropped;
 }
 
 bool swx_completion_holds_start(const swx_session *s)
@@ -137,9 +145,9 @@ bool swx_completion_holds_start(const swx_session *s)
     if (s->start_dropped) {
         return false;
     }
-    size_t notices = leading_notices(s), rest = s->output.size - notices;
-    bool may_be_notice =
-        swx_completion_asks_about_notices(s) && rest && swx_job_notice_begin(s->output.data + notices, rest) == 0;
+    size_t notices = notices_at(s, 0), rest = s->output.size - notices;
+    bool may_be_notice = (s->guard || swx_completion_asks_about_notices(s)) && rest &&
+                         swx_job_notice_begin(s->output.data + notices, rest) == 0;
     return s->state == RESYNC || may_be_notice || rest < s->parts[3].size + s->lines * s->parts[4].size;
 }
 
