@@ -21,7 +21,6 @@ from swerex_c.utils.shell_script import read_script
 __all__ = [
     "TAG_LIMITS",
     "END_MARKED",
-    "END_SECONDS",
     "FIND_SHELL",
     "INTERRUPT_FOREGROUND",
     "KILL_FOREGROUND",
@@ -32,9 +31,6 @@ __all__ = [
 
 MARK = "SWEREX_C_MARK"
 """Environment variable that carries the mark in every program that we start in the sandbox."""
-
-END_SECONDS = 5
-"""Seconds that END_MARKED tries. A process that survives this long waits for a device in the kernel."""
 
 _SCRIPTS = "sandbox/scripts/"
 

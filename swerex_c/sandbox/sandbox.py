@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import weakref
@@ -37,8 +38,7 @@ from swerex_c.utils.finalizers import call_from_finalizer
 
 __all__ = ["RunningScript", "Sandbox", "ScriptResult"]
 
-KILL_SECONDS = 2.0 + processes.END_SECONDS
-"""Maximum seconds to end everything that a script has started."""
+_logger = logging.getLogger("swerex_c.sandbox")
 
 _ATTEMPTS = 8
 """Maximum number of shells to try for a script: more than are kept."""
@@ -49,8 +49,8 @@ _HOLD_SECONDS = 0.5
 _STATUS_SECONDS = 6.0
 """Maximum seconds to learn the exit code of a client that has closed its streams, or to start another one."""
 
-_SWEEP_SECONDS = 20.0
-"""Seconds in which a sandbox answers, besides those of the script; a frozen one does not."""
+_SILENT_SECONDS = 10.0
+"""Maximum seconds without a sign that the end of processes makes progress; a frozen sandbox gives none."""
 
 _ERRORS_LIMIT = 1 << 20
 """Maximum number of bytes to keep of the standard error of a script that reads or writes files."""
@@ -184,16 +184,34 @@ class Sandbox:
             None if no process, or no sandbox, is left; else a sentence.
         """
         try:
-            seconds = processes.END_SECONDS + late + _SWEEP_SECONDS
-            words = (mark, str(processes.END_SECONDS + int(late)), str(int(late)))
-            answer = await self.run(processes.END_MARKED, *words, timeout=seconds)
-            left = int(answer.stdout.split()[0])
+            left = await self._end_marked(mark, late)
         except (SandboxLostError, RuntimeClosedError):
             return None
         except (SwerexException, IndexError, ValueError, TimeoutError, OSError) as e:
-            gone = await self.lost()
-            return None if gone is not None else f"Cannot end the processes started in {self.backend.name}: {e}"
+            if await self.lost() is not None:
+                return None
+            why = f"it has not answered for {_SILENT_SECONDS:g} seconds" if type(e) is TimeoutError else e
+            return f"Cannot end the processes started in {self.backend.name}: {why}"
         return None if left == 0 else f"{left} of the processes started in {self.backend.name} could not be ended"
+
+    async def _end_marked(self, mark: str, late: float) -> int:
+        """End all processes with the mark; return how many are left. The mark of the script itself is that of loaders.
+
+        Raises:
+            TimeoutError: if the sandbox is frozen.
+        """
+        self.check()
+        words = (mark, str(int(late)))
+        async with asyncio.timeout(_SILENT_SECONDS):
+            ending = await self._start(processes.END_MARKED, words, REUSABLE | NO_INPUT, self.mark, ends=False)
+        async with ending:
+            printed = piece = b"\n"
+            while piece:
+                async with asyncio.timeout(_SILENT_SECONDS):
+                    piece = await ending.read(1024)
+                printed = (printed + piece)[-1024:]
+            await ending.wait()
+        return int(printed.splitlines()[-1].split()[0])
 
     async def end_all(self) -> str | None:
         """End everything that was started in the sandbox. The scripts that run raise `RuntimeClosedError`.
@@ -216,15 +234,6 @@ class Sandbox:
         await asyncio.gather(*(running.kill() for running in list(self._running)))
         await self._shells.close()
         await self.backend.close()
-
-    async def _end(self, mark: str) -> None:
-        """End everything that has the mark of a script."""
-        words = (mark, str(processes.END_SECONDS))
-        async with asyncio.timeout(KILL_SECONDS):
-            # If this script takes too long, another one would take as long.
-            ending = await self._start(processes.END_MARKED, words, REUSABLE | NO_INPUT, mark, ends=False)
-        async with ending, asyncio.timeout(KILL_SECONDS):
-            await ending.loader.until(lambda: ending.done)
 
 
 def _drop(shells: LoaderPool, backend: Backend, owner: int) -> None:
@@ -403,14 +412,17 @@ class RunningScript:
         return ScriptResult(code, kept[0].content(), kept[1].content())
 
     async def kill(self) -> None:
-        """End the script and everything that it started. Returns when that is done, after at most a few seconds."""
+        """End the script and everything that it started.
+
+        Returns when that is done, or the sandbox has not answered for some seconds: a warning is then logged.
+        """
         if self.killed or self._released or self.code is not None or not self.mark:
             return
         self.killed = True
         self._stdout.drop()
         self._stderr.drop()
-        with contextlib.suppress(SwerexException, TimeoutError):
-            await self._sandbox._end(self.mark)
+        if left := await self._sandbox.end_marked(self.mark):
+            _logger.warning("%s", left)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_HOLD_SECONDS):
                 await self.loader.until(lambda: self.done)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from swerex_c.exceptions import (
+    CommandTimeoutError,
     NotSupportedError,
     ResourceError,
     RuntimeClosedError,
@@ -21,7 +22,8 @@ from swerex_c.exceptions import (
 from swerex_c.runtime.abstract import Command, CommandResponse
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox import clients as clients_module
-from swerex_c.sandbox import loader, loader_pool
+from swerex_c.sandbox import loader, loader_pool, processes
+from swerex_c.sandbox import sandbox as sandbox_module
 from swerex_c.sandbox.clients import ClientProcess, CompletedCommand, run_command
 from swerex_c.sandbox.commands import execute
 from swerex_c.sandbox.loader import Frames
@@ -267,6 +269,24 @@ def test_closing_ends_what_runs(here: Any) -> None:
     with pytest.raises(RuntimeClosedError):
         sh(here, "echo")
     here.close()
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_an_end_is_awaited_while_it_makes_progress(
+    here: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, silent: bool
+) -> None:
+    """On a slow machine it may take long; the caller gives up on a silent one, which is logged."""
+    number = seconds()
+    frozen = f"until [ -e {tmp_path}/go ]; do sleep 0.05; done"
+    slow = frozen if silent else "for i in {1..20}; do printf .; sleep 0.1; done"
+    with monkeypatch.context() as patch:
+        patch.setattr(sandbox_module, "_SILENT_SECONDS", 0.5 if silent else 1.8)
+        patch.setattr(processes, "END_MARKED", f"{slow}; {processes.END_MARKED}")
+        with pytest.raises(CommandTimeoutError):
+            sh(here, f"sleep {number} & sleep {number}", timeout=0.3)
+    assert bool(sleeping(number)) == silent == ("has not answered for 0.5 seconds" in caplog.text)
+    (tmp_path / "go").touch()
+    until(lambda: not sleeping(number))
 
 
 async def test_a_script_whose_start_is_cancelled_is_ended(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,22 @@
 # End all processes with a mark, and their descendants. They are stopped until no more are found, and then killed, so
 # that none of them can outrun this script by forking.
 #
-# Arguments: a mark, or the part of it before the dot; seconds that the script may take; seconds to wait for the first
-# process (0 if missing).
+# Arguments: a mark, or the part of it before the dot; seconds to wait for the first process (0 if missing).
 #
-# Prints two numbers: the processes that are left (those that may not be killed, or did not end), and those that ended.
+# Prints dots while it makes progress, and a line with two numbers at the end: the processes that are left (those that
+# may not be killed, or did not end), and those that ended.
 . process_lib.bash
+
+# Maximum seconds; a process that survives this long waits for a device in the kernel. On a slow machine a scan alone
+# may take longer, so that there are at least a few of them.
+limit=$((SECONDS + 5)) scans=3
+await=$((SECONDS + ${2:-0}))
+# Finish even if nobody reads the output: the processes that were found are stopped.
+trap '' PIPE
 
 # Start times by process ID.
 declare -A found=() spared=() refused=()
-ended=0 fresh=0
+ended=0 fresh=0 steps=0
 # Spare this script and its ancestors, which have to report the result.
 p=$BASHPID
 while ((p > 0)) && stat_of "$p"; do
@@ -23,9 +30,12 @@ last_pid() {
     newest=${load##* }
     [[ $newest == +([0-9]) ]]
 }
+progress() { ((++steps % 100)) || echo -n . 2>/dev/null; }
+overdue() { ((scans <= 0 && SECONDS >= limit)); }
 # Stop process $1 if it is to be ended. A stopped process starts no other one, and stays the parent of its children.
 stop_marked() {
     local birth belongs= above
+    progress
     [[ ${spared[$1]} ]] && return
     stat_of "$1" || return
     birth=$started
@@ -49,6 +59,7 @@ stop_marked() {
 scan() {
     local from p round
     fresh=0 newest=0
+    ((scans -= 1))
     last_pid; from=$newest
     for p in /proc/[1-9]*; do
         stop_marked "${p#/proc/}"
@@ -65,6 +76,7 @@ kill_found() {
     local p
     left=0 killed=0
     for p in "${!found[@]}"; do
+        progress
         if stat_of "$p" && [[ $started == "${found[$p]}" ]]; then
             ((left += 1))
             if kill -KILL "$p" 2>/dev/null; then ((killed += 1)); else refused[$p]=1; fi
@@ -74,15 +86,14 @@ kill_found() {
         fi
     done
 }
-limit=$((SECONDS + $2)) await=$((SECONDS + ${3:-0}))
 while :; do
     scan
-    while ((fresh > 0 && SECONDS < limit)); do scan; done
+    while ((fresh > 0)) && ! overdue; do scan; done
     kill_found
     if ((killed == 0 && fresh == 0)); then
         ((ended + left == 0 && SECONDS < await)) || break
     fi
-    if ((SECONDS >= limit)); then
+    if overdue; then
         # Without another scan, leave time to end for the processes that were just killed.
         pause 0.1
         kill_found
@@ -90,4 +101,4 @@ while :; do
     fi
     pause 0.01
 done
-echo "$left $ended"
+echo $'\n'"$left $ended"
