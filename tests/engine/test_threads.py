@@ -16,7 +16,7 @@ from swerex_c.runtime.local import LocalRuntime
 from tests.support.harness import few_descriptors
 from tests.support.original import run_python
 from tests.support.session import Gate
-from tests.support.wait import until
+from tests.support.wait import until, until_async
 
 SMALL_STACK = """if True:
     import asyncio, threading
@@ -101,7 +101,7 @@ async def test_a_shell_that_is_dropped_ends_even_if_its_tree_cannot_be_seen() ->
     with few_descriptors():
         del runtime
         gc.collect()
-        until(lambda: not is_terminal(terminal))
+        await until_async(lambda: not is_terminal(terminal))  # what the last command has left in the loop refers to it
         assert not os.path.exists(f"/proc/{pid}")
 
 
