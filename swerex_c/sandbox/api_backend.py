@@ -7,9 +7,9 @@ process. This process forwards the terminal by calls of the library, in the even
     engine == terminal of terminal_client.py == ApiBackend -- library calls --> sandbox
 
 The client sends the length of its head as 4 bytes in little-endian order, with the terminal's descriptor, and the head:
-words with NULs between them. They are the backend's token, the rows and columns of the terminal, the number of
+words with NULs between them. They are the client's token, the rows and columns of the terminal, the number of
 variables, each as NAME=value, and the command line to run. The answer is one byte, the exit code. Only this user (or
-root) with the token may connect.
+root) may connect, once with each token.
 """
 
 from __future__ import annotations
@@ -73,24 +73,21 @@ class ApiBackend(Backend):
             Exception: any; its text is reported to the caller that started the program.
         """
 
-    _lost_exit_code = False
-    """True if the exit code of a program on a terminal could not be read."""
-
     def terminal(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
         return _server.command(self, argv, names)
 
     async def unsure(self, client: Sequence[str], code: int) -> str | None:
-        is_unsure = code == UNKNOWN and self._lost_exit_code
+        is_unsure = code == UNKNOWN and not self._lost_exit_codes.isdisjoint(client)
         return f"The connection to a program in the {self.name} was lost" if is_unsure else None
 
     @functools.cached_property
-    def _token(self) -> str:
-        """Secret that the clients of this backend's terminals send."""
-        return secrets.token_hex(16)
+    def _lost_exit_codes(self) -> set[str]:
+        """Tokens of the clients whose program's exit code could not be read."""
+        return set()
 
 
 class _Server:
-    """The socket server that clients connect to, with the backend of each token."""
+    """The socket server that clients connect to, with the backend of each token that no client has sent yet."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -104,10 +101,11 @@ class _Server:
         with self._lock:
             if self._address is None:
                 self._address = self._listen()
-            self._backends[backend._token] = backend
             address = self._address
+        token = secrets.token_hex(16)
+        self._backends[token] = backend
         # -I and -S skip the user's settings and site-packages, which halves the start time.
-        return [sys.executable, "-I", "-S", _CLIENT, address, backend._token, *argv, " ".join(names)]
+        return [sys.executable, "-I", "-S", _CLIENT, address, token, *argv, " ".join(names)]
 
     def _listen(self) -> str:
         """Start to listen; return the address. The address is abstract: no socket file is left behind."""
@@ -169,12 +167,12 @@ class _Server:
 
     async def _run(self, words: Sequence[str], terminal: io.FileIO) -> int:
         """Run a client's program on its terminal, and return the exit code for the client."""
-        backend = None
+        token, *words = words
+        backend = self._backends.pop(token, None)
         try:
-            token, rows, columns, count, *words = words
+            rows, columns, count, *words = words
             variables, argv = words[: int(count)], words[int(count) :]
             environment = dict(each.split("=", 1) for each in variables)
-            backend = self._backends.get(token)
             if backend is None:
                 raise SandboxLostError("The sandbox was closed")
             async with _started(backend.exec(argv, environment, (int(rows), int(columns)))) as program:
@@ -184,7 +182,7 @@ class _Server:
             raise ResourceError(f"The sandbox reports an exit code outside 0 to 255: {code}")
         except Exception as error:
             if backend is not None:
-                backend._lost_exit_code = True
+                backend._lost_exit_codes.add(token)
             text = " ".join(str(error).split()) or type(error).__name__
             with contextlib.suppress(OSError):
                 await _write(terminal, text.encode(errors="replace")[:4000] + b"\r\n")
