@@ -36,6 +36,7 @@ from swerex_c.sandbox.backend import Backend, Process
 from swerex_c.sandbox.terminal_client import SIZE, UNKNOWN
 from swerex_c.utils import background
 from swerex_c.utils.threads import in_thread
+from swerex_c.utils.wait import end_tasks
 
 __all__ = ["ApiBackend"]
 
@@ -160,8 +161,7 @@ class _Server:
                 running = asyncio.ensure_future(self._run(words, terminal))
                 gone = asyncio.ensure_future(loop.sock_recv(connection, 1))
                 await asyncio.wait((running, gone), return_when=asyncio.FIRST_COMPLETED)
-                await _end(gone)
-                await _end(running)
+                await end_tasks(gone, running)
             if not running.cancelled():
                 await loop.sock_sendall(connection, bytes([running.result()]))
 
@@ -226,7 +226,7 @@ async def _started(work: Coroutine[Any, Any, Process]) -> AsyncIterator[Process]
         yield await asyncio.shield(starting)
     finally:
         await asyncio.wait((starting,), timeout=_ABANDON_SECONDS)
-        await _end(starting)
+        await end_tasks(starting)
         if not starting.cancelled() and starting.exception() is None:
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(starting.result().close(), _ABANDON_SECONDS)
@@ -243,8 +243,7 @@ async def _forward(program: Process, terminal: io.FileIO) -> int:
         await writing
         return await program.wait()
     finally:
-        await _end(reading)
-        await _end(writing)
+        await end_tasks(reading, writing)
 
 
 async def _send_input(program: Process, terminal: io.FileIO) -> None:
@@ -289,12 +288,6 @@ async def _ready(terminal: io.FileIO, *, write: bool = False) -> None:
 def _wake(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)
-
-
-async def _end(task: asyncio.Future[Any]) -> None:
-    """Cancel a task, unless it is done, and wait for its end."""
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 def _reset() -> None:

@@ -24,6 +24,7 @@ from typing import IO, Any, TypeVar
 from swerex_c.exceptions import ResourceError
 from swerex_c.utils.cancellation import check_cancelled
 from swerex_c.utils.threads import start_thread
+from swerex_c.utils.wait import settle
 
 __all__ = [
     "Call", "disconnect_after_fork", "is_running_loop", "iterate", "keep_from_children", "run", "run_blocking", "spawn",
@@ -168,19 +169,7 @@ async def run(work: Coroutine[Any, Any, T]) -> T:
             caller.call_soon_threadsafe(ended.set_result, None)
 
     call.add_done_callback(report)
-    cancelled = False
-    while not ended.done():
-        try:
-            await asyncio.wait([ended])
-        except asyncio.CancelledError:
-            if not cancelled:  # the cleanup is not interrupted by a second one
-                call.cancel()
-            cancelled = True
-        except GeneratorExit:  # the caller's loop is gone
-            call.cancel()
-            raise
-    if cancelled:
-        raise asyncio.CancelledError
+    await settle(ended, interrupt=call.cancel)
     try:
         return call.result()
     except concurrent.futures.CancelledError:

@@ -1,4 +1,4 @@
-"""Wait until a function returns a true value, or until work has ended."""
+"""Wait until a function returns a true value, or until work or tasks have ended."""
 
 from __future__ import annotations
 
@@ -8,16 +8,23 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-__all__ = ["_wait_until_alive", "settle"]
+__all__ = ["_wait_until_alive", "end_tasks", "settle"]
 
 T = TypeVar("T")
+
+
+async def end_tasks(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel the tasks that are not done, and wait until all have ended. Their errors are not raised."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def settle(work: Awaitable[T], seconds: float = 86400.0, interrupt: Callable[[], object] = lambda: None) -> T:
     """Wait for work that must not be left half done, such as a request that creates something; return its result.
 
     A cancellation calls `interrupt`, and is raised when the work has ended, or after `seconds`, when it is cancelled
-    too. A second one does not cut that short.
+    too. A second one does not cut that short. If the caller's loop is gone, `interrupt` is called without a wait.
     """
     working = asyncio.ensure_future(work)
     try:
@@ -28,8 +35,10 @@ async def settle(work: Awaitable[T], seconds: float = 86400.0, interrupt: Callab
         while not working.done() and (left := deadline - time.monotonic()) > 0:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([working], timeout=left)
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
+        await end_tasks(working)
+        raise
+    except GeneratorExit:
+        interrupt()
         raise
 
 

@@ -25,6 +25,7 @@ from swerex_c.providers.orphans import OwnedSandbox
 from swerex_c.providers.sandbox_deployment import SandboxDeployment
 from swerex_c.utils.load import ConfigSignature, load_library
 from swerex_c.utils.threads import in_thread
+from swerex_c.utils.wait import end_tasks
 
 __all__ = ["DaytonaDeployment", "DaytonaDeploymentConfig", "find_owned"]
 
@@ -143,8 +144,7 @@ class DaytonaDeployment(SandboxDeployment):
             )
         finally:
             if creating is not None:
-                creating.cancel()
-                await asyncio.gather(creating, return_exceptions=True)
+                await end_tasks(creating)
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(daytona.close(), _CLOSE_SECONDS)
 

@@ -18,6 +18,7 @@ from swerex_c.sandbox.api_backend import ApiBackend
 from swerex_c.sandbox.backend import Process
 from swerex_c.sandbox.env_passing import as_words
 from swerex_c.utils.visible import visible
+from swerex_c.utils.wait import end_tasks
 
 __all__ = ["ModalBackend", "sentence"]
 
@@ -126,9 +127,7 @@ class _Process(Process):
         return int(code)
 
     async def close(self) -> None:
-        for each in self._reading:
-            each.cancel()
-        await asyncio.gather(*self._reading, return_exceptions=True)
+        await end_tasks(*self._reading)
         if self._terminal or self._lost.done():
             return
         # This ends a shell that waits for its next script now, rather than with the sandbox.

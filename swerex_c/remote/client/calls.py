@@ -36,6 +36,7 @@ from swerex_c.remote.wire.connection import FrameConnection
 from swerex_c.remote.wire.exceptions import from_wire
 from swerex_c.remote.wire.streams import Receiver, Sender
 from swerex_c.utils.progress import Progress
+from swerex_c.utils.wait import end_tasks
 
 __all__ = ["ClientChannel"]
 
@@ -210,9 +211,7 @@ class ClientChannel:
             await self._cancel(call)
             raise
         finally:
-            moving.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await moving
+            await end_tasks(moving)
             self._forget(call)
 
     def _new(self, method: str, payload: dict[str, Any]) -> _Call:

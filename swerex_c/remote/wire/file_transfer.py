@@ -24,6 +24,7 @@ from swerex_c.files.staging import Staging
 from swerex_c.files.writing import BLOCK, check_path, write_all
 from swerex_c.utils.progress import Progress
 from swerex_c.utils.threads import OrderedCalls, in_thread
+from swerex_c.utils.wait import end_tasks
 
 __all__ = ["TARGET", "open_source", "open_stream", "receive", "store_file"]
 
@@ -261,8 +262,7 @@ async def _store_tree(pieces: AsyncIterator[bytes], target: str) -> None:
                 passing.result()
             await unpacking
         finally:
-            passing.cancel()
-            await asyncio.gather(passing, return_exceptions=True)
+            await end_tasks(passing)
 
 
 # Helpers of both
