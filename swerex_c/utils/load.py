@@ -31,8 +31,11 @@ def load_class(target: str) -> Any:
         raise NotAvailableError(f"swerex-c {__version__} has no {name} (there is no module {module})") from None
 
 
-def load_library(name: str, extra: str) -> Any:
+def load_library(name: str, extra: str, user: str = "This") -> Any:
     """Import and return a library that an extra of this package requires.
+
+    Args:
+        user: what needs the library, for the message, such as an option.
 
     Raises:
         NotAvailableError: if the library cannot be imported; the message says how to install it.
@@ -40,7 +43,7 @@ def load_library(name: str, extra: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        msg = f"This needs the package {name}, which cannot be imported ({error}): pip install 'swerex-c[{extra}]'"
+        msg = f"{user} needs the package {name}, which cannot be imported ({error}): pip install 'swerex-c[{extra}]'"
         raise NotAvailableError(msg) from error
 
 

@@ -10,8 +10,8 @@ import logging
 import sys
 from typing import Any
 
-from swerex_c.exceptions import NotAvailableError
 from swerex_c.remote.server import output
+from swerex_c.utils.load import load_library
 from swerex_c.utils.visible import visible
 
 __all__ = ["LOGGER", "answered", "client_name", "connected", "listening", "request_done", "set_up"]
@@ -55,13 +55,9 @@ class _TextFormatter(logging.Formatter):
 
 
 def _json_formatter() -> logging.Formatter:
-    try:
-        from pythonjsonlogger.json import JsonFormatter
-    except ImportError:
-        msg = "--log-format json needs the package python-json-logger: pip install 'swerex-c[logs]'"
-        raise NotAvailableError(msg) from None
+    library = load_library("pythonjsonlogger.json", "logs", "--log-format json")
     names = {"asctime": "time", "levelname": "level", "name": "logger"}
-    formatter: logging.Formatter = JsonFormatter(
+    formatter: logging.Formatter = library.JsonFormatter(
         "%(asctime)s %(levelname)s %(name)s %(message)s", rename_fields=names, datefmt="%Y-%m-%dT%H:%M:%S%z"
     )
     return formatter

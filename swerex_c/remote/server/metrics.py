@@ -11,9 +11,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from swerex_c.exceptions import NotAvailableError
 from swerex_c.remote.server import output
 from swerex_c.remote.server.service import METHODS, STREAMING_METHODS, Service
+from swerex_c.utils.load import load_library
 
 __all__ = ["endpoint"]
 
@@ -27,12 +27,9 @@ def endpoint(service: Service) -> Callable[[Request], Coroutine[Any, Any, Respon
     Raises:
         NotAvailableError: if prometheus-client is not installed.
     """
-    try:
-        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-        from prometheus_client.exposition import choose_encoder
-    except ImportError:
-        msg = "--metrics needs the package prometheus-client: pip install 'swerex-c[metrics]'"
-        raise NotAvailableError(msg) from None
+    load_library("prometheus_client", "metrics", "--metrics")
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+    from prometheus_client.exposition import choose_encoder
 
     def warm() -> int:
         return getattr(getattr(service.runtime, "warm", None), "waiting", 0)
