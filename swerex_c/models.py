@@ -5,7 +5,7 @@ unions (`Action`, `CreateSessionRequest`, ...) are for annotations; calling a un
 member.
 """
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
@@ -56,11 +56,14 @@ class _Request(BaseModel):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         cls._names = frozenset(cls.model_fields)
 
-    def __new__(cls, **fields: Any) -> Self:
-        """Warn of a misspelt field. Validation of data does not pass here: only a call of the class does."""
-        if not fields.keys() <= cls._names:
-            _warn_of_misspelt(cls, fields)
-        return super().__new__(cls)
+    def __init__(self, /, **fields: Any) -> None:
+        """Validate the fields, and warn of a misspelt one. Validation of data does not pass here: only a call does."""
+        __tracebackhide__ = True
+        if not self._names.issuperset(fields):
+            _warn_of_misspelt(type(self), fields)
+        self.__pydantic_validator__.validate_python(fields, self_instance=self)
+
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
 
 def _warn_of_misspelt(model: type[BaseModel], fields: dict[str, Any]) -> None:
