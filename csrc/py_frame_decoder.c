@@ -264,43 +264,6 @@ static PyObject *decoder_feed(PyObject *object, PyObject *data)
     return frames;
 }
 
-/* The payload of the only frame in these bytes. */
-static swx_status take_one(const swx_py_frame_limits *limits, const uint8_t *bytes, size_t size, swx_span *payload,
-                           swx_error *err)
-{
-    swx_frame_stream stream = { .max_frame = limits->max_frame };
-    size_t left = size;
-    swx_status status = swx_frame_take(&stream, &bytes, &left, payload, err);
-    if (status == SWX_MORE || (status == SWX_OK && left)) {
-        status = swx_fail(err, SWX_EFORMAT, left ? "there is more after the frame" : "the frame is cut short");
-        err->position = size - left;
-    }
-    swx_frame_reset(&stream);
-    return status;
-}
-
-static PyObject *decoder_decode(PyObject *object, PyObject *data)
-{
-    FrameDecoder *self = (FrameDecoder *)object;
-    const uint8_t *bytes;
-    size_t size;
-    swx_span payload;
-    swx_error err;
-    PyObject *value = NULL, *chunk = bytes_of(data, &bytes, &size);
-    if (!chunk) {
-        return NULL;
-    }
-    if (take_one(&self->limits, bytes, size, &payload, &err) == SWX_OK) {
-        value = read_payload(self, payload, &err);
-        err.position += SWX_FRAME_HEADER;
-    }
-    if (!value) {
-        raise_error(self, &err);
-    }
-    Py_DECREF(chunk);
-    return value;
-}
-
 static PyObject *decoder_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     swx_py_frame_limits limits;
@@ -324,7 +287,6 @@ static void decoder_dealloc(PyObject *object)
 
 static PyMethodDef decoder_methods[] = {
     { "feed", decoder_feed, METH_O, "feed($self, data, /)\n--\n\n" },
-    { "decode", decoder_decode, METH_O, "decode($self, frame, /)\n--\n\n" },
     { NULL, NULL, 0, NULL },
 };
 

@@ -246,7 +246,6 @@ class FrameEncoder:
 class FrameDecoder:
     def __new__(cls, *, max_frame: int = 67108864, max_depth: int = 32, max_items: int = 1000000) -> FrameDecoder: ...
     # Limits are asked before room is made: memory grows with the bytes that came. FrameError also for ext types, keys
-    # that are not str or come twice, str that is not UTF-8, and a payload that is not one value; after one of feed()
-    # each call of that raises it. Not for two threads at once: RuntimeError.
+    # that are not str or come twice, str that is not UTF-8, and a payload that is not one value; each
+    # call after one raises it again. Not for two threads at once: RuntimeError.
     def feed(self, data: Buffer, /) -> list[Any]: ...  # the values of the frames that are complete now
-    def decode(self, frame: Buffer, /) -> Any: ...  # one frame, its length included; apart from the stream

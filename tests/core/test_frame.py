@@ -82,7 +82,7 @@ def same(one: Any, other: Any) -> bool:
 def test_encodes_what_msgpack_encodes(value: Any) -> None:
     encoded = FrameEncoder().encode(value)
     assert encoded == theirs(value)
-    assert same(FrameDecoder().decode(encoded), value)
+    assert same(decode(encoded), [value])
 
 
 @pytest.mark.slow
@@ -163,7 +163,7 @@ def test_short_words_are_told_apart() -> None:
     chance = random.Random(1)
     for _ in range(3):
         chance.shuffle(words)
-        assert decoder.decode(theirs(words)) == words
+        assert decoder.feed(theirs(words)) == [words]
 
 
 class Colour(StrEnum):
@@ -211,26 +211,6 @@ def test_a_buffer_is_let_go_of_and_what_came_in_it_stays() -> None:
     with pytest.raises(FrameError):
         decoder.feed(chunk)
     chunk += b"more"
-
-
-@pytest.mark.parametrize(
-    ("data", "text", "position"),
-    [
-        (frame(b"\xa3abc")[:-1], "cut short", 7),
-        (frame(b"\0") + b"x", "more after the frame", 5),
-        (frame(b"\xc4\x40" + bytes(64)), "max_frame", 0),
-        (frame(b"\x91\xa2\xc3\xff"), "UTF-8", 6),
-    ],
-)
-def test_decode_refuses_what_is_not_one_frame(data: bytes, text: str, position: int) -> None:
-    decoder = FrameDecoder(max_frame=60)
-    assert decoder.feed(theirs([1])[:3]) == []
-    with pytest.raises(FrameError, match=rf"{text}.* \(at byte {position}\)"):
-        decoder.decode(data)
-    assert decoder.decode(theirs("next")) == "next"
-    assert decoder.feed(theirs([1])[3:]) == [[1]]  # the stream has nothing to do with it
-    with pytest.raises(TypeError, match="bytes-like"):
-        decoder.decode("text")  # type: ignore[arg-type]
 
 
 # What is refused
@@ -286,13 +266,11 @@ def test_an_error_stops_the_stream(bad: bytes) -> None:
 def test_a_key_that_comes_twice_is_given_up_once(around: bytes) -> None:
     """Texts that a decoder knows already are shared: one reference given up too many frees what others hold."""
     decoder = FrameDecoder()
-    word = decoder.decode(theirs("session_name"))
-    twice = frame(around + b"\x82" + 2 * (msgpack.packb("session_name") + b"\x01"))
+    (word,) = decoder.feed(theirs("session_name"))
     references = sys.getrefcount(word)
-    for _ in range(3):
-        with pytest.raises(FrameError, match="twice"):
-            decoder.decode(twice)
-        assert sys.getrefcount(word) == references
+    with pytest.raises(FrameError, match="twice"):
+        decoder.feed(frame(around + b"\x82" + 2 * (msgpack.packb("session_name") + b"\x01")))
+    assert sys.getrefcount(word) == references
 
 
 # Limits
@@ -379,7 +357,7 @@ import sys, _testcapi
 from swerex_c._core import FrameDecoder, FrameEncoder
 
 value = ["some words", {"key of it": 1 << 40, "other": [b"bytes", 2.5, None]}, "long " * 1000, "\\u20ac" * 30, "x" * 99]
-encoder, decoder = FrameEncoder(), FrameDecoder()
+encoder = FrameEncoder()
 encoded = encoder.encode(value)
 parts = encoded[:4000], encoded[4000:]
 buffers = [bytearray(part) for part in parts]
@@ -392,9 +370,8 @@ def feed(parts):
 ways = [
     (lambda: encoder.encode(value), encoded),
     (lambda: FrameEncoder().encode(value), encoded),
-    (lambda: decoder.decode(encoded), value),
-    (lambda: FrameDecoder().decode(encoded), value),
-    (lambda: decoder.decode(whole), value),
+    (lambda: feed([encoded]), [value]),
+    (lambda: feed([whole]), [value]),
     (lambda: feed(parts), [value]),
     (lambda: feed(buffers), [value]),
     (lambda: feed([twice]), [value, value]),

@@ -11,7 +11,18 @@ import pytest
 from swerex_c._core import FrameError
 from swerex_c.exceptions import CommandTimeoutError, InvalidInputError, ServerLimitError
 from swerex_c.remote.wire.exceptions import from_wire
-from swerex_c.remote.wire.protocol import CANCEL, END, ERROR, INLINE, PIECE, RESULT, UP, WINDOW, encode_message
+from swerex_c.remote.wire.protocol import (
+    CANCEL,
+    END,
+    ERROR,
+    INLINE,
+    PIECE,
+    RESULT,
+    UP,
+    WINDOW,
+    decode_payload,
+    encode_message,
+)
 from tests.support.frames_tools import Served, channel_to, encode, long_request, raw_client, request
 from tests.support.wait import until_async
 
@@ -22,6 +33,14 @@ def test_a_payload_has_bounds() -> None:
     for payload in ({"a": object()}, {"a": [0] * 200_001}, {"a": [[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]}):
         with pytest.raises(FrameError):
             encode_message(RESULT, 7, payload)
+
+
+def test_a_payload_is_one_value() -> None:
+    long = encode({"a": 1})
+    assert decode_payload(long) == {"a": 1}
+    for data in (b"", long[:3], long[:-1], long + b"x", long + long, b"\0\0\0\2ab", b"\0\0\0\0"):
+        with pytest.raises(FrameError):
+            decode_payload(data)
 
 
 async def test_an_error_may_be_long(served: Served) -> None:

@@ -80,9 +80,6 @@ encode = _core.FrameEncoder(max_frame=INLINE, **_VALUES).encode
 
 _encode_long = _core.FrameEncoder(max_frame=(1 << 32) - 1, **_VALUES).encode
 
-decode_payload = _core.FrameDecoder(max_frame=(1 << 32) - 1, **_VALUES).decode
-"""Decode a payload that came as a stream. A FrameError means that it is not one encoded payload."""
-
 
 def encode_message(*frame: Any) -> tuple[bytes, bytes | None]:
     """Encode a frame whose last item is a payload.
@@ -98,6 +95,18 @@ def encode_message(*frame: Any) -> tuple[bytes, bytes | None]:
     except _core.FrameError:
         long = _encode_long(frame[-1])
         return encode([*frame[:-1], len(long)]), long
+
+
+def decode_payload(data: bytes) -> Any:
+    """Decode a payload that came as a stream.
+
+    Raises:
+        FrameError: if it is not one encoded payload.
+    """
+    if len(data) != int.from_bytes(data[:4]) + 4:
+        raise _core.FrameError("the payload does not have the length that it begins with")
+    (value,) = _core.FrameDecoder(max_frame=(1 << 32) - 1, **_VALUES).feed(data)
+    return value
 
 
 def new_decoder() -> _core.FrameDecoder:
