@@ -62,13 +62,7 @@ static void node_destroy(void *object)
 static bool node_slow(const void *object) { return swx_exec_is_slow(object); }
 static swx_child *node_child(void *object) { return swx_exec_doomed(object); }
 
-static void unwatch(void *owner, int fd)
-{
-    request *req = owner;
-    if (req->node) {
-        swx_node_unwatch(req->node, fd);
-    }
-}
+static void unwatch(void *owner, int fd) { swx_node_unwatch(((request *)owner)->node, fd); }
 
 static const swx_node_type process_node = { .event = node_event,
                                             .deadline = node_deadline,
@@ -165,7 +159,9 @@ static swx_status start(void *started, const void *config, swx_error *err)
     if (status == SWX_OK) {
         req->mark = swx_exec_mark(req->exec);
         status = swx_reactor_add(req->engine->reactor, &req->node, &process_node, req->exec, err);
-        if (status != SWX_OK) {
+        if (status == SWX_OK) {
+            swx_node_unlock(req->node);
+        } else {
             swx_exec_free(req->exec);
         }
     }

@@ -238,12 +238,11 @@ static swx_status start(void *started, const void *config, swx_error *err)
     swx_status status = swx_session_new(&handle->session, config, swx_now(), err);
     if (status == SWX_OK) {
         status = swx_reactor_add(handle->engine->reactor, &handle->node, &swx_py_session_node, handle->session, err);
-        if (status != SWX_OK) {
-            swx_session_free(handle->session);
-        } else {
-            swx_node_lock(handle->node);
+        if (status == SWX_OK) {
             swx_session_set_unwatch(handle->session, swx_py_session_unwatch, handle->node);
             swx_node_unlock(handle->node);
+        } else {
+            swx_session_free(handle->session);
         }
     }
     return status;

@@ -630,11 +630,11 @@ swx_status swx_reactor_add(swx_reactor *r, swx_node **out, const swx_node_type *
         unwatch_all(node);
         node->object = NULL;
         swx_reactor_remove(node);
-    } else {
-        *out = node; /* known before its first event, which may close what is to be unwatched */
+        swx_node_unlock(node);
+        return swx_fail_sys(err, "epoll_ctl", failed);
     }
-    swx_node_unlock(node);
-    return failed ? swx_fail_sys(err, "epoll_ctl", failed) : SWX_OK;
+    *out = node;
+    return SWX_OK;
 }
 
 /* Takes no node's lock: a call on a node may end with the last reference to another one, or to that same one. */

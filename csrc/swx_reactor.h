@@ -54,8 +54,8 @@ void swx_reactor_free(swx_reactor *reactor);
 void swx_reactor_abandon(swx_reactor *reactor);
 bool swx_reactor_is_forked(const swx_reactor *reactor);
 
-/* Adds an object; starts the thread if needed.  *out is set before the object's first event.  On failure the object
- * stays the caller's. */
+/* Adds an object; starts the thread if needed.  The node comes locked: no event comes before swx_node_unlock, so that
+ * the object can learn of its node first.  On failure the object stays the caller's. */
 swx_status swx_reactor_add(swx_reactor *reactor, swx_node **out, const swx_node_type *type, void *object,
                            swx_error *err);
 

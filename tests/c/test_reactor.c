@@ -34,7 +34,7 @@
 /* A thing that reads a pipe and has a deadline.  All but `destroyed` is under its node's lock. */
 typedef struct {
     int fd, writer;
-    swx_node *node; /* NULL until it is known: then the other end of the pipe may not be closed yet */
+    swx_node *node;
     size_t bytes, events, dues;
     int64_t deadline, period, called_at;
     bool finish_at_eof, finished, removes_itself;
@@ -161,7 +161,6 @@ static swx_node *add(swx_reactor *r, thing *t)
     swx_node *node;
     swx_error err;
     CHECK(swx_reactor_add(r, &node, &type, t, &err) == SWX_OK);
-    swx_node_lock(node);
     t->node = node;
     swx_node_unlock(node);
     return node;
@@ -526,7 +525,7 @@ static void test_ready_at_once(void)
         close(t->writer);
         t->writer = -1;
         t->finish_at_eof = true;
-        CHECK(swx_reactor_add(r, &t->node, &type, t, NULL) == SWX_OK);
+        add(r, t);
     }
     await_count(&destroyed, 2000);
     end(r, 2000);
@@ -551,6 +550,7 @@ static void test_removed_between_two_events(void)
     int first_end = first->writer, second_end = dup(second->writer), copy = dup(second->fd);
     gate_type.event = gate_event;
     CHECK(swx_reactor_add(r, &first->node, &gate_type, first, NULL) == SWX_OK);
+    swx_node_unlock(first->node);
     swx_node *node = add(r, second);
     CHECK(write(first_end, "x", 1) == 1);
     await_count(&gate, 1);
@@ -726,6 +726,9 @@ static void test_no_memory(void)
         if (status == SWX_OK) {
             status = swx_reactor_add(r, &node, &type, t, &err);
             CHECK(status == SWX_OK || swx_reactor_count(r) == 0);
+            if (status == SWX_OK) {
+                swx_node_unlock(node);
+            }
         } else {
             CHECK(!r);
         }
