@@ -114,7 +114,7 @@ size_t swx_completion_drop_start(swx_session *s)
     uint8_t *data = s->output.data;
     size_t from = 0, kept = 0; /* of the notices */
     for (unsigned line = 1; line <= s->lines && s->output.size; line++) {
-        const swx_buf *text = &s->parts[line < s->lines ? 4 : 3];
+        const swx_buf *text = &s->parts[line < s->lines ? PART_PS2 : PART_PS0];
         size_t notices = notices_at(s, from);
         if (starts_with(&s->output, from + notices, text)) {
             memmove(data + kept, data + from, notices);
@@ -148,7 +148,7 @@ bool swx_completion_holds_start(const swx_session *s)
     size_t notices = notices_at(s, 0), rest = s->output.size - notices;
     bool may_be_notice = (s->guard || swx_completion_asks_about_notices(s)) && rest &&
                          swx_job_notice_begin(s->output.data + notices, rest) == 0;
-    return s->state == RESYNC || may_be_notice || rest < s->parts[3].size + s->lines * s->parts[4].size;
+    return s->state == RESYNC || may_be_notice || rest < s->parts[PART_PS0].size + s->lines * s->parts[PART_PS2].size;
 }
 
 /* ---- the end of a command ---- */
@@ -357,7 +357,7 @@ static bool is_early(const swx_session *s, int64_t now)
 /* A readonly prompt comes after the guard's mark, and must not become output of the next command. */
 bool swx_completion_shows_prompt(const swx_session *s, int64_t now)
 {
-    bool missing = s->output.total - s->found.at < s->parts[2].size;
+    bool missing = s->output.total - s->found.at < s->parts[PART_PS1].size;
     return s->prompt_follows_guard && s->found.rank && now - s->last_data < (missing ? PROMPT_LIMIT : CALM);
 }
 

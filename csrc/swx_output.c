@@ -161,7 +161,7 @@ void swx_output_take_plain(swx_session *s, const uint8_t *bytes, size_t size)
             s->give_up = s->last_data + RESYNC_LIMIT;
             swx_output_take_output(s, bytes, size);
         } else if (s->phase == ASK) {
-            if (swx_buf_append(&s->parts[s->part], bytes, size) != SWX_OK) {
+            if (s->part != PART_NOISE && swx_buf_append(&s->parts[s->part], bytes, size) != SWX_OK) {
                 swx_session_lose(s); /* half of the answer must not be typed */
             }
         }
@@ -178,7 +178,7 @@ void swx_output_take_plain(swx_session *s, const uint8_t *bytes, size_t size)
 static void take_start(swx_session *s)
 {
     if (s->state == RUNNING && s->begun && !s->start_dropped) { /* PS0 is ours again */
-        swx_buf_clear(&s->parts[3]);
+        swx_buf_clear(&s->parts[PART_PS0]);
         s->start_dropped = !s->output.total;
         swx_completion_drop_start(s);
     }
@@ -253,7 +253,7 @@ static void take_mark(swx_session *s, const swx_mark *mark, int64_t now)
     case SWX_MARK_REPORT:
         if (s->state == RESYNC && s->phase == ASK) {
             if (!s->answered) {
-                for (size_t i = 1; i < SWX_COUNT(s->parts); i++) {
+                for (size_t i = 0; i < SWX_COUNT(s->parts); i++) {
                     swx_buf_clear(&s->parts[i]);
                 }
                 s->report = *mark;
@@ -263,10 +263,10 @@ static void take_mark(swx_session *s, const swx_mark *mark, int64_t now)
                 }
                 s->answered = true;
             }
-            s->part = 1;
+            s->part = PART_STATE;
         }
         break;
-    case SWX_MARK_VALUE: s->part += s->part && s->part < PARTS - 1; break;
+    case SWX_MARK_VALUE: s->part += s->part != PART_NOISE && s->part != PART_MODES; break;
     case SWX_MARK_END:
         if (s->state == RESYNC && s->phase == ASK && s->answered) {
             s->report.no_stderr = mark->no_stderr;

@@ -88,8 +88,8 @@ void swx_resync_drop_own(swx_session *s)
 
 /* ---- the question ---- */
 
-/* What to ask about a carrier's terminal.  Bash restores the modes when a job dies of a signal, but not when a job
- * exits. */
+/* What to ask about a carrier's terminal.  Bash puts its modes back after a job that died of a signal, but takes over
+ * those that a job leaves when it exits. */
 static swx_modes_question modes_question(const swx_session *s)
 {
     if (!s->pty.carrier || (s->adds_cr && !s->nonce_is_exposed)) {
@@ -98,8 +98,8 @@ static swx_modes_question modes_question(const swx_session *s)
     return s->nonce_is_exposed ? SWX_MODES_FIRST : s->hints & SWX_SCAN_STTY ? SWX_MODES_KEEP : SWX_MODES_ASK;
 }
 
-/* Types one of our lines.  A return is what ends it in readline, where a newline is a key that the user may have
- * bound. */
+/* Types one of our lines.  In readline a return ends it, because the user may have bound the newline to something else.
+ */
 static bool type_line(swx_session *s, swx_buf *line)
 {
     bool keys = swx_kernel_look(&s->kernel) == SWX_SHELL_READLINE;
@@ -109,7 +109,7 @@ static bool type_line(swx_session *s, swx_buf *line)
     return swx_session_type_bytes(s, line->data, line->size);
 }
 
-/* Where the shell prints its answer: the terminal's path if its input is open for reading alone. */
+/* Where the shell prints its answer: to its input, or by the terminal's path if that is open for reading alone. */
 static const char *place_of_answer(const swx_session *s)
 {
     char path[48];
@@ -133,8 +133,7 @@ static void type_question(swx_session *s, int64_t now)
     swx_buf line;
     swx_buf_init(&line, PART_LIMIT);
     begin_phase(s, ASK, now);
-    s->part = 0;
-    swx_buf_clear(&s->parts[0]); /* the prompts' texts stay until there is an answer */
+    s->part = PART_NOISE; /* the prompts' texts stay until there is an answer */
     s->question = modes_question(s);
     swx_completion_apply_modes(s);
     bool typed = (s->owner_saw_end || swx_marks_init(&s->marks, NULL) == SWX_OK) && swx_session_drop_input(s) &&
@@ -200,7 +199,7 @@ bool swx_session_resync(swx_session *s, uint64_t commands, int64_t now)
 static void drop_echo(swx_session *s)
 {
     swx_buf *output = &s->output;
-    while (output->size && !swx_buf_dropped(output)) { /* both its questions begin so */
+    while (output->size && !swx_buf_dropped(output)) { /* more than one of its commands begin so */
         size_t part = output->size < PART_LIMIT ? output->size : PART_LIMIT;
         const uint8_t *text = output->data + output->size - part, *at = find_last(text, part, SWX_QUESTION);
         if (!at || !contains(at, (size_t)(text + part - at), s->marks.nonce)) {
@@ -213,10 +212,10 @@ static void drop_echo(swx_session *s)
 void swx_resync_end_doubt(swx_session *s)
 {
     s->prompt_missing = !s->found.rank;
-    if (s->found.rank) { /* it was only late */
+    if (s->found.rank) { /* the prompt's mark was only late */
         swx_buf_chop(&s->output, (size_t)(s->output.total - s->found.at));
     } else {
-        const swx_buf *ps0 = &s->parts[3]; /* the question's own */
+        const swx_buf *ps0 = &s->parts[PART_PS0]; /* printed when the shell read the question */
         s->lost_prompts++;
         if (ps0->size && !swx_buf_dropped(ps0) && swx_buf_ends_with(&s->output, ps0->data, ps0->size)) {
             swx_buf_chop(&s->output, ps0->size);
@@ -235,10 +234,10 @@ void swx_resync_end_doubt(swx_session *s)
  * modes must be put back. */
 static bool take_modes(swx_session *s)
 {
-    if (!s->parts[5].size) { /* not even printf: nothing is known */
+    if (!s->parts[PART_MODES].size) { /* not even printf: nothing is known */
         return false;
     }
-    const uint8_t *at = s->parts[5].data, *end = at + s->parts[5].size;
+    const uint8_t *at = s->parts[PART_MODES].data, *end = at + s->parts[PART_MODES].size;
     bool processed = *at == '\r';
     at = memchr(at, '\n', (size_t)(end - at));
     if (s->question == SWX_MODES_FIRST) {
@@ -285,7 +284,7 @@ static void type_restore(swx_session *s, int64_t now)
     bool silent = s->report.no_stderr, told = has_evidence(s), far = !told && s->prompt_missing;
     /* where only silence tells, each try takes long, so the first two are one */
     bool last = s->attempt > (far ? 1 : 2);
-    bool set_behind_guard = s->guard && s->parts[2].size; /* by a later element, or a PS1 that cannot be set */
+    bool set_behind_guard = s->guard && s->parts[PART_PS1].size; /* by a later element, or a PS1 that cannot be set */
     s->guard = s->guard || (!told && (silent || last));
     s->prompt_follows_guard =
         !told && !silent &&
@@ -296,7 +295,7 @@ static void type_restore(swx_session *s, int64_t now)
     } else if (s->attempt > 1 || (s->prompt_missing && s->lost_prompts > 1) || far) {
         s->reassert = true;
     }
-    const swx_buf *state = &s->parts[1];
+    const swx_buf *state = &s->parts[PART_STATE];
     size_t codes = size_of_codes(state);
     swx_restore restore = {
         .code = s->report.code,
@@ -305,7 +304,7 @@ static void type_restore(swx_session *s, int64_t now)
         .last = state->size ? state->data + codes : NULL,
         .last_size = state->size - codes,
         .prompt_variables = s->unexpanded,
-        .readline = s->readline_seen || s->pty.carrier, /* it cannot be seen there, and costs nothing */
+        .readline = s->readline_seen || s->pty.carrier, /* readline cannot be seen there, and this costs nothing */
         .silent = silent || s->guard,
         .guard = s->guard,
         .reassert = s->reassert && !s->guard,
@@ -374,7 +373,7 @@ static size_t find_prompt(const swx_buf *output, const uint8_t *prompt, size_t s
 static void drop_prompt(swx_session *s)
 {
     static const char head[] = "\033]7733;";
-    const swx_buf *prompt = &s->parts[2];
+    const swx_buf *prompt = &s->parts[PART_PS1];
     size_t size = prompt->size;
     for (size_t i = 0; !s->prompt_missing && i < size; i++) {
         if (size - i >= sizeof(head) - 1 && memcmp(prompt->data + i, head, sizeof(head) - 1) == 0) {
@@ -386,8 +385,8 @@ static void drop_prompt(swx_session *s)
     }
 }
 
-/* How many commands the shell has read since ours was typed, without the question and the lines that restored the
- * prompts.  -1: unknown. */
+/* How many commands the shell has read since ours was typed: ours, but neither the question nor the lines that restored
+ * the prompts.  -1: unknown. */
 static int64_t commands_read(const swx_session *s)
 {
     if (s->numbers_may_skip || !s->found.rank || !s->found.number) {
@@ -401,7 +400,7 @@ static void conclude_resync(swx_session *s, int64_t now)
 {
     const char *unread = NULL;
     int64_t count = commands_read(s);
-    /* Another process typed a command too, and the exit code may be that one's. */
+    /* Another process typed a command too, whose exit code this may be. */
     if (count > 1 && s->number_too_high && s->doubted == 2) {
         swx_session_lose(s);
         return;
@@ -431,8 +430,8 @@ static void conclude_resync(swx_session *s, int64_t now)
     swx_completion_conclude(s, s->report.code, s->found.rank ? s->found.jobs : s->jobs, unread, now);
 }
 
-/* Whether the question was needless, because a mark came after it was typed and another program has taken it.  It waits
- * in the terminal as long as the shell does not read. */
+/* Whether the question was needless: the shell was at no prompt, a program of the command has read the question, and
+ * the command's mark came after all.  An unread question waits in the terminal as long as nothing reads. */
 static bool was_in_vain(swx_session *s, int64_t now)
 {
     if (s->pty.carrier || !s->owner_saw_end || s->answered) {

@@ -23,9 +23,8 @@
 
 enum {
     PART_LIMIT = 64 * 1024, /* of an answer to a question */
-    PARTS = 6,
-    RAW_TAIL = 2,      /* "}" and newline: typed when the terminal is itself again */
-    LOOKS_AT_ONCE = 12 /* a shell needs some microseconds from its prompt to its read */
+    RAW_TAIL = 2,           /* "}" and newline: typed when the terminal is itself again */
+    LOOKS_AT_ONCE = 12      /* a shell needs some microseconds from its prompt to its read */
 };
 
 static const int64_t PARK_AFTER = 1000 * MS; /* without a command */
@@ -36,6 +35,10 @@ static const int64_t FIRST_CHECK = 2 * MS, LONGEST_CHECK = 250 * MS;
 
 typedef enum { STARTING, IDLE, RUNNING, RESYNC, LOST, DEAD, CLOSING, CLOSED } state;
 typedef enum { ASK, AWAIT_PROMPT, RESTORE } resync_phase;
+
+/* The parts of an answer: PIPESTATUS and `$_`, the texts that the prompts print, the terminal's modes.  What comes
+ * before the answer is noise, which is dropped. */
+typedef enum { PART_NOISE, PART_STATE, PART_PS1, PART_PS0, PART_PS2, PART_MODES, PARTS } answer_part;
 
 /* The best mark so far for the end of the running command. */
 typedef struct {
@@ -140,8 +143,8 @@ struct swx_session {
     int code_before; /* the exit code of a mark before that; -1: none came */
     bool ask_again;  /* ask once the SIGINT was handled, which may discard input */
     swx_mark report;
-    int part; /* 0: noise, 1: PIPESTATUS and `$_`; the texts of 2: PS1, 3: PS0, 4: PS2; 5: the terminal's modes */
-    swx_buf parts[PARTS];
+    answer_part part;     /* that comes now */
+    swx_buf parts[PARTS]; /* of the last answer */
 
     /* behind a carrier, where the shell's own terminal is out of reach */
     bool nonce_is_exposed; /* the nonce is in the environments of the carrier and the shell, where others can read it */

@@ -9,7 +9,7 @@
 
 enum { LINE_MAX = 4095 };    /* of a terminal in canonical mode; what is longer is cut silently */
 enum { SHELL_READ = 1024 };  /* bytes that bash reads at a time */
-enum { PACED_PIECE = 2000 }; /* of a line that is longer than that: less than half of it */
+enum { PACED_PIECE = 2000 }; /* bytes of a longer line that are written at a time: less than half of LINE_MAX */
 
 /* A canonical terminal cuts a line that is too long, and a program may switch to canonical mode at any time.  So a long
  * line is written in pieces, each after the one before was read.  In canonical mode a piece without a newline is
@@ -49,7 +49,7 @@ static void flush_paced(swx_session *s)
         if (s->passed_on && canonical && write(s->pty.master, &key, 1) != 1) {
             return;
         }
-        if (!has_evidence(s)) { /* read what the shell has printed before it reads this piece */
+        if (!has_evidence(s)) { /* first see whether a mark says that the program has ended: swx_session_due reads */
             return;
         }
     }
@@ -133,7 +133,7 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
         s->newest_before = s->newest_before < 0 ? INT64_MAX : s->newest_before;
     }
     s->number_too_high = s->empty_line_before = false;
-    s->start_dropped = s->start_marks || s->report.no_stderr; /* then nothing of it comes */
+    s->start_dropped = s->start_marks || s->report.no_stderr; /* the prompts show no text of the user's */
     s->helper_until = 0;
     s->delivered = s->last_data = now;
     /* readline cannot be seen there, so it may be on */
@@ -233,8 +233,8 @@ static const char *refusal(const swx_session *s, const swx_op *op)
 }
 
 /* Whether an empty line must come before the command.  It lets the shell report jobs that have ended, and run a trap on
- * SIGCHLD: bash 5.2 loses a line that it reads in several parts while such a trap is pending.  So it is typed before
- * long lines, and where the number of jobs is unknown. */
+ * SIGCHLD: bash 5.2 loses a line that it reads in several parts while such a trap is pending.  So it is typed while
+ * there are jobs or their number is unknown, and before long lines. */
 static bool wants_pause(const swx_session *s, const swx_op *op)
 {
     bool silent = s->marks_impossible && s->report.no_stderr; /* the prompt with the number of jobs is not seen */
@@ -243,10 +243,10 @@ static bool wants_pause(const swx_session *s, const swx_op *op)
            ((s->start_marks || (s->guard && !s->prompt_follows_guard && !s->pty.carrier)) && parts);
 }
 
-/* Asks the shell before the first operation is typed, if PROMPT_COMMAND must be armed for it: to put the prompts back,
- * or to mark the ends of commands itself.  That is needed where a command may hide the prompts and the loss could not
- * be noticed, or the shell could not be asked afterwards.  Behind a carrier it is armed only for such a command.  True:
- * the question was typed. */
+/* Asks the shell before the first operation is typed, if our elements of PROMPT_COMMAND must change for it.  It gets
+ * them to put the prompts back, to mark the ends of commands, or to keep the terminal's modes, where a command may hide
+ * the prompts or change the modes and that could not be noticed, or the shell could not be asked afterwards.  Elements
+ * that it has are written without braces if a brace may become an alias.  True: the question was typed. */
 static bool arms_first(swx_session *s, const swx_op *op, bool at_prompt, int64_t now)
 {
     const bool runs = op->kind == SWX_OP_RUN, told = has_evidence(s), armed = s->reassert || s->guard;
@@ -265,7 +265,7 @@ static bool arms_first(swx_session *s, const swx_op *op, bool at_prompt, int64_t
         s->guard = s->guard || hides;
         s->reassert = s->reassert || !modes || prompts;
     }
-    if (rewrites) { /* without a mark: `$?`, `$_` and PIPESTATUS are as they were when it is done */
+    if (rewrites) { /* no command is in doubt: the answer's `$?`, `$_` and PIPESTATUS are put back as they are */
         s->arms_prompt = true;
         s->found = (candidate){ 0 };
         swx_resync_begin(s, now, MARK_IN_DOUBT);
