@@ -171,24 +171,6 @@ async def test_reading_stops_when_it_is_cancelled(where: str) -> None:
         await until_async(lambda: no_thread("swerex-file" if where == "local" else "read_text"))
 
 
-@pytest.mark.parametrize("what", ["upload", "download"])
-async def test_a_copy_stops_when_it_is_cancelled(what: str, tmp_path: Path) -> None:
-    """Its thread ends, and nothing appears at the target."""
-    runtime, source, target = LocalRuntime(), tmp_path / "source", tmp_path / "target"
-    source.touch()
-    os.truncate(source, 1 << 31)
-    request = UploadRequest(source_path=str(source), target_path=str(target))
-    call = runtime.upload(request) if what == "upload" else runtime.download(str(source), str(target))
-    copying = asyncio.ensure_future(call)
-    await until_async(lambda: len(os.listdir(tmp_path)) == 2)
-    copying.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await copying
-    await until_async(lambda: no_thread("swerex-file"))
-    assert os.listdir(tmp_path) == ["source"]
-    await runtime.close()
-
-
 @IN_BOTH
 async def test_a_download_writes_nothing_after_its_cancellation(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

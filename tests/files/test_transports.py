@@ -5,12 +5,14 @@ The other end may be hostile, and may change the source and the target during th
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import gc
 import os
 import stat
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,11 @@ import pytest
 from swerex_c.exceptions import SwerexException, UploadError
 from swerex_c.runtime.abstract import AbstractRuntime, UploadRequest
 from swerex_c.runtime.local import LocalRuntime
+from swerex_c.runtime.sandbox import SandboxRuntime
+from swerex_c.utils import background
+from tests.support.wait import until_async
 
-Copy = Callable[[str | Path, str | Path], object]
+Copy = Callable[[str | Path, str | Path], Awaitable[None]]
 """Copies from one path to another, and returns or raises what came of it."""
 
 
@@ -72,6 +77,33 @@ async def test_a_tree_that_is_very_deep(
             await download(there, here)
         assert os.listdir(here) == []
         assert not [name for name in os.listdir(tmp_path) if name.startswith(".swerex")]
+
+
+@pytest.mark.parametrize("tree", [False, True])
+async def test_a_cancelled_copy_leaves_nothing(
+    runtime: AbstractRuntime, copy: Copy, tmp_path: Path, tree: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The target stays what it was, nothing is beside it, and the log has no message."""
+    source, to = tmp_path / "source", tmp_path / "to"
+    for directory in (source, to):
+        directory.mkdir()
+    (source / "big").touch()
+    os.truncate(source / "big", 1 << 31)
+    (to / "target").mkdir() if tree else (to / "target").write_text("old")
+    copying = asyncio.ensure_future(copy(source if tree else source / "big", to / "target"))
+    await until_async(lambda: len(os.listdir(to)) == 2)
+    copying.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await copying
+    if not isinstance(runtime, SandboxRuntime):  # which is done when it is raised
+        await until_async(lambda: len(os.listdir(to)) == 1)
+    assert os.listdir(to) == ["target"]
+    assert os.listdir(to / "target") == [] if tree else (to / "target").read_text() == "old"
+    await until_async(lambda: all(thread.name != "swerex-file" for thread in threading.enumerate()))
+    del copying
+    await background.run(asyncio.sleep(0))  # the loop drops its references
+    gc.collect()
+    assert caplog.messages == []
 
 
 # Links that come meanwhile

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
-import gc
 import io
 import os
 import re
@@ -28,14 +26,13 @@ from swerex_c.sandbox import file_scripts
 from swerex_c.sandbox import files as _files
 from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.sandbox import Sandbox
-from swerex_c.utils import background
 from tests.contracts.test_files import raises
 from tests.support import needs
 from tests.support.docker_engine import Engine
 from tests.support.local_backend import Here
 from tests.support.sandboxes import Blocking, StartBackend
 from tests.support.trees import assert_no_leftovers, everything, file_of, make_tree
-from tests.support.wait import DEADLINE, until_async
+from tests.support.wait import DEADLINE
 
 files: Any = Blocking(_files)
 
@@ -185,38 +182,6 @@ def test_a_source_that_fails_leaves_nothing(machine: Machine, here: Path, monkey
     with raises(PermissionError, errno.EACCES, "s/closed"):
         files.upload(sandbox, "s", "t")
     assert os.listdir() == ["s"]
-
-
-@pytest.mark.parametrize("what", ["upload a file", "upload a tree", "download"])
-async def test_a_cancelled_copy_leaves_nothing(
-    machine: Machine, here: Path, what: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """When the cancellation is raised, neither end nor the log has anything of it."""
-    sandbox = machine().it
-    (here / "s").mkdir()
-    with (here / "s/big").open("wb") as file:
-        file.truncate(1 << 30)
-    begun, over = threading.Event(), threading.Event()
-    over_early: list[bool] = []
-
-    def progress(done: int, size: int | None) -> None:
-        if done > 1 << 20 and not begun.is_set():
-            begun.set()
-            over_early.append(over.wait(2))  # as a disk that is slow; less than what is waited for it
-
-    copy = _files.download if what == "download" else _files.upload
-    source = "s" if what == "upload a tree" else "s/big"
-    copying = asyncio.ensure_future(background.run(copy(sandbox, source, "t", progress)))
-    copying.add_done_callback(lambda _: over.set())
-    await until_async(begun.is_set)
-    copying.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await copying
-    assert over_early == [False] and os.listdir() == ["s"]
-    del copying
-    await background.run(asyncio.sleep(0))  # the loop drops its references
-    gc.collect()
-    assert caplog.messages == []
 
 
 # Hostile sandboxes

@@ -38,25 +38,6 @@ async def test_targets_that_cannot_be(served: Served, tmp_path: Path, what: str,
                 await getattr(channel, what)(str(tmp_path / source), name)
 
 
-@COPIES
-async def test_cancelled(served: Served, tmp_path: Path, what: str) -> None:
-    """A cancelled copy leaves the target unchanged, and no other file."""
-    source, to = tmp_path / "source", tmp_path / "to"
-    to.mkdir()
-    (to / "target").write_text("old")
-    with open(source, "wb") as file:
-        file.truncate(1 << 30)
-    async with channel_to(served.port) as channel:
-        copying = asyncio.create_task(getattr(channel, what)(str(source), str(to / "target")))
-        await until_async(lambda: any(path.name != "target" for path in to.iterdir()))
-        copying.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await copying
-        await until_async(lambda: os.listdir(to) == ["target"] and served.running == 0)
-        assert (to / "target").read_text() == "old"
-        await channel.call("is_alive", {})
-
-
 async def test_a_file_is_closed_whose_opening_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opening, go_on, opened = threading.Event(), threading.Event(), list[BinaryIO]()
 
