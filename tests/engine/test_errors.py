@@ -124,8 +124,6 @@ def test_few_fds_left(sh: Shell, left: int) -> None:
 
 
 def test_requests_of_unknown_kind(sh: Shell) -> None:
-    with pytest.raises((TypeError, ValueError, SwerexException)) as caught:
-        sh.wait(sh.aio.create_session(object()))
-    assert not isinstance(caught.value, AttributeError)
-    with pytest.raises((TypeError, ValueError, SwerexException)):
-        sh.wait(sh.aio.run_in_session(object()))
+    for call in (sh.aio.create_session, sh.aio.run_in_session):
+        with pytest.raises((TypeError, ValueError, SwerexException)):
+            sh.wait(call(object()))
