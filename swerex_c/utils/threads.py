@@ -21,9 +21,9 @@ from swerex_c.utils.cancellation import this_call
 from swerex_c.utils.wait import settle
 
 __all__ = [
-    "OrderedCalls",
     "in_file_thread",
     "in_thread",
+    "in_thread_settled",
     "in_thread_to_its_end",
     "start_thread",
 ]
@@ -36,9 +36,6 @@ _MAX_FILE_CALLS = 16
 
 _LONG_SECONDS = 0.5
 """Seconds after which a call for a file no longer counts: it may wait for a disk that never responds."""
-
-_END_SECONDS = 2.0
-"""Seconds to wait for the last call of a transfer."""
 
 _CANCELLED_SECONDS = 60.0
 """Seconds to wait for a cancelled call to end."""
@@ -113,13 +110,18 @@ def _cancellable(cancelled: threading.Event, name: str, function: Callable[[], T
 
 
 async def in_thread_to_its_end(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a blocking function as `in_thread_settled` does, with a minute for its end."""
+    return await in_thread_settled(_CANCELLED_SECONDS, function, *args, **kwargs)
+
+
+async def in_thread_settled(seconds: float, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a blocking function as `in_thread` does; a cancellation is raised when the function has ended.
 
-    The function finds out by `check_cancelled`. If it has not ended after a minute, the cancellation is raised then.
+    The function finds out by `check_cancelled`. If it has not ended after `seconds`, the cancellation is raised then.
     """
     cancelled = threading.Event()
     call = _cancellable(cancelled, getattr(function, "__name__", "work"), lambda: function(*args, **kwargs))
-    return await settle(in_thread(call), _CANCELLED_SECONDS, cancelled.set)
+    return await settle(in_thread(call), seconds, cancelled.set)
 
 
 async def in_file_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -139,34 +141,3 @@ async def in_file_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kw
         finally:
             timer.cancel()
             cancelled.set()
-
-
-class OrderedCalls:
-    """Sequential `in_file_thread` calls of one transfer.
-
-    A call starts when the previous one has ended, even if the caller has stopped waiting for that one: no file is
-    closed or removed while a thread still uses it.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function after the earlier calls; see `in_file_thread`."""
-        return await in_file_thread(self._call, lambda: function(*args, **kwargs))
-
-    async def end(self, function: Callable[[], object]) -> None:
-        """Call a function as the last one, and wait for at most two seconds.
-
-        The function is called even if the caller is cancelled, or stops waiting because the previous call hangs.
-        """
-        try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_END_SECONDS):
-                    await in_thread(self._call, function)
-        except ResourceError:  # no thread can be started
-            self._call(function)
-
-    def _call(self, function: Callable[[], T]) -> T:
-        with self._lock:
-            return function()

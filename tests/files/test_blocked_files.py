@@ -28,6 +28,8 @@ from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.utils.cancellation import check_cancelled
 from tests.support.local_backend import Here
 from tests.support.original import run_python
+from tests.support.runtimes import RUNTIMES
+from tests.support.server_process import Server
 from tests.support.wait import DEADLINE, until, until_async
 
 LIMIT = 1 << 20
@@ -171,9 +173,9 @@ async def test_reading_stops_when_it_is_cancelled(where: str) -> None:
         await until_async(lambda: no_thread("swerex-file" if where == "local" else "read_text"))
 
 
-@IN_BOTH
+@pytest.mark.parametrize("where", ["local", "sandbox", "frames"])
 async def test_a_download_writes_nothing_after_its_cancellation(
-    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    where: str, swerex_remote: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cancellation comes while files are moved to the target."""
     source, target, moving, replace = tmp_path / "source", tmp_path / "target", threading.Event(), os.replace
@@ -188,7 +190,7 @@ async def test_a_download_writes_nothing_after_its_cancellation(
         replace(*names, **directories)
 
     monkeypatch.setattr(os, "replace", slow)
-    async with limited(where, LIMIT) as runtime:
+    async with RUNTIMES[where](swerex_remote) if where == "frames" else limited(where, LIMIT) as runtime:
         copying = asyncio.ensure_future(runtime.download(str(source), str(target)))
         await until_async(moving.is_set)
         copying.cancel()

@@ -235,7 +235,7 @@ async def test_files_of_any_name(client: HttpClient, tmp_path: Path, name: str) 
 
 
 async def test_progress_is_told(client: HttpClient, tmp_path: Path) -> None:
-    size = 2_000_000
+    size = 4_000_000
     (tmp_path / "f").write_bytes(b"x" * size)
     seen: list[tuple[int, int | None]] = []
     await client.upload(str(tmp_path / "f"), str(tmp_path / "g"), lambda done, of: seen.append((done, of)))

@@ -3,6 +3,9 @@
 A stream begins with a line of JSON: `{"kind": "file", "name": ..., "mode": ..., "size": ...}`, followed by the file's
 bytes; or `{"kind": "tree"}`, followed by a tar archive (POSIX.1-2001 pax) of the directory's contents. Frames transfer
 it in a lane, and HTTP as a body.
+
+One thread for each transfer does all work with files: it reads at most two pieces ahead of the event loop, or lags
+two pieces behind it.
 """
 
 from __future__ import annotations
@@ -11,19 +14,20 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
+import queue
 import stat
 import threading
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, BinaryIO
 
-from swerex_c.exceptions import ProtocolError, ResourceError, UploadError
+from swerex_c.exceptions import ProtocolError, UploadError
 from swerex_c.files import tar
 from swerex_c.files.local import open_regular, sized
 from swerex_c.files.staging import Staging
 from swerex_c.files.writing import BLOCK, check_path, write_all
 from swerex_c.utils.progress import Progress
-from swerex_c.utils.threads import OrderedCalls, in_thread
+from swerex_c.utils.threads import in_thread_settled
 from swerex_c.utils.wait import end_tasks
 
 __all__ = ["TARGET", "open_source", "open_stream", "receive", "store_file"]
@@ -31,11 +35,11 @@ __all__ = ["TARGET", "open_source", "open_stream", "receive", "store_file"]
 TARGET = "X-Swerex-Target"
 """HTTP header of an upload whose body is such a stream: the path to copy to, as JSON, which is ASCII for any path."""
 
-_PIECE = 512 << 10
-"""Maximum number of bytes of a file to read at once."""
+_AHEAD = 2
+"""Maximum number of blocks between a thread and the event loop."""
 
 _END_SECONDS = 2.0
-"""Seconds to wait for a thread that has nothing more to read or write."""
+"""Seconds to wait for the thread of a transfer that was given up."""
 
 Pieces = AsyncGenerator[bytes, None]
 
@@ -50,86 +54,93 @@ Unpack = Callable[[BinaryIO, Staging], object]
 
 
 @contextlib.asynccontextmanager
-async def open_stream(path: str, progress: Progress | None = None) -> AsyncIterator[Pieces]:
+async def open_stream(path: str, progress: Progress | None = None, pack: Pack = tar.pack) -> AsyncIterator[Pieces]:
     """Open a file or directory for sending; give its stream.
+
+    Args:
+        pack: function that writes the archive of a directory.
 
     Raises:
         OSError: if the file or tree cannot be read.
         UploadError: if it is something other than a file or a directory.
     """
-    async with open_source(path, progress=progress) as (head, content):
-        async with contextlib.aclosing(_prepended(json.dumps(head).encode() + b"\n", content)) as pieces:
-            yield pieces
+    async with contextlib.aclosing(_written_by(lambda write: _send(path, pack, write))) as pieces:
+        line, rest = await _first_line(pieces)  # errors that are known beforehand are raised here
+        content = _counted(_prepended(rest, pieces), json.loads(line).get("size"), progress)
+        async with contextlib.aclosing(_prepended(line + b"\n", content)) as stream:
+            yield stream
 
 
 @contextlib.asynccontextmanager
-async def open_source(
-    path: str, pack: Pack = tar.pack, progress: Progress | None = None
-) -> AsyncIterator[tuple[dict[str, Any], Pieces]]:
-    """Open a file or directory for sending; give its description, and its bytes or its archive.
-
-    It raises the errors of `open_stream`.
-
-    Args:
-        pack: function that writes the archive of a directory.
-    """
-    stack, turns = contextlib.ExitStack(), OrderedCalls()
-    try:
-        opened = await turns.call(_open, path, stack)
-        if opened is None:
-            async with contextlib.aclosing(_packed(pack, path)) as packed:
-                first = await anext(packed)  # errors that are known beforehand are raised here
-                async with contextlib.aclosing(_counted(_prepended(first, packed), None, progress)) as content:
-                    yield {"kind": "tree"}, content
-            return
-        file, first, size = opened
-        name, mode = os.path.basename(os.path.normpath(path)), stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-        pieces = _prepended(first, _read(file, size - len(first), turns))
-        async with contextlib.aclosing(_counted(pieces, size or None, progress)) as content:
-            yield {"kind": "file", "name": name, "mode": mode, "size": size or None}, content
-    finally:
-        await turns.end(stack.close)
+async def open_source(path: str, pack: Pack, progress: Progress | None = None) -> AsyncIterator[tuple[Any, Pieces]]:
+    """Open a file or directory as `open_stream` does; give its description, and its bytes or its archive."""
+    async with open_stream(path, progress, pack) as stream:
+        yield json.loads(await anext(stream)), stream
 
 
-def _open(path: str, stack: contextlib.ExitStack) -> tuple[BinaryIO, bytes, int] | None:
-    """Return an open file, its beginning, and the number of its bytes; None for a directory. The stack closes it."""
+def _send(path: str, pack: Pack, write: Callable[[bytes], None]) -> None:
+    """Write the stream of a file or directory."""
     check_path(path)
     status = os.stat(path)
     if stat.S_ISDIR(status.st_mode):
-        return None
+        write(b'{"kind": "tree"}\n')
+        pack(path, write)
+        return
     if not stat.S_ISREG(status.st_mode):
         raise UploadError(f"Cannot copy {path!r}: it is neither a file nor a directory")
-    file = stack.enter_context(open_regular(path))
-    return file, *sized(file, os.fstat(file.fileno()).st_size)
+    with open_regular(path) as file:
+        status = os.fstat(file.fileno())
+        data, left = sized(file, status.st_size)
+        name, mode = os.path.basename(os.path.normpath(path)), stat.S_IMODE(status.st_mode)
+        head = {"kind": "file", "name": name, "mode": mode, "size": left or None}
+        write(json.dumps(head).encode() + b"\n")
+        while left:
+            if not data:
+                raise OSError(f"{file.name!r} became shorter while it was sent")
+            write(data[:left])
+            left -= min(left, len(data))
+            data = file.read(min(left, BLOCK))
 
 
-async def _read(file: BinaryIO, size: int, turns: OrderedCalls) -> Pieces:
-    """Yield the next `size` bytes of a file; raise OSError if the file has become shorter.
+async def _written_by(work: Callable[[Callable[[bytes], None]], None]) -> Pieces:
+    """Yield the blocks that `work` writes in a thread, and raise its error behind them.
 
-    The next piece is read while the caller sends one.
+    It writes with the function that it gets, which joins small pieces.
     """
+    loop, blocks, room = asyncio.get_running_loop(), asyncio.Queue[bytes](), threading.Semaphore(_AHEAD)
+    held: list[bytes] = []
+    size, closed = 0, False
 
-    def next_piece() -> asyncio.Task[bytes]:
-        return asyncio.ensure_future(turns.call(file.read, min(size, _PIECE)))
+    def flush() -> None:
+        room.acquire()
+        if closed:
+            raise BrokenPipeError("The transfer has ended")
+        loop.call_soon_threadsafe(blocks.put_nowait, b"".join(held))
+        held.clear()
 
-    reading = next_piece()
+    def write(data: bytes) -> None:
+        nonlocal size
+        held.append(data)
+        size += len(data)
+        if size >= BLOCK:
+            size = 0
+            flush()
+
+    def run() -> None:
+        work(write)
+        flush()
+
+    writing = asyncio.ensure_future(in_thread_settled(_END_SECONDS, run))
+    writing.add_done_callback(lambda _: blocks.put_nowait(b""))
     try:
-        while data := await reading:
-            size -= len(data)
-            reading = next_piece()
-            yield data
+        while block := await blocks.get():
+            room.release()
+            yield block
+        await writing
     finally:
-        reading.cancel()
-    if size:
-        raise OSError(f"{file.name!r} became shorter while it was sent")
-
-
-async def _packed(pack: Pack, path: str) -> Pieces:
-    """Yield the archive of a directory in pieces. A thread packs, only a little ahead of the reader."""
-    async with _thread_with_socket(lambda sock: pack(path, sock.sendall)) as (reader, _, packing):
-        while data := await reader.read(_PIECE):
-            yield data
-        await packing
+        closed = True
+        room.release()
+        await end_tasks(writing)
 
 
 # Receiving
@@ -152,7 +163,7 @@ async def receive(pieces: Pieces, target: str, name: str | None = None, progress
         _check_names(target, received_name)
         content = _counted(_prepended(rest, pieces), size, progress)
         if kind == "tree":
-            await _store_tree(content, target)
+            await _store(content, lambda source: _save_tree(source, target))
         else:
             await store_file(content, target, received_name, mode=mode, follow=name is None)
 
@@ -209,60 +220,90 @@ async def store_file(
         unpack: function that unpacks the archive, which needs all of it; None for a file.
     """
     rights = mode if mode is not None and 0 <= mode <= 0o7777 else None
-    stack, turns = contextlib.ExitStack(), OrderedCalls()
-    try:
-        staging = await turns.call(stack.enter_context, Staging(target))
-        file = stack.enter_context(contextlib.ExitStack())
-        fd = await turns.call(file.enter_context, staging.file("", rights))
-        collected: list[bytes] = []
+
+    def save(source: _Received) -> None:
+        with Staging(target) as staging:
+            with staging.file("", rights) as fd:
+                while data := source.read(BLOCK):
+                    write_all(fd, [data])
+            if not source.complete:
+                return
+            if unpack is not None:
+                staging.commit_archive(target, unpack)
+            else:
+                staging.commit(name, follow=follow)
+
+    await _store(pieces, save)
+
+
+def _save_tree(source: _Received, target: str) -> None:
+    with Staging(target) as staging:
+        tar.unpack(source, staging)
+        while source.read(BLOCK):
+            pass  # padding after the end of the archive
+        if source.complete:
+            staging.commit()
+
+
+class _Received:
+    """Received pieces as a file that a thread reads."""
+
+    def __init__(self) -> None:
+        self.complete = False
+        """True at the end if all pieces have been received."""
+        self._loop = asyncio.get_running_loop()
+        self._room = asyncio.Semaphore(_AHEAD)
+        self._blocks = queue.SimpleQueue[list[bytes]]()
+        self._unread: deque[bytes] = deque()
+
+    async def fill(self, pieces: AsyncIterator[bytes]) -> None:
+        """Pass all pieces to the thread, in blocks."""
+        block: list[bytes] = []
         size = 0
         async for piece in pieces:
-            collected.append(piece)
+            if piece:
+                block.append(piece)
             size += len(piece)
             if size >= BLOCK:
-                await turns.call(write_all, fd, collected)
-                collected, size = [], 0
-        await turns.call(write_all, fd, collected)
-        await turns.call(file.close)
-        if unpack is not None:
-            await turns.call(staging.commit_archive, target, unpack)
-        else:
-            await turns.call(staging.commit, name, follow=follow)
+                await self._room.acquire()
+                self._blocks.put(block)
+                block, size = [], 0
+        self.complete = True
+        self._blocks.put([*block, b""])
+
+    def end(self) -> None:
+        """Let the thread find the end of the file."""
+        self._blocks.put([b""])
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most `size` bytes, or b"" at the end. Blocks."""
+        if not self._unread:
+            self._unread.extend(self._blocks.get())
+            self._loop.call_soon_threadsafe(self._room.release)
+        piece = self._unread.popleft()
+        if len(piece) > size or not piece:  # the end stays
+            self._unread.appendleft(piece[size:])
+        return piece[:size]
+
+
+async def _store(pieces: AsyncIterator[bytes], save: Callable[[_Received], None]) -> None:
+    """Have a thread save received pieces, and wait until it has.
+
+    Args:
+        save: called with a file of the pieces, which it reads to the end. Then it checks whether that is `complete`.
+    """
+    source = _Received()
+    saving = asyncio.ensure_future(in_thread_settled(_END_SECONDS, save, source))
+    passing = asyncio.ensure_future(source.fill(pieces))
+    try:
+        await asyncio.wait([passing, saving], return_when=asyncio.FIRST_COMPLETED)
+        if passing.done():
+            passing.result()
+        await saving
     finally:
-        await turns.end(stack.close)
-
-
-async def _store_tree(pieces: AsyncIterator[bytes], target: str) -> None:
-    """Unpack a received tar archive while it arrives, and save the tree as `target`: all of it or nothing."""
-    complete = threading.Event()
-
-    def unpack(sock: socket.socket) -> None:
-        with sock.makefile("rb") as archive, Staging(target) as staging:
-            tar.unpack(archive, staging)
-            while archive.read(BLOCK):
-                pass  # padding after the end of the archive
-            if complete.is_set():
-                staging.commit()
-
-    async def pass_on(writer: asyncio.StreamWriter) -> None:
-        async for piece in pieces:
-            writer.write(piece)
-            try:
-                await writer.drain()
-            except ConnectionError:  # the thread has ended, and says why
-                return
-        complete.set()
-        writer.write_eof()
-
-    async with _thread_with_socket(unpack) as (_, writer, unpacking):
-        passing = asyncio.ensure_future(pass_on(writer))
-        try:
-            await asyncio.wait([passing, unpacking], return_when=asyncio.FIRST_COMPLETED)
-            if passing.done():
-                passing.result()
-            await unpacking
-        finally:
-            await end_tasks(passing)
+        await end_tasks(passing)
+        source.end()
+        await end_tasks(saving)
 
 
 # Helpers of both
@@ -285,35 +326,3 @@ async def _counted(pieces: Pieces, size: int | None, progress: Progress | None) 
             done += len(piece)
             if progress is not None:
                 progress(done, size)
-
-
-@contextlib.asynccontextmanager
-async def _thread_with_socket(
-    work: Callable[[socket.socket], None],
-) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter, asyncio.Future[None]]]:
-    """Call a blocking function in a thread, with a socket; give the other end of the socket, and the call's outcome.
-
-    The thread has two seconds to end after the connection is aborted.
-    """
-    ours, theirs = socket.socketpair()
-    reader, writer = await asyncio.open_connection(sock=ours, limit=_PIECE)
-
-    def call() -> None:
-        with theirs:
-            work(theirs)
-
-    async def in_its_thread() -> None:
-        try:
-            await in_thread(call)
-        except ResourceError:  # no thread may have begun
-            theirs.close()
-            raise
-
-    working = asyncio.ensure_future(in_its_thread())
-    try:
-        yield reader, writer, working
-    finally:
-        writer.transport.abort()
-        await asyncio.wait([working], timeout=_END_SECONDS)
-        if working.done() and not working.cancelled():
-            working.exception()
