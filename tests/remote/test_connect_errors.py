@@ -50,7 +50,7 @@ async def test_the_cause_is_told_however_often_it_was_tried() -> None:
         (None, "https://"),  # a server that hangs up
         ("false", "the program ended without a response"),
         # It does not end before it is heard: then its end would be what is told.
-        ("echo Hi; cat >/dev/null", r"What came from sh -c echo Hi.* is not what `swerex-remote --stdio` says"),
+        ("echo Hi; cat >/dev/null", r"sh -c echo Hi.* did not answer as `swerex-remote --stdio` does"),
     ],
 )
 async def test_a_peer_that_is_no_server_is_named(command: str | None, says: str) -> None:

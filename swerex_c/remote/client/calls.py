@@ -573,7 +573,7 @@ class ClientConnection(FrameConnection):
             if isinstance(error, ConnectionLostError):
                 return ConnectionLostError("the program ended without a response; its standard error may say why")
             hint = "does it, or a startup file there, print something?"
-            return ProtocolError(f"What came from {address} is not what `swerex-remote --stdio` says ({hint}): {error}")
+            return ProtocolError(f"{address} did not answer as `swerex-remote --stdio` does ({hint}): {error}")
         if isinstance(error, ProtocolError):
             return NotFrames(str(error))
         nothing_came = self._head is not None and not self._head

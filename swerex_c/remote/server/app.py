@@ -177,7 +177,7 @@ class _Handlers:
                 form = _validated(_FORM, dict(fields))
                 pieces, unpack = _pieces(form.file), zip.unpack if form.unzip else None
                 await file_transfer.store_file(pieces, form.target_path, form.file.filename or "", unpack=unpack)
-        except (HTTPException, FormParserError) as error:  # old versions of Starlette raise what the parser did
+        except (HTTPException, FormParserError) as error:  # old versions of Starlette raise the latter
             if isinstance(error, HTTPException) and error.status_code != 400:
                 raise
             detail = error.detail if isinstance(error, HTTPException) else error
@@ -186,7 +186,7 @@ class _Handlers:
 
     async def _download(self, request: Request) -> Any:
         stream = self._stream(_parse(_DOWNLOAD, request, await request.body()).path)
-        await anext(stream)  # errors that are known beforehand are raised here
+        await anext(stream)  # raises the errors of opening
         return _Download(stream, media_type="application/octet-stream")
 
     async def _stream(self, path: str) -> AsyncGenerator[bytes, None]:

@@ -237,7 +237,7 @@ class FirstHead(asyncio.Protocol):
             self._received += data
             self._decide(self._received.find(_HEAD_END, max(0, len(self._received) - len(data) - len(_HEAD_END) + 1)))
 
-    # What the first head decides
+    # Protocol of the connection, by its first head
 
     def _decide(self, end: int) -> None:
         received = bytes(self._received)
@@ -248,7 +248,7 @@ class FirstHead(asyncio.Protocol):
             return  # the head is incomplete
         elif end >= 0 and (fields := self._upgrade_with_key(received[:end])) is not None:
             self._upgrade(fields[CHANNEL_HEADER], received[end + len(_HEAD_END) :])
-        else:  # uvicorn also answers what is no HTTP at all
+        else:  # uvicorn answers data that is not HTTP, too
             self._received.clear()
             server, state = self._connections, {"connection": self}
             protocol: Any = server.config.http_protocol_class

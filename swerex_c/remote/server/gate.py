@@ -1,7 +1,7 @@
 """The gate before the HTTP/JSON application: it checks the key, the headers and the size of each request.
 
-What it refuses never reaches the application, whatever the path. It also logs the requests, and fails the start of an
-application without a key.
+A refused request never reaches the application, whatever its path. The gate also logs the requests, and fails the
+start of an application without a key.
 """
 
 from __future__ import annotations

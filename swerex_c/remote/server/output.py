@@ -138,7 +138,7 @@ def _wait_writable(fd: int, milliseconds: int | None) -> bool:
 
 
 def _write_ready(fd: int, data: bytes) -> None:
-    """Write what does not have to wait, and drop the rest."""
+    """Write as much as is possible without waiting, and drop the rest."""
     with contextlib.suppress(OSError):
         for start in range(0, len(data), select.PIPE_BUF):
             if not _wait_writable(fd, 0):

@@ -71,12 +71,12 @@ class FrameConnection(asyncio.Protocol):
             self.handle(frames)
 
     def _read_head(self, data: bytes) -> bytes:
-        """Collect the head, pass it on when it is complete, and return what came behind it."""
+        """Collect the head, pass it on when it is complete, and return the data that follows it."""
         assert self._head is not None and self._head_start is not None
         self._head += data
         head, end, rest = bytes(self._head).partition(b"\r\n\r\n")
         if not head.startswith(self._head_start[: len(head)]) or len(head) > HEAD_BYTES:
-            self.fail(ProtocolError(f"What came is no HTTP head: {head[:60]!r}"))
+            self.fail(ProtocolError(f"The received data is not an HTTP head: {head[:60]!r}"))
         elif end:
             self._head = None
             self.head_received(head, rest)

@@ -65,7 +65,7 @@ async def open_stream(path: str, progress: Progress | None = None, pack: Pack = 
         UploadError: if it is something other than a file or a directory.
     """
     async with contextlib.aclosing(_written_by(lambda write: _send(path, pack, write))) as pieces:
-        line, rest = await _first_line(pieces)  # errors that are known beforehand are raised here
+        line, rest = await _first_line(pieces)  # raises the errors of opening
         content = _counted(_prepended(rest, pieces), json.loads(line).get("size"), progress)
         async with contextlib.aclosing(_prepended(line + b"\n", content)) as stream:
             yield stream
@@ -177,7 +177,7 @@ def _check_names(*names: str) -> None:
 
 
 async def _first_line(pieces: Pieces) -> tuple[bytes, bytes]:
-    """Return the first line, and what came behind it with its end."""
+    """Return the first line without its end, and the rest of the piece that has its end."""
     head = b""
     async for piece in pieces:
         head += piece
@@ -301,9 +301,9 @@ async def _store(pieces: AsyncIterator[bytes], save: Callable[[_Received], None]
             passing.result()
         await saving
     finally:
-        await end_tasks(passing)
+        passing.cancel()  # before the end, so that the pieces cannot be taken for complete
         source.end()
-        await end_tasks(saving)
+        await end_tasks(passing, saving)
 
 
 # Helpers of both
