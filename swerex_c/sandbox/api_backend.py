@@ -36,6 +36,7 @@ from swerex_c.sandbox.backend import Backend, Process
 from swerex_c.sandbox.terminal_client import SIZE, UNKNOWN
 from swerex_c.utils import background
 from swerex_c.utils.threads import in_thread
+from swerex_c.utils.visible import error_line
 from swerex_c.utils.wait import end_tasks
 
 __all__ = ["ApiBackend"]
@@ -183,9 +184,8 @@ class _Server:
         except Exception as error:
             if backend is not None:
                 backend._lost_exit_codes.add(token)
-            text = " ".join(str(error).split()) or type(error).__name__
             with contextlib.suppress(OSError):
-                await _write(terminal, text.encode(errors="replace")[:4000] + b"\r\n")
+                await _write(terminal, error_line(error).encode(errors="replace")[:4000] + b"\r\n")
             return UNKNOWN
 
 

@@ -113,10 +113,14 @@ def is_running_loop() -> bool:
 class Call(concurrent.futures.Future[T]):
     """A coroutine in the loop. The future is done when the coroutine has ended, also after `cancel`."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         super().__init__()
         self.set_running_or_notify_cancel()
-        self._loop = loop
+        try:
+            self._loop = _running()
+        except BaseException:
+            work.close()
+            raise
         self._work = work
         self._task: asyncio.Task[T] | None = None
 
@@ -145,11 +149,7 @@ class Call(concurrent.futures.Future[T]):
 
 def spawn(work: Coroutine[Any, Any, T]) -> Call[T]:
     """Schedule a coroutine in the loop. Thread-safe."""
-    try:
-        call = Call(_running(), work)
-    except BaseException:
-        work.close()
-        raise
+    call = Call(work)
     call.begin()
     return call
 
@@ -205,11 +205,7 @@ def run_blocking(work: Coroutine[Any, Any, T], timeout: float | None = None) -> 
     Raises:
         TimeoutError: if the coroutine was cancelled after `timeout` seconds.
     """
-    try:
-        call = Call(_running(), work)
-    except BaseException:
-        work.close()
-        raise
+    call = Call(work)
     late = False
     try:
         call.begin()

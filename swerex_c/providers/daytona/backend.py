@@ -36,7 +36,7 @@ from swerex_c.exceptions import SandboxLostError, SwerexException
 from swerex_c.providers.daytona.terminal import BOOTSTRAP, FAILURES, script
 from swerex_c.sandbox.api_backend import ApiBackend
 from swerex_c.sandbox.backend import Process
-from swerex_c.utils.visible import visible
+from swerex_c.utils.visible import error_line, visible
 
 __all__ = ["DaytonaBackend", "DaytonaProgram", "sentence"]
 
@@ -310,7 +310,7 @@ def sentence(error: BaseException) -> str:
     """Return a sentence for users that describes an error of Daytona, or one of this package."""
     if isinstance(error, SwerexException):
         return str(error)
-    words = visible(" ".join(str(error).split())).rstrip(".")
+    words = visible(error_line(error)).rstrip(".")
     for prefix in ("Failed to create sandbox: ", "Failure during waiting for sandbox to start: "):
         words = words.removeprefix(prefix)
     name, status = type(error).__name__, getattr(error, "status_code", None)

@@ -21,6 +21,7 @@ from swerex_c.providers.kubernetes.client import Cluster, ClusterError
 from swerex_c.sandbox.api_backend import ApiBackend
 from swerex_c.sandbox.backend import Process
 from swerex_c.sandbox.env_passing import as_words
+from swerex_c.utils.visible import error_line
 
 __all__ = ["KubernetesBackend"]
 
@@ -85,7 +86,7 @@ class ExecProgram(Process):
                 await self._unless_full(self._websocket.ping())
                 continue
             except (aiohttp.ClientError, OSError, RuntimeError) as error:
-                self._lost = " ".join(str(error).split()) or type(error).__name__
+                self._lost = error_line(error)
                 return None
             pings = 0
             if message.type is aiohttp.WSMsgType.BINARY:

@@ -33,6 +33,7 @@ from swerex_c._version import __version__
 from swerex_c.exceptions import PodStartupError
 from swerex_c.utils.load import load_library
 from swerex_c.utils.temporary import temporary_directory
+from swerex_c.utils.visible import error_line
 
 __all__ = ["Access", "Cluster", "ClusterError", "require", "startup_error"]
 
@@ -70,6 +71,9 @@ _KEEP_ALIVE = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 )
 """Options by which the kernel detects a lost peer after half a minute, also while the peer reads no input."""
+
+_MAX_TEXT = 500
+"""Maximum length of a library's or a proxy's text in an error message."""
 
 _PERMANENT = (aiohttp.ClientConnectorDNSError, aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)
 """Failures to connect that do not pass: a wrong name or certificate."""
@@ -145,14 +149,10 @@ async def _raise(response: aiohttp.ClientResponse) -> None:
         status = json.loads(body)
         reason, message = str(status.get("reason") or ""), str(status.get("message") or "")
     except (ValueError, AttributeError):  # an error page of a proxy is not JSON
-        reason, message = "", body[:500].decode(errors="replace")
+        reason, message = "", body[:_MAX_TEXT].decode(errors="replace")
     text = " ".join(message.split()) or reason or f"HTTP status {response.status}"
     after = response.headers.get("Retry-After", "")
     raise ClusterError(text, code=response.status, reason=reason, pause=float(after) if after.isdecimal() else None)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:500] or type(error).__name__
 
 
 # Credentials
@@ -296,7 +296,7 @@ class Cluster:
                     client = library.client.ApiClient(configuration)
                 except Exception as error:  # a malformed file can make the library raise any exception
                     origin = "The pod's service account" if self.access.in_cluster else "The kubeconfig "
-                    message = f"{origin}{self.access.kubeconfig or ''} cannot be used: {_one_line(error)}"
+                    message = f"{origin}{self.access.kubeconfig or ''} cannot be used: {error_line(error)[:_MAX_TEXT]}"
                     raise ClusterError(message, cause="credentials") from error
                 finally:
                     _release_files(directory)
@@ -381,7 +381,9 @@ class Cluster:
     def _converted(self, error: Exception) -> ClusterError:
         """Return the error for an exception of the libraries, which is its cause."""
         late = isinstance(error, TimeoutError) and not str(error)
-        problem = f"did not answer within {_TIMEOUT:g} seconds" if late else f"cannot be reached: {_one_line(error)}"
+        problem = f"did not answer within {_TIMEOUT:g} seconds"
+        if not late:
+            problem = f"cannot be reached: {error_line(error)[:_MAX_TEXT]}"
         converted = ClusterError(f"{self._client.configuration.host} {problem}")
         converted.may_have_run = not isinstance(error, aiohttp.ClientConnectorError)
         converted.may_pass = not isinstance(error, _PERMANENT)

@@ -17,7 +17,7 @@ from swerex_c.exceptions import ConnectionLostError, ResourceError, SandboxLostE
 from swerex_c.sandbox.api_backend import ApiBackend
 from swerex_c.sandbox.backend import Process
 from swerex_c.sandbox.env_passing import as_words
-from swerex_c.utils.visible import visible
+from swerex_c.utils.visible import error_line, visible
 from swerex_c.utils.wait import end_tasks
 
 __all__ = ["ModalBackend", "sentence"]
@@ -68,7 +68,7 @@ def sentence(error: BaseException) -> str:
     if isinstance(error, SwerexException):
         return str(error)
     name = type(error).__name__
-    words = visible(" ".join(str(error).split())).rstrip(".") or name
+    words = visible(error_line(error)).rstrip(".")
     what = _SENTENCES.get("ConnectionError" if isinstance(error, OSError) else name, "Modal says")
     how = " (run `modal setup`, or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET)" if name == "AuthError" else ""
     return f"{what}: {words}{how}"
