@@ -17,8 +17,8 @@ import secrets
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from typing import BinaryIO, Self
+from collections.abc import Iterator
+from typing import Self
 
 from swerex_c.exceptions import UploadError
 from swerex_c.files.writing import (
@@ -217,17 +217,6 @@ class Staging:
             self._commit_tree()
         else:
             self._commit_file(name, follow)
-
-    def commit_archive(self, target: str, unpack: Callable[[BinaryIO, Staging], object]) -> None:
-        """Unpack the root, which is the file of an archive, and move its tree to `target`.
-
-        Args:
-            unpack: called with the open archive, and with the tree to fill.
-        """
-        fd = os.open(self._root, os.O_RDONLY | _CLOSED, dir_fd=self._parent)
-        with open(fd, "rb") as archive, Staging(target) as tree:
-            unpack(archive, tree)
-            tree.commit()
 
     def _commit_file(self, name: str | None, follow: bool) -> None:
         _above(self.target)

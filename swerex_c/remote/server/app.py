@@ -29,11 +29,14 @@ from starlette.routing import Route
 
 from swerex_c import models
 from swerex_c.files import zip
+from swerex_c.files.staging import Staging
+from swerex_c.files.writing import copy_contents
 from swerex_c.remote.server.gate import Gate
 from swerex_c.remote.server.process import first_signal
 from swerex_c.remote.server.responses import failure, json_response, refusal
 from swerex_c.remote.server.service import METHODS, InvalidRequestError, Service, validate
 from swerex_c.remote.wire import file_transfer
+from swerex_c.utils.threads import in_thread_settled
 
 __all__ = ["create_app"]
 
@@ -43,8 +46,8 @@ Handler = Callable[[Request], Coroutine[Any, Any, Any]]
 _GRACEFUL_SECONDS = 5.0
 """Maximum number of seconds from a signal to the end of the process."""
 
-_FEED = 1 << 20
-"""Bytes of a form's file to read at once."""
+_END_SECONDS = 2.0
+"""Seconds that a cancelled request waits for the thread that saves its form."""
 
 _logger = logging.getLogger("swerex_c.server")
 
@@ -174,9 +177,7 @@ class _Handlers:
             raise _invalid([_problem("missing", (name,), "Field required") for name in ("file", "target_path")])
         try:
             async with request.form(max_files=1, max_fields=8) as fields:
-                form = _validated(_FORM, dict(fields))
-                pieces, unpack = _pieces(form.file), zip.unpack if form.unzip else None
-                await file_transfer.store_file(pieces, form.target_path, form.file.filename or "", unpack=unpack)
+                await in_thread_settled(_END_SECONDS, _save, _validated(_FORM, dict(fields)))
         except (HTTPException, FormParserError) as error:  # old versions of Starlette raise the latter
             if isinstance(error, HTTPException) and error.status_code != 400:
                 raise
@@ -260,9 +261,16 @@ def _text(value: str) -> str:
     return text
 
 
-async def _pieces(file: UploadFile) -> AsyncIterator[bytes]:
-    while data := await file.read(_FEED):
-        yield data
+def _save(form: UploadForm) -> None:
+    """Save the file of a form, or the tree in it if it is an archive, as its target. Blocks."""
+    with Staging(form.target_path) as staging:
+        if form.unzip:
+            zip.unpack(form.file.file, staging)
+            staging.commit()
+        else:
+            with staging.file("") as fd:
+                copy_contents(form.file.file, fd)
+            staging.commit(form.file.filename or "")
 
 
 def _endpoint(handler: Handler) -> Callable[[Request], Awaitable[Response]]:

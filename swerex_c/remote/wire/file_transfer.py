@@ -19,7 +19,7 @@ import stat
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import Any, BinaryIO
+from typing import Any
 
 from swerex_c.exceptions import ProtocolError, UploadError
 from swerex_c.files import tar
@@ -30,7 +30,7 @@ from swerex_c.utils.progress import Progress
 from swerex_c.utils.threads import in_thread_settled
 from swerex_c.utils.wait import end_tasks
 
-__all__ = ["TARGET", "open_source", "open_stream", "receive", "store_file"]
+__all__ = ["TARGET", "open_source", "open_stream", "receive"]
 
 TARGET = "X-Swerex-Target"
 """HTTP header of an upload whose body is such a stream: the path to copy to, as JSON, which is ASCII for any path."""
@@ -45,9 +45,6 @@ Pieces = AsyncGenerator[bytes, None]
 
 Pack = Callable[[str, Callable[[bytes], object]], None]
 """A function that packs a tree into an archive, which it writes."""
-
-Unpack = Callable[[BinaryIO, Staging], object]
-"""A function that unpacks an archive into a tree."""
 
 
 # Sending
@@ -165,7 +162,8 @@ async def receive(pieces: Pieces, target: str, name: str | None = None, progress
         if kind == "tree":
             await _store(content, lambda source: _save_tree(source, target))
         else:
-            await store_file(content, target, received_name, mode=mode, follow=name is None)
+            follow = name is None  # an upload follows a target that is a link, a download replaces it
+            await _store(content, lambda source: _save_file(source, target, received_name, mode, follow))
 
 
 def _check_names(*names: str) -> None:
@@ -190,7 +188,7 @@ async def _first_line(pieces: Pieces) -> tuple[bytes, bytes]:
 
 
 def _parsed(line: bytes) -> tuple[str, str | None, int | None, int | None]:
-    """Return the kind, the name, the mode and the size that a first line says."""
+    """Return kind, name, mode and size from a first line; a mode that no file can have is None."""
     try:
         head = json.loads(line)
         kind, name, mode, size = head["kind"], head.get("name"), head.get("mode"), head.get("size")
@@ -199,41 +197,16 @@ def _parsed(line: bytes) -> tuple[str, str | None, int | None, int | None]:
             raise ValueError
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise ProtocolError("The header of a transferred file is invalid") from None
-    return kind, name, mode, size
+    return kind, name, mode if mode is not None and 0 <= mode <= 0o7777 else None, size
 
 
-async def store_file(
-    pieces: AsyncIterator[bytes],
-    target: str,
-    name: str,
-    *,
-    mode: int | None = None,
-    follow: bool = True,
-    unpack: Unpack | None = None,
-) -> None:
-    """Save a received file, or the tree in a received archive, as `target`: all of it or nothing.
-
-    Args:
-        name: name of a file that goes into a directory.
-        mode: mode of a file; None or an invalid one is that of a new file.
-        follow: whether a file follows a target that is a link, or replaces it.
-        unpack: function that unpacks the archive, which needs all of it; None for a file.
-    """
-    rights = mode if mode is not None and 0 <= mode <= 0o7777 else None
-
-    def save(source: _Received) -> None:
-        with Staging(target) as staging:
-            with staging.file("", rights) as fd:
-                while data := source.read(BLOCK):
-                    write_all(fd, [data])
-            if not source.complete:
-                return
-            if unpack is not None:
-                staging.commit_archive(target, unpack)
-            else:
-                staging.commit(name, follow=follow)
-
-    await _store(pieces, save)
+def _save_file(source: _Received, target: str, name: str, mode: int | None, follow: bool) -> None:
+    with Staging(target) as staging:
+        with staging.file("", mode) as fd:
+            while data := source.read(BLOCK):
+                write_all(fd, [data])
+        if source.complete:
+            staging.commit(name, follow=follow)
 
 
 def _save_tree(source: _Received, target: str) -> None:
