@@ -27,7 +27,7 @@ import sys
 import threading
 import weakref
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,6 @@ class _Server:
         self._lock = threading.Lock()
         self._address: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._descriptors: set[int] = set()
         self._backends: weakref.WeakValueDictionary[str, ApiBackend] = weakref.WeakValueDictionary()
 
     def command(self, backend: ApiBackend, argv: Sequence[str], names: Sequence[str]) -> list[str]:
@@ -117,26 +116,12 @@ class _Server:
             listening.bind(f"\0{name}")
             listening.listen(4096)
             listening.setblocking(False)
+            background.keep_from_children(listening)
             background.run_blocking(self._spawn(self._accept(listening)))
         except BaseException:
             listening.close()
             raise
         return name
-
-    def disconnect(self) -> None:
-        """Disconnect all clients in a forked child: they belong to the parent."""
-        background.disconnect_after_fork(self._descriptors)
-
-    @contextlib.contextmanager
-    def _owned(self, file: socket.socket | io.FileIO) -> Iterator[None]:
-        """Close a file after the block, and have it disconnected in a child that is forked meanwhile."""
-        descriptor = file.fileno()
-        self._descriptors.add(descriptor)
-        try:
-            yield
-        finally:
-            self._descriptors.discard(descriptor)
-            file.close()
 
     async def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -144,7 +129,7 @@ class _Server:
         task.add_done_callback(self._tasks.discard)
 
     async def _accept(self, listening: socket.socket) -> None:
-        with self._owned(listening):
+        with listening:
             while True:
                 try:
                     connection, _ = await asyncio.get_running_loop().sock_accept(listening)
@@ -156,9 +141,11 @@ class _Server:
     async def _serve(self, connection: socket.socket) -> None:
         """Serve one client until its program or it itself has ended."""
         loop = asyncio.get_running_loop()
-        with self._owned(connection), contextlib.suppress(OSError):
+        background.keep_from_children(connection)
+        with connection, contextlib.suppress(OSError):
             words, terminal = await in_thread(_receive_head, connection)
-            with self._owned(terminal):
+            background.keep_from_children(terminal)
+            with terminal:
                 running = asyncio.ensure_future(self._run(words, terminal))
                 gone = asyncio.ensure_future(loop.sock_recv(connection, 1))
                 await asyncio.wait((running, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -292,7 +279,6 @@ def _wake(ready: asyncio.Future[None]) -> None:
 
 def _reset() -> None:
     global _server
-    _server.disconnect()
     _server = _Server()
 
 

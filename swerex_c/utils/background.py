@@ -15,10 +15,11 @@ import concurrent.futures
 import contextlib
 import math
 import os
+import socket
 import threading
 import time
 import weakref
-from collections.abc import AsyncGenerator, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Coroutine
 from typing import IO, Any, TypeVar
 
 from swerex_c.exceptions import ResourceError
@@ -26,9 +27,7 @@ from swerex_c.utils.cancellation import check_cancelled
 from swerex_c.utils.threads import start_thread
 from swerex_c.utils.wait import settle
 
-__all__ = [
-    "Call", "disconnect_after_fork", "is_running_loop", "iterate", "keep_from_children", "run", "run_blocking", "spawn",
-]  # fmt: skip
+__all__ = ["Call", "is_running_loop", "iterate", "keep_from_children", "run", "run_blocking", "spawn"]
 
 T = TypeVar("T")
 
@@ -61,25 +60,17 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
             loop.run_forever()
 
 
-def disconnect_after_fork(descriptors: Iterable[int]) -> None:
-    """Replace descriptors with /dev/null in a forked child.
+_kept: weakref.WeakSet[IO[bytes] | socket.socket] = weakref.WeakSet()
+
+
+def keep_from_children(*files: IO[bytes] | socket.socket) -> None:
+    """Replace pipes, terminals and sockets with /dev/null in every forked child, as long as they are open here.
 
     The peers at their other ends are not told. A connection stays open while any process has it, and a forked child
     may outlive its parent: a peer that waits for the end of the parent's connection would also wait for the child. The
     descriptor numbers stay in use, so that objects which close them later close nothing else.
     """
-    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for each in descriptors:
-        os.dup2(nothing, each, inheritable=False)
-    os.close(nothing)
-
-
-_pipes: weakref.WeakSet[IO[bytes]] = weakref.WeakSet()
-
-
-def keep_from_children(*pipes: IO[bytes]) -> None:
-    """Replace pipes in every forked child as `disconnect_after_fork` does, as long as they are open here."""
-    _pipes.update(pipes)
+    _kept.update(files)
 
 
 def _connections(loop: asyncio.AbstractEventLoop) -> list[int]:
@@ -97,9 +88,16 @@ def _forget() -> None:
     """Reset the state in a forked child, which has no loop thread and needs a new loop."""
     global _loop, _lock
     parents, _loop, _lock = _loop, None, threading.Lock()
-    pipes = [pipe.fileno() for pipe in _pipes if not pipe.closed]
-    disconnect_after_fork([*pipes, *(_connections(parents) if parents is not None else [])])
-    _pipes.clear()
+    descriptors = [] if parents is None else _connections(parents)
+    for file in _kept:
+        with contextlib.suppress(ValueError):  # it is closed
+            descriptors.append(file.fileno())
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for each in descriptors:
+        if each >= 0:  # a closed socket has -1
+            os.dup2(nothing, each, inheritable=False)
+    os.close(nothing)
+    _kept.clear()
 
 
 os.register_at_fork(after_in_child=_forget)
