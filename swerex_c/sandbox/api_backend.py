@@ -262,19 +262,13 @@ async def _write(terminal: io.FileIO, data: bytes) -> None:
 
 async def _ready(terminal: io.FileIO, *, write: bool = False) -> None:
     """Wait until a terminal can be read, or written."""
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
     add, remove = (loop.add_writer, loop.remove_writer) if write else (loop.add_reader, loop.remove_reader)
-    add(terminal.fileno(), _wake, ready)
+    add(terminal.fileno(), ready.set)
     try:
-        await ready
+        await ready.wait()
     finally:
         remove(terminal.fileno())
-
-
-def _wake(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)
 
 
 def _reset() -> None:
