@@ -152,19 +152,23 @@ static void work_directly(request *req, int64_t limit)
         }
         due = due < until ? due : until;
         struct pollfd fds[] = { { .fd = swx_session_terminal(s), .events = swx_session_wants_read(s) ? POLLIN : 0 },
-                                { .fd = req->wake_fd, .events = POLLIN } };
+                                { .fd = req->wake_fd, .events = POLLIN },
+                                { .fd = swx_session_pidfd(s), .events = POLLIN } };
         if (swx_session_wants_write(s)) {
             fds[0].events |= POLLOUT;
         }
         int64_t left = due > now ? due - now : 0;
         struct timespec wait = { .tv_sec = left / 1000000000, .tv_nsec = left % 1000000000 };
-        int count = ppoll(fds, 2, &wait, NULL);
+        int count = ppoll(fds, SWX_COUNT(fds), &wait, NULL);
         now = swx_now();
         if (count < 0 && errno != EINTR) {
             break;
         }
         if (count > 0 && fds[0].revents) {
             node_event(s, 0, fds[0].revents & (POLLIN | POLLHUP | POLLERR), fds[0].revents & POLLOUT, now);
+        }
+        if (count > 0 && fds[2].revents) {
+            node_event(s, 1, true, false, now);
         }
         if (swx_session_deadline(s) <= now) {
             swx_session_due(s, now);

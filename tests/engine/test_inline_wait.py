@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,6 +64,17 @@ async def test_what_would_wake_the_loop_ends_the_wait(
     answer = await runtime.run(f"echo >{begun}; read x <{go}; echo $x")
     thread.join()
     assert answer.output == "on\n" and waits == [600_000_000]
+    monkeypatch.undo()
+    await runtime.close()
+
+
+async def test_the_end_of_the_shell_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = LocalRuntime()
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
+    monkeypatch.setattr(completions, "INLINE_MICROSECONDS", 60_000_000)
+    begin = time.monotonic()
+    answer = await runtime.run("exit 3", check="silent")
+    assert answer.exit_code == 3 and time.monotonic() - begin < 60, "the wait was not ended"
     monkeypatch.undo()
     await runtime.close()
 
