@@ -67,8 +67,9 @@ class CompletionQueue:
 _Event = asyncio.Event
 
 
-_queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[CompletionQueue]]
-_queues = weakref.WeakKeyDictionary()
+_ATTRIBUTE = "_swerex_c_completions"
+"""Attribute of an event loop with a weak reference to its completion queue. A lookup in a `WeakKeyDictionary` takes
+three times as long, and each command needs the queue."""
 
 
 def current_completions() -> CompletionQueue:
@@ -78,14 +79,14 @@ def current_completions() -> CompletionQueue:
         ResourceError: if no descriptor is left for it.
     """
     loop = asyncio.get_running_loop()
-    known = _queues.get(loop)
-    found = known() if known is not None else None
+    known = getattr(loop, _ATTRIBUTE, None)
+    found: CompletionQueue | None = known() if known is not None else None
     if found is None:
         try:
             found = CompletionQueue(loop)
         except (OSError, MemoryError) as e:
             raise resource_error(e, "Cannot create the completion queue of this event loop") from e
-        _queues[loop] = weakref.ref(found)
+        setattr(loop, _ATTRIBUTE, weakref.ref(found))
     return found
 
 
