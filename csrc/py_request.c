@@ -46,8 +46,6 @@ static void node_destroy(void *object) { swx_session_free(object); }
 static bool node_slow(const void *object) { return swx_session_is_slow(object); }
 static swx_child *node_child(void *object) { return swx_session_doomed(object); }
 
-void swx_py_session_unwatch(void *owner, int fd) { swx_node_unwatch(owner, fd); }
-
 const swx_node_type swx_py_session_node = { .event = node_event,
                                             .deadline = node_deadline,
                                             .due = node_due,
@@ -138,9 +136,9 @@ request *swx_py_request_new(session_object *session, swx_op_kind kind, PyObject 
     return req;
 }
 
-/* For up to `limit` nanoseconds the calling thread does the reactor's work for this session: a short command ends
- * without any other thread being woken.  It ends as soon as there is something to read from req->wake_fd.  Node locked,
- * no GIL. */
+/* Does the reactor's work for this session in the calling thread, for up to `limit` nanoseconds and until there is
+ * something to read from req->wake_fd: a short command ends without any other thread being woken.  Node locked, no GIL.
+ * The shell's end is looked at too, because the reactor's thread would wait for the lock when it learned of that. */
 static void work_directly(request *req, int64_t limit)
 {
     swx_session *s = req->handle->session;

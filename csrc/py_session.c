@@ -232,6 +232,8 @@ static PyObject *session_facts(PyObject *object, PyObject *Py_UNUSED(unused))
                          (unsigned long long)facts.late, "pid", pid);
 }
 
+static void unwatch(void *owner, int fd) { swx_node_unwatch(owner, fd); }
+
 static swx_status start(void *started, const void *config, swx_error *err)
 {
     session_handle *handle = started;
@@ -239,7 +241,7 @@ static swx_status start(void *started, const void *config, swx_error *err)
     if (status == SWX_OK) {
         status = swx_reactor_add(handle->engine->reactor, &handle->node, &swx_py_session_node, handle->session, err);
         if (status == SWX_OK) {
-            swx_session_set_unwatch(handle->session, swx_py_session_unwatch, handle->node);
+            swx_session_set_unwatch(handle->session, unwatch, handle->node);
             swx_node_unlock(handle->node);
         } else {
             swx_session_free(handle->session);

@@ -48,8 +48,6 @@ void swx_py_session_unref(session_handle *handle);
 PyThreadState *swx_py_session_enter(const session_handle *handle);
 void swx_py_session_leave(const session_handle *handle, PyThreadState *thread);
 
-void swx_py_session_unwatch(void *owner, int fd);
-
 void swx_py_request_tell_news(swx_op *op);
 
 /* queue: a Completions, or None.  NULL with an exception set. */

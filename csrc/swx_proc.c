@@ -65,7 +65,6 @@ swx_status swx_proc_read_stat(pid_t pid, swx_proc_stat *stat)
         }
     }
     stat->parent = (pid_t)fields[4];
-    stat->group = (pid_t)fields[5];
     stat->reaped = fields[11];
     stat->threads = fields[20];
     stat->started = fields[22];

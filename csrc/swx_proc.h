@@ -11,7 +11,6 @@
 typedef struct {
     char state;       /* 3 */
     pid_t parent;     /* 4 */
-    pid_t group;      /* 5 */
     uint64_t reaped;  /* 11: page faults of the children it has waited for */
     uint64_t threads; /* 20 */
     uint64_t started; /* 22: with the pid this names a process for all time; in ticks since the boot */

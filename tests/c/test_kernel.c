@@ -13,6 +13,12 @@
 
 #include "harness.h"
 
+/* The Makefile ends a wait for what never comes. */
+#define AWAIT(condition)   \
+    while (!(condition)) { \
+        usleep(1000);      \
+    }
+
 /* A file that says what /proc/PID/syscall would. */
 static int says(const char *line)
 {
@@ -103,11 +109,9 @@ static void test_pace(void)
         _exit(0);
     }
     CHECK(last < 0 || swx_kernel_last_start() != last);
-    for (int i = 0; i < 5000 && !swx_kernel_is_over(child); i++) {
-        usleep(1000);
-    }
+    AWAIT(swx_kernel_is_over(child));
     CHECK(swx_kernel_worked(getpid()) > 0 && swx_kernel_worked(1 << 27) == -1);
-    CHECK(swx_kernel_is_over(child) && !swx_kernel_is_over(getpid()));
+    CHECK(!swx_kernel_is_over(getpid()));
     CHECK(swx_kernel_pace_of(getpid()).reaped == first.reaped && waitpid(child, NULL, 0) == child);
     swx_kernel_pace second = swx_kernel_pace_of(getpid()), none = swx_kernel_pace_of(1 << 27);
     CHECK(second.reaped > first.reaped && second.worked > first.worked && swx_kernel_is_over(child));
@@ -131,10 +135,8 @@ static void test_newborn(void)
         seen = swx_kernel_has_newborn(getpid());
     }
     CHECK(seen);
-    for (int i = 0; i < 5000 && swx_kernel_worked(child) < 3000000; i++) {
-        usleep(1000);
-    }
-    CHECK(swx_kernel_worked(child) >= 3000000 && !swx_kernel_has_newborn(getpid()));
+    AWAIT(swx_kernel_worked(child) >= 3000000);
+    CHECK(!swx_kernel_has_newborn(getpid()));
     CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
     child = fork();
     CHECK(child >= 0);
@@ -142,10 +144,7 @@ static void test_newborn(void)
         pause();
         _exit(0);
     }
-    for (int i = 0; i < 5000 && swx_kernel_has_newborn(getpid()); i++) {
-        usleep(1000);
-    }
-    CHECK(!swx_kernel_has_newborn(getpid()));
+    AWAIT(!swx_kernel_has_newborn(getpid()));
     CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
 }
 
@@ -173,21 +172,21 @@ static void test_youngest_child(void)
  * does not. */
 static void test_sleeps(void)
 {
-    int input[2];
+    int input[2], forked[2];
     char byte;
-    CHECK(pipe(input) == 0);
+    CHECK(pipe(input) == 0 && pipe(forked) == 0);
     pid_t child = fork();
     if (child == 0) {
         close(input[1]);
-        _exit(read(input[0], &byte, 1) == 1 && vfork() == 0 ? (usleep(300 * 1000), 0) : 0);
+        if (read(input[0], &byte, 1) == 1 && vfork() == 0) { /* it ends with the input */
+            _exit(write(forked[1], "x", 1) == 1 && read(input[0], &byte, 1) == 0);
+        }
+        _exit(0);
     }
     close(input[0]);
-    for (int i = 0; i < 1000 && !swx_kernel_sleeps(child); i++) {
-        usleep(1000);
-    }
-    CHECK(swx_kernel_sleeps(child) && !swx_kernel_sleeps(getpid()));
-    CHECK(write(input[1], "x", 1) == 1);
-    usleep(100 * 1000);
+    AWAIT(swx_kernel_sleeps(child));
+    CHECK(!swx_kernel_sleeps(getpid()));
+    CHECK(write(input[1], "x", 1) == 1 && read(forked[0], &byte, 1) == 1);
     CHECK(!swx_kernel_sleeps(child));
     close(input[1]);
     CHECK(waitpid(child, NULL, 0) == child && swx_kernel_sleeps(child)); /* nothing is known of it */
