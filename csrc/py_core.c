@@ -265,7 +265,7 @@ void swx_request_unref(swx_request *request)
 
 void swx_request_completed(swx_request *request)
 {
-    bool queue = request->queue && !request->direct;
+    bool queue = request->queue && !request->waits_inline;
     atomic_store(&request->done, true);
     if (atomic_load(&request->waiters)) {
         syscall(SYS_futex, &request->done, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);

@@ -132,7 +132,7 @@ struct swx_request {
     _Atomic int references;
     _Atomic int done;    /* 0 or 1: the word of a futex, */
     _Atomic int waiters; /* on which so many threads sleep */
-    bool direct;         /* the submitting thread still waits by itself: no wake-up; under the node's lock */
+    bool waits_inline;   /* the submitting thread still waits by itself: no wake-up; under the node's lock */
 };
 /* Initialises a request of zeros.  queue may be NULL. */
 void swx_request_init(swx_request *request, void (*destroy)(swx_request *), int references, swx_queue *queue);

@@ -107,7 +107,7 @@ static void op_done(swx_op *op) { swx_request_completed(&((request *)op->owner)-
 void swx_py_request_tell_news(swx_op *op)
 {
     request *req = op->owner;
-    if (req->base.queue && !req->base.direct && !atomic_exchange(&req->news_queued, true)) {
+    if (req->base.queue && !req->base.waits_inline && !atomic_exchange(&req->news_queued, true)) {
         atomic_store(&req->news.references, 1);
         atomic_fetch_add(&req->base.references, 1);
         swx_queue_ref(req->base.queue); /* given back when the reference above is */
@@ -139,7 +139,7 @@ request *swx_py_request_new(session_object *session, swx_op_kind kind, PyObject 
 /* Does the reactor's work for this session in the calling thread, for up to `limit` nanoseconds and until there is
  * something to read from req->wake_fd: a short command ends without any other thread being woken.  Node locked, no GIL.
  * The shell's end is looked at too, because the reactor's thread would wait for the lock when it learned of that. */
-static void work_directly(request *req, int64_t limit)
+static void wait_inline(request *req, int64_t limit)
 {
     swx_session *s = req->handle->session;
     int64_t until = swx_now() + limit;
@@ -177,7 +177,7 @@ static void work_directly(request *req, int64_t limit)
     }
 }
 
-bool swx_py_request_submit(request *req, int64_t direct)
+bool swx_py_request_submit(request *req, int64_t inline_wait)
 {
     req->op.typed = req->typed.data;
     req->op.typed_size = req->typed.size;
@@ -186,14 +186,14 @@ bool swx_py_request_submit(request *req, int64_t direct)
         return false;
     }
     atomic_fetch_add(&req->base.references, 1); /* the core's, until it has completed */
-    req->base.direct = direct > 0;
-    if (direct > 0) {
+    req->base.waits_inline = inline_wait > 0;
+    if (inline_wait > 0) {
         swx_node_pause(req->handle->node, true);
     }
     swx_session_submit(req->handle->session, &req->op, swx_now());
-    if (direct > 0) {
-        work_directly(req, direct);
-        req->base.direct = false;
+    if (inline_wait > 0) {
+        wait_inline(req, inline_wait);
+        req->base.waits_inline = false;
         swx_node_pause(req->handle->node, false);
     }
     swx_py_session_leave(req->handle, thread);

@@ -23,7 +23,7 @@ static int set_patterns(const swx_py_state *state, operation_object *op, PyObjec
 
 /* Steals the request.  matcher, future and news may be None. */
 static PyObject *launch(session_object *self, request *req, PyObject *matcher, PyObject *future, PyObject *news,
-                        int64_t direct)
+                        int64_t inline_wait)
 {
     swx_py_state *state = swx_py_state_of(Py_TYPE((PyObject *)self));
     operation_object *op = (operation_object *)swx_py_allocate(state->types[SWX_PY_OPERATION]);
@@ -46,7 +46,7 @@ static PyObject *launch(session_object *self, request *req, PyObject *matcher, P
         req->op.stream = true;
         req->op.news = swx_py_request_tell_news;
     }
-    if (!swx_py_request_submit(req, direct)) {
+    if (!swx_py_request_submit(req, inline_wait)) {
         atomic_store(&req->base.done, true); /* nothing to cancel */
         Py_CLEAR(op);
     }
@@ -68,11 +68,11 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
     session_object *self = (session_object *)object;
     if (count < 9 || count > 12) {
         PyErr_SetString(PyExc_TypeError, "run() takes command, checked, timeout, quiet, matcher, queue, future, news, "
-                                         "direct and perhaps wake_fd, grace and ahead");
+                                         "inline_wait and perhaps wake_fd, grace and ahead");
         return NULL;
     }
     long checked = PyLong_AsLong(args[1]);
-    long direct = PyLong_AsLong(args[8]);
+    long inline_wait = PyLong_AsLong(args[8]);
     long wake_fd = count > 9 && !PyErr_Occurred() ? PyLong_AsLong(args[9]) : -1;
     long grace = count > 10 && !PyErr_Occurred() ? PyLong_AsLong(args[10]) : 0;
     int ahead = count > 11 && !PyErr_Occurred() ? PyObject_IsTrue(args[11]) : 0;
@@ -92,7 +92,7 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
     req->op.ahead = ahead > 0;
     req->op.grace = (int64_t)grace * 1000000;
     req->wake_fd = (int)wake_fd;
-    PyObject *op = launch(self, req, args[4], args[6], args[7], encoded ? (int64_t)direct * 1000 : 0);
+    PyObject *op = launch(self, req, args[4], args[6], args[7], encoded ? (int64_t)inline_wait * 1000 : 0);
     if (op && !encoded) {
         ((operation_object *)op)->command = Py_NewRef(args[0]);
     }
@@ -325,7 +325,7 @@ static void session_dealloc(PyObject *object)
 static PyMethodDef session_methods[] = {
     { "start", session_start, METH_VARARGS, "start($self, script, timeout, queue, future, patience=None, /)\n--\n\n" },
     { "run", (PyCFunction)(void (*)(void))session_run, METH_FASTCALL,
-      "run($self, command, checked, timeout, quiet, matcher, queue, future, news, direct, wake_fd=-1, grace=0, "
+      "run($self, command, checked, timeout, quiet, matcher, queue, future, news, inline_wait, wake_fd=-1, grace=0, "
       "ahead=False, /)\n--\n\n" },
     { "line", session_line, METH_VARARGS,
       "line($self, text, timeout, quiet, matcher, queue, future, news, /)\n--\n\n" },

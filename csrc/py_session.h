@@ -53,9 +53,9 @@ void swx_py_request_tell_news(swx_op *op);
 /* queue: a Completions, or None.  NULL with an exception set. */
 request *swx_py_request_new(session_object *session, swx_op_kind kind, PyObject *queue);
 
-/* For up to `direct` nanoseconds the calling thread waits itself.  False with an exception set: the session is gone,
- * and the core has never had the request. */
-bool swx_py_request_submit(request *req, int64_t direct);
+/* For up to `inline_wait` nanoseconds the calling thread waits itself.  False with an exception set: the session is
+ * gone, and the core has never had the request. */
+bool swx_py_request_submit(request *req, int64_t inline_wait);
 
 /* Encodes a command (a str or bytes) that has not begun.  checked: as Session.run has it.  1: the request knows what to
  * type; 0: bash must be asked first; -1: exception. */

@@ -125,7 +125,7 @@ class Session:
         queue: Completions | None,
         future: object,
         news: object,  # put into the queue when there is output to take; None: output is not taken
-        direct: int,  # microseconds that this call itself waits for the end
+        inline_wait: int,  # microseconds that this call itself waits for the end
         wake_fd: int = -1,  # a descriptor that ends this wait when it is readable
         grace: int = 0,  # milliseconds for the command to end after a match, so that it has an exit code
         ahead: bool = False,  # runs before the command that is first and held, to ask the shell about that one
