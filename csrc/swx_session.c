@@ -135,6 +135,7 @@ void swx_session_finish_list(swx_session *s, swx_op **list, swx_end end, int cod
 
 void swx_session_finish_all(swx_session *s, swx_end end, int code)
 {
+    swx_typing_forget(s);
     if (s->current) {
         swx_session_finish_claimant(s, end, code);
     }

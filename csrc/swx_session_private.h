@@ -208,7 +208,7 @@ void swx_session_finish_claimant(swx_session *s, swx_end end, int code);
 /* Ends an operation that has left its list, or all of a list, without output. */
 void swx_session_finish(swx_session *s, swx_op *op, swx_end end, int code);
 void swx_session_finish_list(swx_session *s, swx_op **list, swx_end end, int code);
-/* Ends everything: the current operation with its output, the others without. */
+/* Ends everything: the current operation with its output, the others without.  Nothing is typed any more. */
 void swx_session_finish_all(swx_session *s, swx_end end, int code);
 /* Ends everything as LOST, because synchronisation cannot be proved; the session is of no more use. */
 void swx_session_lose(swx_session *s);
@@ -219,6 +219,8 @@ void swx_session_claim_start(swx_session *s);
 
 /* Functions that type return false if memory is short; nothing was typed then. */
 void swx_session_flush_pending(swx_session *s);
+/* Forgets what is still to be typed. */
+void swx_typing_forget(swx_session *s);
 bool swx_session_type_bytes(swx_session *s, const void *bytes, size_t size);
 /* Types the end of a command, and sets the modes in which it runs. */
 bool swx_session_type_end(swx_session *s);

@@ -55,6 +55,13 @@ static void flush_paced(swx_session *s)
     }
 }
 
+void swx_typing_forget(swx_session *s)
+{
+    swx_buf_clear(&s->pending);
+    s->written = 0;
+    s->paced = false;
+}
+
 void swx_session_flush_pending(swx_session *s)
 {
     if (s->paced) {
@@ -73,9 +80,7 @@ void swx_session_flush_pending(swx_session *s)
         }
         s->written += (size_t)size;
     }
-    swx_buf_clear(&s->pending);
-    s->written = 0;
-    s->paced = false;
+    swx_typing_forget(s);
 }
 
 bool swx_session_type_bytes(swx_session *s, const void *bytes, size_t size)

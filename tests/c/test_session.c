@@ -314,6 +314,21 @@ static void test_last_bytes(void)
     close_session(s);
 }
 
+/* Nothing is left to do for a shell that has gone, also if a part of a long line was still to be typed. */
+static void test_the_rest_of_a_long_line_ends_with_the_shell(void)
+{
+    static uint8_t much[10000];
+    swx_session *s = open_session(1 << 20);
+    swx_op op = operation(SWX_OP_RUN, "sleep 1000\n");
+    submit(s, &op);
+    memset(much, 'z', sizeof(much));
+    CHECK(swx_session_type(s, much, sizeof(much), now()) == SWX_OK);
+    CHECK(kill(swx_session_pid(s), SIGKILL) == 0);
+    AWAIT(s, &op, SWX_END_DIED, 128 + SIGKILL, NULL);
+    CHECK(swx_session_deadline(s) == SWX_NEVER && !swx_session_wants_write(s));
+    close_session(s);
+}
+
 /* PS0 is gone, so that nothing says where the command began: what the limit dropped meanwhile is still counted. */
 static void test_much_output_without_a_start(void)
 {
@@ -461,5 +476,5 @@ TEST_MAIN(test_questions_about_prompts, test_prompts_without_the_kernel, test_qu
           test_the_rest_of_a_long_line_is_noticed_at_once, test_queries, test_many_wait_at_the_cost_of_one,
           test_interrupt_at_the_start, test_free, test_startup_failures, test_the_queue_goes_on, test_endless_output,
           test_nothing_is_typed_into_a_command, test_no_memory_for_patterns, test_pattern_of_an_interrupt,
-          test_last_bytes, test_a_start_mark_that_was_not_read_yet, test_much_output_without_a_start,
-          test_noise_beside_a_helper, test_no_memory)
+          test_last_bytes, test_the_rest_of_a_long_line_ends_with_the_shell, test_a_start_mark_that_was_not_read_yet,
+          test_much_output_without_a_start, test_noise_beside_a_helper, test_no_memory)
