@@ -75,14 +75,6 @@ static inline void wait_for_output(swx_session *s, swx_op *op, size_t size)
     }
 }
 
-/* The time of an operation that runs is over when it has printed that many bytes. */
-static inline void expire(swx_session *s, swx_op *op, size_t size)
-{
-    wait_for_output(s, op, size);
-    op->deadline = now();
-    wait_for(s, op);
-}
-
 static inline swx_op operation(swx_op_kind kind, const char *typed)
 {
     return (swx_op){ .kind = kind,
