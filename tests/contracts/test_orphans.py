@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import subprocess
-import sys
 
-from tests.support.original import our_environment, run_python
+from tests.support.cli import cli
+from tests.support.original import run_python
 from tests.support.targets import Target
 
 TARGETS = ["docker", "podman", "kubernetes", "modal", "daytona"]
@@ -26,9 +25,7 @@ asyncio.run(main())
 def prune(target: Target, *words: str) -> list[str]:
     """Return what the command tells, by lines."""
     option = "--container-runtime" if target.name in ("docker", "podman") else "--cloud"
-    command = [sys.executable, "-m", "swerex_c", "prune", option, target.name, *words]
-    environment = {**our_environment(), **target.variables}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    done = cli("prune", option, target.name, *words, **target.variables)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

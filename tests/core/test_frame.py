@@ -7,7 +7,6 @@ import gc
 import os
 import random
 import struct
-import subprocess
 import sys
 import tracemalloc
 from collections import OrderedDict
@@ -22,6 +21,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from swerex_c._core import FrameDecoder, FrameEncoder, FrameError
+from tests.support.cli import results
+from tests.support.original import run_python
+from tests.support.processes import memory_of
 
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # sanitizers are slow
 
@@ -302,14 +304,8 @@ def test_limits_out_of_range(kind: Any) -> None:
 # Lifetimes and threads
 
 
-def resident() -> int:
-    """Bytes of this process that are in memory."""
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * 4096
-
-
 def allowance() -> int:
-    """Bytes that resident() may grow by when nothing leaks; ASan keeps freed memory for a while."""
+    """Bytes that this process's memory may grow by when nothing leaks; ASan keeps freed memory for a while."""
     with open("/proc/self/maps") as maps:
         return 400 << 20 if "libasan" in maps.read() else 8 << 20
 
@@ -345,10 +341,10 @@ def test_nothing_leaks() -> None:
 
     tracemalloc.start()
     growth()  # free lists fill
-    before = resident()
+    before = memory_of()
     assert min(growth() for _ in range(3)) < 200 * 16  # the smallest object takes 16 bytes
     tracemalloc.stop()
-    assert resident() - before < allowance()
+    assert memory_of() - before < allowance()
     big["data"].append(1)  # type: ignore[attr-defined]
 
 
@@ -399,9 +395,8 @@ print("good")
 
 def test_every_allocation_of_python_may_fail() -> None:
     pytest.importorskip("_testcapi")
-    environment = {**os.environ, "PYTHONMALLOC": "pymalloc"}  # others have no such hooks
-    done = subprocess.run([sys.executable, "-c", EVERY_ALLOCATION], capture_output=True, text=True, env=environment)
-    assert (done.stdout, done.stderr, done.returncode) == ("good\n", "", 0)
+    done = run_python(EVERY_ALLOCATION, PYTHONMALLOC="pymalloc")  # others have no such hooks
+    assert results(done) == ("good\n", "", 0)
 
 
 CHANGES = """
@@ -448,9 +443,9 @@ print("good")
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="before Python 3.12 no class of Python's can be a buffer")
 def test_values_that_change_while_they_are_encoded() -> None:
-    environment = {"PYTHONMALLOC": "debug", **os.environ}  # shows what is used after it was freed
-    done = subprocess.run([sys.executable, "-c", CHANGES], capture_output=True, text=True, env=environment)
-    assert (done.stdout, done.stderr, done.returncode) == ("good\n", "", 0)
+    # The allocator shows what is used after it was freed.
+    done = run_python(CHANGES, PYTHONMALLOC=os.environ.get("PYTHONMALLOC", "debug"))
+    assert results(done) == ("good\n", "", 0)
 
 
 def in_threads(count: int, work: Callable[[int], None]) -> None:

@@ -7,11 +7,11 @@ a sanitizer.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.original import run_python
 
 PROLOGUE = """
 import select, time
@@ -43,10 +43,8 @@ def nodes_left():
 
 
 def check(script: str, output: str) -> None:
-    """Runs the script and compares what it printed; its exit code must be 0."""
-    environment = dict(os.environ, MALLOC_PERTURB_="165", PYTHONMALLOC="malloc")
-    command = [sys.executable, "-c", PROLOGUE + script]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=110, check=False)
+    """Run the script and compare what it printed; its exit code must be 0."""
+    done = run_python(PROLOGUE + script, MALLOC_PERTURB_="165", PYTHONMALLOC="malloc")
     assert (done.returncode, done.stdout) == (0, output), done.stderr
 
 

@@ -20,7 +20,7 @@ from swerex_c.runtime.abstract import (
     Command,
     CreateBashSessionRequest,
 )
-from tests.support.processes import Family, command_lines
+from tests.support.processes import Family, command_lines, memory_of
 from tests.support.session import Shell, make_runtime
 
 pytestmark = [pytest.mark.usefixtures("family"), pytest.mark.idle, pytest.mark.timeout(620)]
@@ -34,12 +34,6 @@ def _temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
 
 
-def _rss(pid: str) -> int:
-    """Kilobytes of memory that a process has."""
-    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1])
-
-
 class Footprint:
     """What this process holds at one moment."""
 
@@ -49,16 +43,16 @@ class Footprint:
         self.fds = sorted(os.readlink(link) for link in links if link.is_symlink())
         self.threads = len(os.listdir("/proc/self/task"))
         self.processes = set(command_lines())
-        self.rss = _rss("self")
+        self.memory = memory_of()
         self.temporary = sorted(os.listdir(tempfile.gettempdir()))
 
 
-def assert_same(before: Footprint, after: Footprint, kilobytes: int) -> None:
+def assert_same(before: Footprint, after: Footprint, megabytes: int) -> None:
     assert len(after.fds) <= len(before.fds), set(after.fds) - set(before.fds)
     assert after.threads <= before.threads
     assert after.processes <= before.processes
     assert after.temporary == before.temporary
-    assert after.rss - before.rss < kilobytes, f"{before.rss} kB became {after.rss} kB"
+    assert after.memory - before.memory < megabytes << 20
 
 
 async def lives(count: int) -> None:
@@ -125,17 +119,17 @@ async def forgotten(count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("work", "few", "many", "kilobytes"),
-    [(lives, 60, 1000, 8_000), (crowd, 50, 1000, 40_000), (programs, 64, 1024, 6_000), (forgotten, 5, 50, 4_000)],
+    ("work", "few", "many", "megabytes"),
+    [(lives, 60, 1000, 8), (crowd, 50, 1000, 40), (programs, 64, 1024, 6), (forgotten, 5, 50, 4)],
 )
 def test_nothing_is_left(
-    family: Family, work: Callable[[int], Coroutine[Any, Any, None]], few: int, many: int, kilobytes: int
+    family: Family, work: Callable[[int], Coroutine[Any, Any, None]], few: int, many: int, megabytes: int
 ) -> None:
     asyncio.run(work(few))
     before = Footprint()
     asyncio.run(work(many))
     assert not family.left()
-    assert_same(before, Footprint(), kilobytes)
+    assert_same(before, Footprint(), megabytes)
 
 
 def test_ten_thousand_commands(shells: type[Shell]) -> None:
@@ -152,10 +146,10 @@ def test_ten_thousand_commands(shells: type[Shell]) -> None:
     sh.wait(commands(1000))
     before = Footprint()
     pid = sh.out("echo $$").strip()
-    of_shell = _rss(pid)
+    of_shell = memory_of(pid)
     sh.wait(commands(10_000))
-    assert_same(before, Footprint(), 4_000)
-    assert _rss(pid) - of_shell < 4_000
+    assert_same(before, Footprint(), 4)
+    assert memory_of(pid) - of_shell < 4 << 20
     assert int(sh.out("ls /proc/$$/fd | wc -l")) <= 5
 
 
@@ -167,4 +161,4 @@ def test_large_outputs_are_given_back(shells: type[Shell]) -> None:
     before = Footprint()
     for _ in range(10):
         sh.run(command, 30)
-    assert_same(before, Footprint(), 30_000)
+    assert_same(before, Footprint(), 30)

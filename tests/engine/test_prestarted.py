@@ -9,7 +9,6 @@ import gc
 import os
 import re
 import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from swerex_c.runtime.abstract import AbstractRuntime, BashAction, CloseBashSess
 from swerex_c.runtime.config import LocalRuntimeConfig
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
+from tests.support.original import run_python
 from tests.support.processes import Family, alive, state
 from tests.support.runtimes import remote
 from tests.support.server_process import REMOTE, serving
@@ -320,10 +320,7 @@ asyncio.run(main())
 async def test_the_end_of_the_process_leaves_none(end: str, until: str, more: str, number: int, home: Path) -> None:
     os.mkfifo(home / "reading")
     (home / ".bashrc").write_text(f"echo $$ >>~/pids\n{more}\n")
-    program = PROGRAM.format(end=end, until=until)
-    done = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE, check=False
-    )
+    done = await asyncio.to_thread(run_python, PROGRAM.format(end=end, until=until))
     waiting = [int(word) for word in (home / "pids").read_text().split()]
     assert len(waiting) == number
     assert ("Traceback" in done.stderr) == (end == "1 / 0") and "Exception in thread" not in done.stderr

@@ -49,8 +49,7 @@ from tests.support.frames_tools import (
     request,
     serving,
 )
-from tests.support.processes import Family
-from tests.support.server_process import memory_of
+from tests.support.processes import Family, memory_of
 from tests.support.server_process import serving as server_process
 from tests.support.wait import until_async
 

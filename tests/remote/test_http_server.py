@@ -22,8 +22,9 @@ from swerex_c.remote.server.app import create_app
 from swerex_c.remote.server.service import Service
 from swerex_c.runtime.dummy import DummyRuntime
 from tests.support import frames_tools
+from tests.support.processes import memory_of
 from tests.support.raw_http import Answer, ask, form
-from tests.support.server_process import KEY, Server, memory_of, serving
+from tests.support.server_process import KEY, Server, serving
 
 
 @pytest.fixture(scope="module")

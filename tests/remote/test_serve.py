@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import random
-import shutil
 import signal
 import socket
 import ssl
@@ -27,6 +26,7 @@ from swerex_c.remote.server import auth as keys
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.utils import background
+from tests.support.harness import needs
 from tests.support.processes import Family
 from tests.support.server_process import (
     FRONT,
@@ -329,9 +329,7 @@ def _alive(server: Server) -> bool:
 
 
 def test_nohup_is_respected(tmp_path: Path) -> None:
-    if shutil.which("nohup") is None:
-        pytest.skip("the machine lacks nohup")
-    with serving(tmp_path / "log", command=["nohup", *REMOTE]) as server:
+    with serving(tmp_path / "log", command=[needs("nohup"), *REMOTE]) as server:
         server.process.send_signal(signal.SIGHUP)
         assert server.get("/is_alive").status_code == 200
 

@@ -26,7 +26,8 @@ from swerex_c.runtime.abstract import (
 )
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support.frames_tools import long_request, raw_client
-from tests.support.server_process import KEY, REMOTE, Server, cpu_seconds, memory_of, open_files, serving, upgrade
+from tests.support.processes import cpu_seconds, memory_of
+from tests.support.server_process import KEY, REMOTE, Server, open_files, serving, upgrade
 from tests.support.wait import DEADLINE, until, until_async
 
 

@@ -42,7 +42,7 @@ def run_python(code: str, *arguments: str, options: Sequence[str] = (), **enviro
     """Run a piece of Python that can import this tree's package."""
     command = [sys.executable, *options, "-c", textwrap.dedent(code), *arguments]
     env = os.environ | environment | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
+    return subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=200)
 
 
 def our_environment() -> dict[str, str]:

@@ -71,11 +71,13 @@ class Person:
         until(lambda: any(line.rstrip() == command for line in command_lines().values()))
 
     def exit_code(self) -> int:
-        deadline = time.monotonic() + DEADLINE
-        while self.process.poll() is None and time.monotonic() < deadline:  # it may wait until its last words are read
-            if select.select([self.master], [], [], 0.05)[0]:
+        """Return the program's exit code when it has ended, and all that it has shown is in `said`."""
+        has_ended = False
+        while not has_ended:
+            has_ended = self.process.poll() is not None
+            while select.select([self.master], [], [], 0.05)[0]:
                 self.said += os.read(self.master, 65536)
-        return self.process.wait(1)
+        return self.process.returncode
 
     def hang_up(self) -> None:
         """Let the terminal go away, and wait until the program has ended."""

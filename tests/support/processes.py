@@ -62,6 +62,18 @@ def running(words: str) -> list[int]:
     return [pid for pid, line in command_lines().items() if words in line]
 
 
+def memory_of(pid: int | str = "self", what: str = "VmRSS") -> int:
+    """Return the bytes that a process has in memory, or the most that it had (VmHWM)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition(f"{what}:")[2].split()[0]) << 10
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def written_when_stuck(pid: int) -> int:
     """Return how many bytes a program has written once it goes on waiting in a write."""
     seen: list[tuple[str, int]] = []

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from swerex_c.deployment.ray import RayDeployment
 from swerex_c.runtime.abstract import CreateBashSessionRequest
+from tests.support.needs import mentioning
+from tests.support.processes import command_line
 
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -63,21 +64,15 @@ def actors() -> list[str]:
 
 
 def running(text: str) -> list[int]:
-    """The processes of this machine with this text among their arguments."""
-    return [pid for pid, words in _processes("cmdline") if text in words.replace("\0", " ") and pid != os.getpid()]
+    """Return the processes of this machine with this text among their arguments."""
+    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
+    return [pid for pid in pids if text in command_line(pid) and pid != os.getpid()]
 
 
 def with_variable(text: str) -> list[int]:
-    """The processes of this machine that were started with this variable and value, but for Ray's idle workers."""
+    """Return the processes of this machine that have this variable and value, but for Ray's idle workers."""
     idle = running("ray::IDLE")
-    return [pid for pid, words in _processes("environ") if text in words.split("\0") and pid not in idle]
-
-
-def _processes(what: str) -> Iterator[tuple[int, str]]:
-    """The id of each process and what this file of it has."""
-    for path in Path("/proc").glob(f"[0-9]*/{what}"):
-        with contextlib.suppress(OSError):
-            yield int(path.parent.name), path.read_bytes().decode(errors="replace")
+    return [pid for pid in mentioning(text) if pid not in idle]
 
 
 def new_session(**fields: Any) -> CreateBashSessionRequest:

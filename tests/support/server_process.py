@@ -121,17 +121,6 @@ def open_files(pid: int) -> int:
         pytest.skip("only root sees what a server with a key has open")
 
 
-def memory_of(pid: int, what: str = "VmRSS") -> int:
-    """Return the bytes that a process has in memory, or the most that it had (VmHWM)."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition(f"{what}:")[2].split()[0]) << 10
-
-
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def connections_to(port: int) -> int:
     """Count this machine's open connections to a port of 127.0.0.1."""
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]

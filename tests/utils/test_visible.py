@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import os
-import pty
 import re
 import sys
 from typing import Any
@@ -17,7 +15,9 @@ from swerex_c.exceptions import SwerexException
 from swerex_c.remote.server import logs
 from swerex_c.remote.wire.exceptions import from_wire
 from swerex_c.utils.visible import visible
-from tests.support.original import our_environment, run_python
+from tests.support.cli import COMMAND
+from tests.support.original import run_python
+from tests.support.person import Person
 
 HOSTILE = "a\x1b\x1b[m]52;c;YQ==\x07\x9b31m\x90\x85\r\x7f\0\x08\udc80\n\tb"
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -79,27 +79,18 @@ def test_a_log_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said.splitlines()[-1].endswith("from client: 200 in 0.100000 s")
 
 
-def on_a_terminal(*arguments: str) -> bytes:
-    """What the command prints when its standard output and error are a terminal."""
-    pid, master = pty.fork()
-    if pid == 0:
-        os.execvpe(sys.executable, [sys.executable, "-m", "swerex_c", *arguments], our_environment())
-    said = b""
-    try:
-        while piece := os.read(master, 65536):
-            said += piece
-    except OSError:  # its other end is closed
-        pass
-    os.close(master)
-    os.waitpid(pid, 0)
-    return said
+def on_a_terminal(command: str) -> bytes:
+    """Return what `swerex-c exec` prints for a command when its standard output and error are a terminal."""
+    with Person("exec", command, command=COMMAND) as person:
+        person.exit_code()
+        return person.said
 
 
 def test_exec_shows_them_on_a_terminal() -> None:
-    said = on_a_terminal("exec", r"printf 'a\033\033[m]52;c;YQ==\a\302\2331m\r\033[3\n1m\b.\tb\n'")
+    said = on_a_terminal(r"printf 'a\033\033[m]52;c;YQ==\a\302\2331m\r\033[3\n1m\b.\tb\n'")
     assert said == b"a]52;c;YQ==\\x07\\x9b1m\\r[3\r\n1m\\x08.\tb\r\n"
 
 
 def test_exec_shows_them_in_its_errors_on_a_terminal() -> None:
-    said = on_a_terminal("exec", "echo \x1b]52;c;YQ==\x07 )")
+    said = on_a_terminal("echo \x1b]52;c;YQ==\x07 )")
     assert b"52;c" in said and not CONTROLS.search(said.replace(b"\r\n", b"\n").decode())

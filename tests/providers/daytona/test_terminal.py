@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from swerex_c.providers.daytona.backend import DaytonaBackend, DaytonaProgram
 from swerex_c.providers.daytona.deployment import connect
 from tests.support.daytona_fixtures import DaytonaWorld, server, world
 from tests.support.direct_programs import collect
+from tests.support.harness import needs
 from tests.support.processes import alive
 from tests.support.wait import DEADLINE, until, until_async
 
@@ -195,8 +195,8 @@ async def test_the_environment_is_that_of_the_place(open_box: OpenBox) -> None:
 )
 async def test_other_shells_greetings_and_tools_do_not_matter(open_box: OpenBox, image: str) -> None:
     program = "busybox" if "busybox" in image else image
-    if program in ("dash", "zsh", "busybox") and not shutil.which(program):
-        pytest.skip(f"there is no {program} here")
+    if program in ("dash", "zsh", "busybox"):
+        needs(program)
     box = await open_box(image)
     data = random.Random(1).randbytes(300_000)
     for input in (b"\0x", b"", data):

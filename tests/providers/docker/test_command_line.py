@@ -6,16 +6,14 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from typing import Any
 
 import pytest
 
+from tests.support.cli import COMMAND, start
 from tests.support.docker_engine import Engine
 from tests.support.original import our_environment
 from tests.support.person import Person
-
-COMMAND = [sys.executable, "-m", "swerex_c"]
 
 
 def exec_in(docker: Engine, *arguments: str, **more: Any) -> tuple[bytes, bytes, int]:
@@ -43,16 +41,11 @@ def test_exec(docker: Engine, bash_only: str) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_exec_removes_its_container_when_it_is_ended(docker: Engine, bash_only: str, number: signal.Signals) -> None:
     """Also if it gets the signal twice."""
-    command = [*COMMAND, "exec", "--image", bash_only, "echo up; while :; do :; done"]
-    environment = {**our_environment(), **docker.environment}
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
-    ) as process:
-        assert process.stdout is not None and process.stderr is not None
-        assert process.stdout.readline() == b"up\n"
+    with start("exec", "--image", bash_only, "echo up; while :; do :; done", **docker.environment) as process:
+        assert process.stdout.readline() == "up\n"
         process.send_signal(number)
         process.send_signal(number)
-        assert (process.wait(60), process.stderr.read()) == (128 + number, b"")
+        assert (process.wait(60), process.stderr.read()) == (128 + number, "")
     assert not docker.docker("ps", "-aq")
 
 

@@ -30,11 +30,10 @@ from swerex_c.exceptions import (
     SwerexException,
 )
 from swerex_c.providers.docker.engine import Engine as Client
-from swerex_c.runtime.abstract import Command
 from tests.support import hosts, images, needs
 from tests.support.docker_deployments import NO_NETWORK, Make, make, names, reach, said
 from tests.support.docker_engine import Engine
-from tests.support.original import our_environment
+from tests.support.original import our_environment, run_python
 from tests.support.pages import check, shown
 from tests.support.wait import DEADLINE, until, until_async
 
@@ -93,9 +92,7 @@ def test_what_a_day_logs(make: Make, bash_only: str, server: bool) -> None:
 
         asyncio.run(main())
     """
-    command = [sys.executable, "-c", code, bash_only, str(server)]
-    environment = {**our_environment(), "SWE_REX_LOG_STREAM_LEVEL": "INFO"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    done = run_python(code, bash_only, str(server), SWE_REX_LOG_STREAM_LEVEL="INFO")
     shown = done.stdout + done.stderr
     assert done.returncode == 0 and "Starting container" in shown
     assert not re.search("ERROR|WARNING|Traceback|never retrieved|Command: |/bin/bash|while ", shown)
@@ -136,13 +133,6 @@ async def test_a_start_needs_no_client_but_the_one_that_runs_the_container(make:
     # No client of the container is left.
     name = str(deployment.container_name)
     assert not [one for one in needs.mentioning(name) if b"-a\0stdout" in Path(f"/proc/{one}/cmdline").read_bytes()]
-
-
-async def test_startup_files_that_take_longer_than_a_second(make: Make, bash_min: str) -> None:
-    async with make(image=bash_min) as deployment:
-        slow = Command(command="echo 'sleep 1.6; echo up' >~/.bashrc", shell=True)
-        assert (await deployment.runtime.execute(slow)).exit_code == 0
-        assert (await deployment.runtime.create_session()).output == "up\n"
 
 
 @pytest.mark.parametrize("more", ["-it", "-d", "--interactive"])
@@ -379,7 +369,8 @@ def test_progress_is_shown_on_a_terminal_only(reach: Engine) -> None:
         except DockerPullError as error:
             print("refused" if "refused" in str(error) else error)
     """
-    environment = {**our_environment(), "SWE_REX_LOG_STREAM_LEVEL": "ERROR", "TERM": "xterm"}
+    level = {"SWE_REX_LOG_STREAM_LEVEL": "ERROR"}
+    environment = {**our_environment(), **level, "TERM": "xterm"}
     master, slave = pty.openpty()
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=slave, timeout=60
@@ -388,8 +379,8 @@ def test_progress_is_shown_on_a_terminal_only(reach: Engine) -> None:
     assert done.stdout == b"refused\n"
     assert select.select([master], [], [], 10)[0] and b"Pulling 127.0.0.1:1/none" in os.read(master, 65536)
     os.close(master)
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=60)
-    assert (done.stdout, done.stderr) == (b"refused\n", b"")
+    done = run_python(code, **level)
+    assert (done.stdout, done.stderr) == ("refused\n", "")
 
 
 # podman

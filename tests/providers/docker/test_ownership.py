@@ -9,9 +9,10 @@ import sys
 from collections.abc import Callable
 
 from swerex_c.providers import ownership
+from tests.support.cli import cli, results
 from tests.support.docker_deployments import Make, make, names, reach
 from tests.support.docker_engine import Engine
-from tests.support.original import our_environment
+from tests.support.original import our_environment, run_python
 
 __all__ = ["make", "reach"]
 
@@ -50,15 +51,6 @@ def test_what_a_dead_process_left_is_pruned_and_nothing_else(
     reach: Engine, container: Callable[..., str], bash_only: str
 ) -> None:
     """Foreign containers stay, also one with inherited labels, and one whose label imitates a line of the list."""
-
-    def prune(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "swerex_c", "prune", *words], env=our_environment(), capture_output=True,
-            text=True, timeout=90, cwd="/",
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
     another = {"swerex_c.host": "another", "swerex_c.pid": "4194305"}
     others_facts = {**ownership.labels("of-another-host", keep=False), **another}
     given = ["--name", "of-another-host", *(f"--label={name}={value}" for name, value in others_facts.items())]
@@ -77,14 +69,11 @@ def test_what_a_dead_process_left_is_pruned_and_nothing_else(
         foreign.append(container("swx-test/of-ours"))
         line = "\t".join([foreign[0], reach.docker("inspect", "-f", "{{.Name}}", foreign[0])[1:], "i", "running", "x"])
         foreign.append(container(bash_only, "--label=swerex_c=x", f"--label=swerex_c.host=a\n\nb\tc\n{line}\nd"))
-        told = prune("--dry-run")
+        told, err, code = results(cli("prune"))
+        assert (len(told.splitlines()), err, code) == (2, "", 0)
         assert f"removed: {first}" in told and f"stopped but kept: {second}" in told
-        assert len(told.splitlines()) == 2 and f"process {process.pid}" in told
-        assert {first, second} < set(names(reach))
-        prune("--container-runtime", "docker")
         assert first not in names(reach)
         assert reach.docker("inspect", "-f", "{{.State.Running}}", second, *foreign) == "false" + "\ntrue" * 4
-        assert "docker has no container of a dead process" in prune()
     finally:
         process.kill()
         process.communicate()
@@ -94,10 +83,7 @@ def test_what_a_dead_process_left_is_pruned_and_nothing_else(
 
 
 def test_a_process_that_ends_in_the_normal_way_leaves_nothing(make: Make, reach: Engine) -> None:
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", STARTED], env={**our_environment(), "SWE_REX_LOG_STREAM_LEVEL": "ERROR"},
-        input="", capture_output=True, text=True, timeout=90,
-    )  # fmt: skip
+    done = run_python(STARTED, options=["-X", "dev"], SWE_REX_LOG_STREAM_LEVEL="ERROR")
     said = [line for line in done.stderr.splitlines() if not line.startswith("Executing <")]  # a busy machine
     assert (done.returncode, said) == (0, [])
     first, second = done.stdout.split()

@@ -214,7 +214,6 @@ def test_an_attacker_finds_nothing_of_the_machine(bwrap: str, here: Path, tmp_pa
     (home / ".ssh/id").write_text("SECRET\n")
     (here / "replaced").write_text("SECRET\n")
     (here / "linked").symlink_to(home / ".ssh/id")
-    environment = os.environ | {"HOME": str(home), "API_KEY": "SECRET", "PYTHONPATH": str(ROOT)}
     (here / "later").touch()
     (tmp_path / "replaced").write_text("SECRET\n")
     (tmp_path / "shown").touch()
@@ -222,8 +221,7 @@ def test_an_attacker_finds_nothing_of_the_machine(bwrap: str, here: Path, tmp_pa
     hidden = [*(str(here / name) for name in ("replaced", "directory", "later")), str(tmp_path / "replaced")]
     arguments = {"root": root, "network": False, "shown": [str(here), str(tmp_path)], "hidden": hidden}
     words = [str(here), json.dumps(arguments), ATTACK, BREAKING]
-    command = [sys.executable, "-c", DRIVER, *words]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    done = run_python(DRIVER, *words, HOME=str(home), API_KEY="SECRET")
     assert done.returncode == 0, done.stderr
     control, before, broken, after = json.loads(done.stdout)
     assert told(control) >= {"environment", "environ", "cmdline", "home", "file", "directory", "tmp", "abstract"}

@@ -259,22 +259,15 @@ def test_tls_and_its_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             with opened(pod, kubeconfig) as backend:
                 assert run(backend, "cat", input=data).stdout == data
         assert set(os.listdir(tmp_path)) == {"inline", "none"}
-        assert not [it for it in opened_files() if it.startswith(str(tmp_path))]
+        opened_files = (os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd"))
+        assert not [it for it in opened_files if it.startswith(str(tmp_path))]
         untrusted = pytest.raises(SandboxLostError, match="CERTIFICATE_VERIFY_FAILED|certificate verify failed")
         with untrusted, opened(pod, str(none)):
             pass
 
 
-def opened_files() -> list[str]:
-    """The files that this process has open."""
-    found = []
-    for each in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            found.append(os.readlink(f"/proc/self/fd/{each}"))
-    return found
-
-
 def connections_to(port: int) -> int:
+    """Count this process's connections to a port."""
     found = 0
     for each in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(each))) as connection:

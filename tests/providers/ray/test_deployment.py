@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -32,7 +30,9 @@ from swerex_c.exceptions import (
 )
 from swerex_c.models import BashAction, Command, UploadRequest
 from swerex_c.providers.ray import channel
+from tests.support.harness import needs
 from tests.support.original import ROOT, run_python
+from tests.support.processes import memory_of
 from tests.support.ray_cluster import Made, Nodes, actors, new_session, raised, running, with_variable
 from tests.support.wait import DEADLINE, settle, until_async
 
@@ -190,8 +190,7 @@ def test_clusters_that_cannot_be_used() -> None:
 
 
 async def test_an_isolated_view(made: Made, mark: str) -> None:
-    if shutil.which("bwrap") is None:
-        pytest.skip("this machine lacks bubblewrap")
+    needs("bwrap")
     deployment = made(environment=LocalDeploymentConfig(isolation=IsolationConfig(network=False)))
     await deployment.start()
     runtime = deployment.runtime
@@ -212,11 +211,6 @@ async def test_an_environment_that_cannot_start_has_its_reason(made: Made) -> No
 
 
 # Files and trees, which cross whole or not at all, in pieces
-
-
-def peak() -> int:
-    """The most bytes of memory that this process has ever taken."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 async def test_a_transfer_that_is_cancelled_or_whose_place_dies(made: Made, tmp_path: Path) -> None:
@@ -247,11 +241,11 @@ async def test_little_of_a_large_file_is_in_memory_at_once(made: Made, tmp_path:
     size = 320 << 20
     with open(tmp_path / "large", "wb") as file:
         file.truncate(size)
-    before = peak()
+    before = memory_of(what="VmHWM")
     await deployment.runtime.upload(
         UploadRequest(source_path=str(tmp_path / "large"), target_path=str(tmp_path / "copy"))
     )
     assert (tmp_path / "copy").stat().st_size == size
-    assert peak() - before < 128 << 20
+    assert memory_of(what="VmHWM") - before < 128 << 20
     with pytest.raises((NotSupportedError, OSError)):
         await deployment.runtime.download(str(tmp_path), "/proc/nothing/here")

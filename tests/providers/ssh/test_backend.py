@@ -6,10 +6,8 @@ import asyncio
 import getpass
 import json
 import os
-import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,8 +27,9 @@ from swerex_c.runtime.abstract import Command
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.utils.background import run_blocking
 from tests.contracts.test_program import ODD
-from tests.support import hosts, needs
-from tests.support.original import our_environment, run_python
+from tests.support import harness, hosts, needs
+from tests.support.cli import cli, results
+from tests.support.original import run_python
 from tests.support.processes import descendants
 from tests.support.sandboxes import lost, ssh_backend, working
 from tests.support.targets import Session
@@ -47,10 +46,7 @@ def own() -> Iterator[hosts.Sshd]:
 @pytest.mark.parametrize("shell", ["sh", "bash", "zsh", "fish", "tcsh"])
 def test_no_login_shell_sees_what_is_in_a_command(own: hosts.Sshd, shell: str) -> None:
     """The startup files print something."""
-    path = shutil.which(shell)
-    if path is None:
-        pytest.skip(f"this machine lacks {shell}")
-    forced = f'echo greeting; echo greeting >&2; exec {path} -c \\"$SSH_ORIGINAL_COMMAND\\"'
+    forced = f'echo greeting; echo greeting >&2; exec {harness.needs(shell)} -c \\"$SSH_ORIGINAL_COMMAND\\"'
     key = (own.directory / "user_key.pub").read_text()
     (own.directory / "authorized").write_text(f'command="{forced}" {key}')
     backend = ssh_backend(own)
@@ -77,10 +73,7 @@ def test_no_login_shell_sees_what_is_in_a_command(own: hosts.Sshd, shell: str) -
 @pytest.mark.parametrize("sh", ["dash", "bash", "busybox"])
 def test_variables_are_found_by_every_sh(sh: str, tmp_path: Path) -> None:
     """A bash that is called as sh drops PS1 and PS2."""
-    path = shutil.which(sh)
-    if path is None:
-        pytest.skip(f"this machine lacks {sh}")
-    (tmp_path / "sh").symlink_to(path)
+    (tmp_path / "sh").symlink_to(harness.needs(sh))
     ssh = tmp_path / "ssh"
     ssh.write_text('#!/bin/bash\nexec bash -c "${@: -1}"\n')
     ssh.chmod(0o755)
@@ -236,18 +229,13 @@ def test_exec(sshd: hosts.Sshd, tmp_path: Path) -> None:
     ssh = tmp_path / "ssh"
     ssh.write_text(f'#!/bin/sh\nexec {sshd.argv[0]} -F {sshd.config} "$@"\n')
     ssh.chmod(0o755)
-
-    def exec_on(*arguments: str, input: str = "", path: str = f"{tmp_path}:{os.environ['PATH']}") -> Any:
-        command = [sys.executable, "-m", "swerex_c", "exec", *arguments]
-        environment = {**our_environment(), "PATH": path}
-        done = subprocess.run(command, input=input, capture_output=True, text=True, timeout=100, env=environment)
-        return done.stdout, done.stderr, done.returncode
-
+    path = f"{tmp_path}:{os.environ['PATH']}"
     host = f"{getpass.getuser()}@{sshd.name}"
-    said = exec_on("--host", host, 'set -- $SSH_CONNECTION; read x; echo "$4 [$x]"; exit 4', input="a")
-    assert said == (f"{sshd.port} []\n", "", 4)
-    out, err, code = exec_on("--host", sshd.name, "--stdin", "sort; ls /tmp/swerex-c-input-*", input="b\na\n")
+    script = 'set -- $SSH_CONNECTION; read x; echo "$4 [$x]"; exit 4'
+    assert results(cli("exec", "--host", host, script, input="a", PATH=path)) == (f"{sshd.port} []\n", "", 4)
+    script = "sort; ls /tmp/swerex-c-input-*"
+    out, err, code = results(cli("exec", "--host", sshd.name, "--stdin", script, input="b\na\n", PATH=path))
     assert (out.splitlines()[:2], err, code) == (["a", "b"], "", 0)
     assert not os.path.exists(out.splitlines()[2])
     data = json.dumps({"type": "ssh", "host": sshd.name, "config_file": str(sshd.config)})
-    assert exec_on("--deployment", data, "echo hi", path=os.environ["PATH"]) == ("hi\n", "", 0)
+    assert results(cli("exec", "--deployment", data, "echo hi")) == ("hi\n", "", 0)
