@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -20,8 +19,7 @@ from swerex_c.bench.engines import Answer, Engine, Subprocess
 from swerex_c.bench.measure import NO_TIME, Contender, Row, Run, Turn
 from swerex_c.bench.worker import Operations
 from swerex_c.cli.main import app
-from tests.support.cli import COMMAND
-from tests.support.original import our_environment
+from tests.support.cli import start
 from tests.support.processes import Family
 from tests.support.wait import until
 
@@ -207,10 +205,7 @@ def test_an_interrupted_run_keeps_its_results(family: Family) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_is_ended_leaves_nothing(family: Family, number: int) -> None:
-    command = [*COMMAND, "bench", "--only", "true", "--seconds", "300"]
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=our_environment(), text=True
-    ) as process:
+    with start("bench", "--only", "true", "--seconds", "300") as process:
         until(lambda: any("--noediting" in it for it in family.living().values()))
         process.send_signal(number)
         err = process.communicate()[1]

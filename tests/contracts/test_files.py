@@ -78,12 +78,14 @@ async def test_line_ends_are_written_as_they_are_and_read_as_newlines(target: Ta
     assert await read(target, path) == "a\nb\nc\n"
 
 
-@pytest.mark.parametrize("name", ["-n*", " ä\n$x", "'\"\\", "n" * 255])
-async def test_odd_names(target: Target, name: str) -> None:
-    path = f"{target.new()}/{name}"
+@pytest.mark.parametrize("name", ["-n*", " ä\n$x%22", "'\"\\", "n" * 255, "a\udc80\udcff"])
+async def test_odd_names(target: Target, tmp_path: Path, name: str) -> None:
+    path, other = f"{target.new()}/{name}", f"{target.new()}/{name}"
     await write(target, path, "first")
-    await write(target, path, name)
-    assert await read(target, path) == name
+    await write(target, path, "second")
+    await download(target, path, tmp_path / name)
+    await upload(target, tmp_path / name, other)
+    assert await read(target, other) == await target.says(["cat", other]) == "second"
 
 
 async def test_encodings(target: Target) -> None:

@@ -18,10 +18,11 @@ from pathlib import Path
 import pytest
 
 from swerex_c.exceptions import SwerexException, UploadError
+from swerex_c.runtime import sandbox
 from swerex_c.runtime.abstract import AbstractRuntime, UploadRequest
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.sandbox import SandboxRuntime
-from swerex_c.utils import background
+from swerex_c.utils import background, progress
 from tests.support.wait import until_async
 
 Copy = Callable[[str | Path, str | Path], Awaitable[None]]
@@ -77,6 +78,24 @@ async def test_a_tree_that_is_very_deep(
             await download(there, here)
         assert os.listdir(here) == []
         assert not [name for name in os.listdir(tmp_path) if name.startswith(".swerex")]
+
+
+async def test_progress_is_told(
+    runtime: AbstractRuntime, copy: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Except by a copy on this machine."""
+    told: list[tuple[int, int | None]] = []
+    for module in (progress, sandbox):
+        monkeypatch.setattr(module, "shown", lambda _: contextlib.nullcontext(lambda *how: told.append(how)))
+    size = 2_000_000
+    (tmp_path / "file").write_bytes(bytes(size))
+    await copy(tmp_path / "file", tmp_path / "copy")
+    sizes = [done for done, _ in told]
+    assert sizes == sorted(sizes) and all(whole in (None, size) for _, whole in told)
+    if isinstance(runtime, LocalRuntime):
+        assert not told
+    else:
+        assert size <= sizes[-1] < size + 100  # some bytes may say how long it is
 
 
 @pytest.mark.parametrize("tree", [False, True])

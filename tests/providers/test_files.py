@@ -6,7 +6,6 @@ import contextlib
 import errno
 import io
 import os
-import re
 import shlex
 import shutil
 import stat
@@ -30,6 +29,7 @@ from tests.contracts.test_files import raises
 from tests.support import needs
 from tests.support.docker_engine import Engine
 from tests.support.local_backend import Here
+from tests.support.processes import memory_of
 from tests.support.sandboxes import Blocking, StartBackend
 from tests.support.trees import assert_no_leftovers, everything, file_of, make_tree
 from tests.support.wait import DEADLINE
@@ -83,17 +83,6 @@ def test_relative_paths_begin_where_programs_do(docker_backend: StartBackend, ba
         where = sandbox.run('printf %s "$PWD"').stdout.decode()
         files.write_text(sandbox, "relative", "x")
         assert files.read_text(sandbox, f"{where}/relative") == "x"
-
-
-def test_progress_is_reported(machine: Machine, here: Path) -> None:
-    sandbox = machine()
-    make_tree("s")
-    told: list[tuple[int, int | None]] = []
-    files.upload(sandbox, "s", "t", lambda *how: told.append(how))
-    assert told == sorted(told) and told[-1][0] == told[-1][1] > 1 << 20
-    told.clear()
-    files.download(sandbox, "t", "back", lambda *how: told.append(how))
-    assert told[-1][0] > 1 << 20 and everything("back") == everything("s")
 
 
 # This machine as the sandbox
@@ -246,16 +235,11 @@ def test_what_a_program_prints_needs_little_memory(
     sandbox = false_tar(machine, here, f"dd if=/dev/zero bs=65536 count=4800 status=none >&{stream}; exit 1")
     make_tree("s")
     Path("/proc/self/clear_refs").write_text("5")  # counts the most memory from now on
-    before = _most_memory()
+    before = memory_of(what="VmHWM")
     with pytest.raises((ProtocolError, ResourceError)):
         call(sandbox, "s", "t")
-    assert _most_memory() - before < 100_000, "a third of what was printed"
+    assert memory_of(what="VmHWM") - before < 100 << 20, "a third of what was printed"
     assert sorted(os.listdir()) == ["s"]
-
-
-def _most_memory() -> int:
-    """Return the most memory that this process had, in kB."""
-    return int(re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[0])
 
 
 @pytest.mark.parametrize("reason", ["errorcode", "__doc__", "", r"\377"])

@@ -223,29 +223,6 @@ async def test_an_unsent_request_is_sent_again(
 # Files
 
 
-@pytest.mark.parametrize("name", ['quo"te', "back\\slash", "percent%22", "new\nline", "ü 😀", "-", "bytes \udcff"])
-async def test_files_of_any_name(client: HttpClient, tmp_path: Path, name: str) -> None:
-    source, target = tmp_path / name, tmp_path / "deep" / name
-    source.write_text("text")
-    await client.upload(str(source), str(target))
-    assert target.read_text() == "text"
-    await client.download(str(target), str(tmp_path / "back"))
-    assert (tmp_path / "back").read_text() == "text"
-    assert (await client.call("read_file", ReadFileRequest(path=str(target)), ReadFileResponse)).content == "text"
-
-
-async def test_progress_is_told(client: HttpClient, tmp_path: Path) -> None:
-    size = 4_000_000
-    (tmp_path / "f").write_bytes(b"x" * size)
-    seen: list[tuple[int, int | None]] = []
-    await client.upload(str(tmp_path / "f"), str(tmp_path / "g"), lambda done, of: seen.append((done, of)))
-    assert seen[-1] == (size, size) and len(seen) > 2
-    seen.clear()
-    await client.download(str(tmp_path / "f"), str(tmp_path / "h"), lambda done, of: seen.append((done, of)))
-    assert seen[-1] == (size, size) and len(seen) > 2
-    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
-
-
 @pytest.mark.parametrize("error", [ValueError, TimeoutError, OSError, aiohttp.ClientError])
 async def test_local_errors_of_a_copy_are_raised_unchanged(
     client: HttpClient, tmp_path: Path, error: type[Exception]
