@@ -138,19 +138,18 @@ async def test_without_bash(contained: Contained, ash_min: str) -> None:
         await session.create()
 
 
-async def test_a_benchmark_image(contained: Contained, swebench: str, swebench_user: str) -> None:
-    for image, user in ((swebench, "0"), (swebench_user, "1001")):
-        target, session = await contained(image)
-        assert "Welcome to this image!" in await session.create(startup_source=["~/.bashrc"])
-        said = await session.run('id -u; pwd; echo "$ODD_VALUE|$CONDA_DEFAULT_ENV"; type python; ulimit -n >/dev/null')
-        path = "/opt/conda/envs/testbed/bin/python"
-        assert said.output == f"{user}\n/testbed\na 'b' \"c\" \\ d|testbed\npython is {path}\n"
-        long = "".join(f"{i:07} ü\t'!\n" for i in range(7000))
-        assert (await session.run(f"cat <<'E'\n{long}E")).output == long
-        with pytest.raises(CommandTimeoutError, match="startup files"):
-            await Session(session.runtime).create(startup_timeout=0.5, startup_source=["/dev/stdin"])
-        assert list(session.runtime.sessions) == ["default"]  # type: ignore[attr-defined]
-        assert living(target, "--noediting -i") == 1
+async def test_a_benchmark_image(contained: Contained, swebench: str) -> None:
+    target, session = await contained(swebench)
+    assert "Welcome to this image!" in await session.create(startup_source=["~/.bashrc"])
+    said = await session.run('id -u; pwd; echo "$ODD_VALUE|$CONDA_DEFAULT_ENV"; type python; ulimit -n >/dev/null')
+    path = "/opt/conda/envs/testbed/bin/python"
+    assert said.output == f"1001\n/testbed\na 'b' \"c\" \\ d|testbed\npython is {path}\n"
+    long = "".join(f"{i:07} ü\t'!\n" for i in range(7000))
+    assert (await session.run(f"cat <<'E'\n{long}E")).output == long
+    with pytest.raises(CommandTimeoutError, match="startup files"):
+        await Session(session.runtime).create(startup_timeout=0.5, startup_source=["/dev/stdin"])
+    assert list(session.runtime.sessions) == ["default"]  # type: ignore[attr-defined]
+    assert living(target, "--noediting -i") == 1
 
 
 @pytest.mark.parametrize("end", [("kill",), ("stop", "-t", "0"), ("rm", "-f"), ("restart", "-t", "0")])

@@ -16,26 +16,12 @@ import pytest
 
 from swerex_c.exceptions import ResultLostError, SwerexException
 from swerex_c.remote.wire import file_transfer
-from swerex_c.remote.wire.protocol import DATA, DOWN, END, ERROR, GOODBYE, INLINE, RESULT, UP
+from swerex_c.remote.wire.protocol import DATA, DOWN, END, ERROR, GOODBYE, RESULT, UP
 from tests.support.frames_tools import Served, channel_to, keep_answering, raw_client, raw_server, request
 from tests.support.trees import everything
 from tests.support.wait import DEADLINE, until_async
 
 pytestmark = pytest.mark.usefixtures("family")
-
-
-COPIES = pytest.mark.parametrize("what", ["upload", "download"])
-
-
-@COPIES
-@pytest.mark.parametrize("name", ["", "a\0b", "/dev/null/x", "/" + "x" * INLINE], ids=lambda name: repr(name[:20]))
-async def test_targets_that_cannot_be(served: Served, tmp_path: Path, what: str, name: str) -> None:
-    (tmp_path / "file").write_text("f")
-    (tmp_path / "tree").mkdir()
-    async with channel_to(served.port) as channel:
-        for source in ("file", "tree"):
-            with pytest.raises((OSError, SwerexException)):
-                await getattr(channel, what)(str(tmp_path / source), name)
 
 
 async def test_a_file_is_closed_whose_opening_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

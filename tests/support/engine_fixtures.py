@@ -39,7 +39,7 @@ def _image(name: str) -> Any:
 
 
 bash_only, bash_min, ash_min = map(_image, ("bash-only", "bash-min", "ash-min"))
-debian_py, swebench, swebench_user = map(_image, ("debian-py", "swebench", "swebench-user"))
+debian_py, swebench = map(_image, ("debian-py", "swebench"))
 
 
 @pytest.fixture

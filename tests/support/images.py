@@ -5,8 +5,7 @@
     ash-min         busybox alone: its shell is the only one
     debian-py       a small Debian (or what this machine is) with Python and git
     debian-rex      the same with the original's server installed
-    swebench        the Debian as benchmarks have it: conda, a noisy .bashrc, a working directory, odd variables
-    swebench-user   that as a user who is not root
+    swebench        the Debian as benchmarks have it: conda, a noisy .bashrc, a working directory, odd variables, a user
 
 Trees are kept below .cache/places; only the Debian takes long to make.
 """
@@ -230,13 +229,12 @@ RUN printf 'nonroot:x:1001:1001::/home/nonroot:/bin/bash\\n' >>/etc/passwd && \\
     git -c user.name=t -c user.email=t@example.org commit -qm begin && chown -R 1001:1001 /testbed /home/nonroot
 ENV PATH=/opt/conda/bin:{PATH} CONDA_HOME=/opt/conda PIP_NO_INPUT=1 TZ=Etc/UTC
 ENV ODD_VALUE="a 'b' \\"c\\" \\\\ d" ODD.NAME=dotted EMPTY_VALUE= LANG=C.UTF-8
-ENV PS1="image> "
+ENV PS1="image> " HOME=/home/nonroot
+USER nonroot
 WORKDIR /testbed
 ENTRYPOINT []
 CMD ["/bin/bash"]
 """
-
-BENCHMARK_USER = f"FROM {tag('swebench')}\nUSER nonroot\nENV HOME=/home/nonroot\n"
 
 
 def benchmark_files() -> Tree:
@@ -244,8 +242,7 @@ def benchmark_files() -> Tree:
     tree.add("files/opt/conda/bin/conda", CONDA, mode=0o755)
     tree.directories("files/opt/conda/envs/testbed/bin", "files/testbed", "files/home/nonroot")
     tree.add("files/opt/conda/envs/testbed/bin/python", kind=tarfile.SYMTYPE, link="/usr/bin/python3")
-    for home in ("root", "home/nonroot"):
-        tree.add(f"files/{home}/.bashrc", BASHRC)
+    tree.add("files/home/nonroot/.bashrc", BASHRC)
     tree.add("files/testbed/module.py", b"def add(a, b):\n    return a - b\n")
     return tree
 
@@ -256,8 +253,8 @@ Client = Callable[..., str]
 """One call of an engine's client: `Engine.docker` or `Podman.run`."""
 
 
-def _build(client: Client, name: str, base: str, dockerfile: str, files: Tree) -> None:
-    provide(client, base)
+def _build(client: Client, name: str, dockerfile: str, files: Tree) -> None:
+    provide(client, "debian-py")
     files.add("Dockerfile", dockerfile.encode())
     client("build", "-q", "--pull=false", "--network", "none", "-t", tag(name), "-", input=files.whole())
 
@@ -272,9 +269,7 @@ def provide(client: Client, name: str) -> str:
     elif name == "debian-py":
         client("import", "-c", 'CMD ["/bin/bash"]', "-c", f"ENV PATH={PATH}", str(debian_tar()), tag(name))
     elif name == "debian-rex":
-        _build(client, name, "debian-py", REX, rex_files())
-    elif name == "swebench":
-        _build(client, name, "debian-py", BENCHMARK, benchmark_files())
+        _build(client, name, REX, rex_files())
     else:
-        _build(client, name, "swebench", BENCHMARK_USER, Tree())
+        _build(client, name, BENCHMARK, benchmark_files())
     return tag(name)
