@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from swerex_c._version import __version__
+from tests.support.harness import write_script
 
 ROOT = Path(__file__).resolve().parent.parent
 SWITCHES = ("SWX_", "CC", "CFLAGS", "CPPFLAGS", "LDFLAGS", "LDSHARED", "PKG_CONFIG", "LD_PRELOAD", "ASAN_OPTIONS")
@@ -49,17 +50,11 @@ def build(tree: Path, to: Path, **environment: str) -> subprocess.CompletedProce
     return python(tree, "setup.py", "build_ext", f"--build-lib={to}", f"--build-temp={to}/tmp", **environment)
 
 
-def script(path: Path, text: str) -> str:
-    path.write_text("#!/bin/sh\n" + text)
-    path.chmod(0o755)
-    return str(path)
-
-
 def compiler(path: Path, rule: str) -> dict[str, str]:
     """A compiler that looks at each of its arguments first: `rule` are branches of a case on "$a"."""
     real = shutil.which("cc")
     text = f'for a do shift; case "$a" in {rule} esac; set -- "$@" "$a"; done\nexec {real} "$@"\n'
-    wrapper = script(path / "wrapped-cc", text)
+    wrapper = write_script(path / "wrapped-cc", text)
     return {"CC": wrapper, "LDSHARED": f"{wrapper} -shared"}
 
 
@@ -126,7 +121,7 @@ def test_setup_shows_the_sentence_only(tree: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(tree, copy, symlinks=True)
     (copy / ".venv" / "bin").mkdir(parents=True)
-    script(copy / ".venv" / "bin" / "python", f'exec {sys.executable} "$@" --no-deps --no-build-isolation\n')
+    write_script(copy / ".venv" / "bin" / "python", f'exec {sys.executable} "$@" --no-deps --no-build-isolation\n')
     result = run(copy, "bash", ".ci/setup", **compiler(tmp_path, "*swx_frame.c) seq 99; exit 1 ;;"))
     assert result.returncode == 1
     building, said = result.stderr.splitlines()
@@ -143,7 +138,7 @@ def setup_module() -> dict[str, Any]:
 @pytest.mark.parametrize("known", ["msgpack", "msgpack-c"])
 def test_msgpack_is_asked_for_under_both_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str) -> None:
     answer = f'[ "$1 $2" = "--cflags {known}" ] || exit 1\necho -Ianswer\n'
-    monkeypatch.setenv("PKG_CONFIG", script(tmp_path / "pkg-config", answer))
+    monkeypatch.setenv("PKG_CONFIG", write_script(tmp_path / "pkg-config", answer))
     assert setup_module()["msgpack_candidates"]() == [["-Ianswer"], []]
 
 

@@ -25,7 +25,7 @@ from swerex_c.deployment.config import LocalDeploymentConfig, get_deployment
 from swerex_c.utils.free_port import find_free_port
 from tests.support import raw_http
 from tests.support.runtimes import RUNTIMES
-from tests.support.server_process import serving
+from tests.support.server_process import Server
 from tests.support.wait import DEADLINE
 
 pytestmark = pytest.mark.usefixtures("family")
@@ -40,13 +40,12 @@ STRINGS: dict[str, tuple[Callable[[Any], Awaitable[object]], str]] = {
 
 
 @pytest.mark.parametrize("kind", RUNTIMES)
-async def test_a_string_instead_of_a_request(kind: str, tmp_path: Any) -> None:
-    with serving(tmp_path / "log") as server:
-        async with RUNTIMES[kind](server) as runtime:
-            for call, advice in STRINGS.values():
-                with pytest.raises(SwerexException) as caught:
-                    await call(runtime)
-                assert "takes a request, not a string" in str(caught.value) and advice in str(caught.value)
+async def test_a_string_instead_of_a_request(kind: str, swerex_remote: Server) -> None:
+    async with RUNTIMES[kind](swerex_remote) as runtime:
+        for call, advice in STRINGS.values():
+            with pytest.raises(SwerexException) as caught:
+                await call(runtime)
+            assert "takes a request, not a string" in str(caught.value) and advice in str(caught.value)
 
 
 async def test_another_session() -> None:

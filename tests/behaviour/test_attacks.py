@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shlex
 import sys
 import time
@@ -15,7 +14,7 @@ import pytest
 
 from swerex_c.exceptions import SwerexException
 from swerex_c.runtime.abstract import CloseBashSessionRequest, Command
-from tests.support.harness import few_descriptors
+from tests.support.harness import few_descriptors, in_forked_child
 from tests.support.processes import running
 from tests.support.session import Shell
 from tests.support.wait import until
@@ -97,26 +96,20 @@ def test_a_quote_is_left_open_before_our_command(sh: Shell) -> None:
 
 
 def test_every_call_in_a_forked_child_fails_with_an_error_of_ours(sh: Shell) -> None:
-    calls = {
-        1: lambda: sh.run("echo a"),
-        2: lambda: sh.interrupt(),
-        4: lambda: sh.talk("echo a", "a"),
-        8: lambda: sh.wait(sh.aio.close_session(CloseBashSessionRequest())),
-    }
+    def fail() -> None:
+        for call in (
+            lambda: sh.run("echo a"),
+            sh.interrupt,
+            lambda: sh.talk("echo a", "a"),
+            lambda: sh.wait(sh.aio.close_session(CloseBashSessionRequest())),
+        ):
+            with pytest.raises(SwerexException) as caught:
+                call()
+            assert not isinstance(caught.value, TimeoutError)
+
     sh.runner.close()
     sh.runner = asyncio.Runner()
-    pid = os.fork()
-    if pid == 0:
-        failed = 0
-        for bit, call in calls.items():
-            try:
-                call()
-            except SwerexException as error:
-                failed |= bit if not isinstance(error, TimeoutError) else 0
-            except BaseException:
-                os._exit(99)
-        os._exit(failed)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 15
+    in_forked_child(fail)
 
 
 def test_a_new_loop_without_descriptors(sh: Shell) -> None:

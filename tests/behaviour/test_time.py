@@ -12,7 +12,7 @@ import pytest
 
 from swerex_c.exceptions import CommandTimeoutError, SessionBusyError
 from tests.support.session import Gate, Shell
-from tests.support.wait import quicker_than, settle
+from tests.support.wait import cancel, quicker_than, settle
 
 
 @pytest.mark.parametrize("timeout", [0.05, 0.1, 0.5])
@@ -44,9 +44,7 @@ def test_the_next_command_waits_for_one_that_was_given_up(sh: Shell, gate: Gate,
         elif how == "cancelled":
             task = asyncio.ensure_future(sh.go(command))
             await gate.is_reached()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            await cancel(task)
         else:
             stream = sh.aio.stream_in_session(sh.action(command))
             assert await anext(stream) == "early\n"

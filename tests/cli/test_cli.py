@@ -27,6 +27,7 @@ from swerex_c.cli.main import app
 from swerex_c.models import STARTUP_SECONDS
 from tests.support.cli import COMMAND, cli, results, start
 from tests.support.closed_syscall import build_preload
+from tests.support.harness import write_script
 from tests.support.original import our_environment
 from tests.support.processes import Family
 from tests.support.wait import DEADLINE, doubled, until
@@ -77,9 +78,7 @@ def test_what_is_wrong_is_told(arguments: list[str], says: str, code: int) -> No
 
 def test_completion_in_bash(tmp_path: Path) -> None:
     """It installs into the startup file of whoever calls it, and completes commands and options."""
-    script = tmp_path / "swerex-c"
-    script.write_text(f"#!{sys.executable}\nfrom swerex_c.cli.main import main\nmain()\n")
-    script.chmod(0o755)
+    write_script(tmp_path / "swerex-c", "from swerex_c.cli.main import main\nmain()", sys.executable)
     asks = """
         swerex-c --show-completion; swerex-c --install-completion >/dev/null; . ~/.bashrc
         complete -p swerex-c
@@ -305,8 +304,7 @@ def test_doctor_tells_of_programs_that_reach_other_places(tmp_path: Path) -> Non
         "podman": "exit 3",
     }
     for name, text in programs.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
+        write_script(tmp_path / name, text)
     found = doctor(1, PATH=str(tmp_path))
     told = {name: (found[name]["value"], found[name]["good"], found[name]["note"]) for name in (*programs, "kubectl")}
     assert told == {

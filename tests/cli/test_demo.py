@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.harness import write_script
 from tests.support.original import our_environment
 from tests.support.wait import DEADLINE, quicker_than
 
@@ -39,8 +40,7 @@ def test_it_is_quick() -> None:
 
 def test_it_says_what_is_wrong(tmp_path: Path) -> None:
     """With a bash whose `cat` lies, the steps that use it are wrong, and the status says so."""
-    (tmp_path / "cat").write_text("#!/bin/sh\necho lie\n")
-    (tmp_path / "cat").chmod(0o755)
+    write_script(tmp_path / "cat", "echo lie")
     done = demo(PATH=f"{tmp_path}:{os.environ['PATH']}")
     assert done.returncode == 1
     assert re.search(r"^WRONG +read the file it wrote", done.stdout, re.MULTILINE)

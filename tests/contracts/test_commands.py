@@ -12,7 +12,7 @@ from swerex_c.models import Command
 from tests.contracts.test_program import ODD
 from tests.support.results import WrongAnswer
 from tests.support.targets import ALL, DEADLINE, Target, seconds, token
-from tests.support.wait import doubled
+from tests.support.wait import cancel, doubled
 
 TARGETS = [*(name for name in ALL if name != "original"), "cat", "no-cat"]
 
@@ -198,9 +198,7 @@ async def test_a_cancellation_ends_the_whole_tree(target: Target, name: str) -> 
     command, count = TREES[name]
     running = asyncio.ensure_future(target.execute(command.format(number), timeout=10 * DEADLINE))
     await target.until_sleeping(number, count)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
+    await cancel(running)
     await target.until_sleeping(number, 0)
 
 

@@ -22,7 +22,7 @@ from swerex_c.exceptions import (
 from swerex_c.models import Command, ReadFileRequest, WriteFileRequest
 from swerex_c.utils import background
 from tests.support.targets import DEADLINE, DEPLOYMENTS, LOST, Session, Target, seconds
-from tests.support.wait import until_async
+from tests.support.wait import cancel, until_async
 
 TARGETS = DEPLOYMENTS
 
@@ -210,9 +210,7 @@ async def test_a_cancelled_start_leaves_nothing(target: Target, deployment: Abst
     """And the deployment can be started again."""
     starting = await begin_to_start(deployment)
     if not starting.done():
-        starting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await starting
+        await cancel(starting)
     await deployment.stop()
     assert await is_down(deployment)
     await deployment.start()

@@ -20,7 +20,7 @@ from swerex_c.exceptions import (
     SwerexException,
 )
 from tests.support.targets import ALL, DEADLINE, Session, Target, known, seconds, token
-from tests.support.wait import doubled, until_async
+from tests.support.wait import cancel, doubled, until_async
 
 wrong = pytest.mark.wrong_in_original
 
@@ -252,9 +252,7 @@ async def test_a_cancelled_command_is_interrupted(session: Session, target: Targ
     number = seconds()
     running = asyncio.ensure_future(session.run(f"sleep {number}"))
     await target.until_sleeping(number, 1)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
+    await cancel(running)
     await session.interrupt()
     await session.gives("echo next", "next\n")
     await target.until_sleeping(number, 0)

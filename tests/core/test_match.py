@@ -116,7 +116,7 @@ def test_regular_expressions_match_as_defined(patterns: list[str], text: bytes, 
     compare(patterns, text, places)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(
     st.lists(literals, min_size=1, max_size=5)
     | st.text("ab\\()[]{}|*+?.^$-,:=!<>P#imsxauL019dwsbBAZux\n é", max_size=12).map(lambda text: [text]),
@@ -200,7 +200,7 @@ def test_examples(patterns: list[str], text: bytes) -> None:
 def test_classes_are_those_of_re_for_every_character(letter: str) -> None:
     expected = re.compile(f"\\{letter}")
     matcher = make_matcher([f"\\{letter}"])
-    for code in range(sys.maxunicode + 1):
+    for code in range(0, sys.maxunicode + 1, 1 if letter.islower() else 7):  # a complement is of the same table
         if 0xD800 <= code < 0xE000 or (
             code > 0x33479 and unicodedata.category(chr(code)) in ("Cn", "Co") and code % 97
         ):

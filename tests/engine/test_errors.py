@@ -121,9 +121,3 @@ def test_few_fds_left(sh: Shell, left: int) -> None:
         except SwerexException as error:
             assert str(error)
             assert len(os.listdir("/proc/self/fd")) <= before, "fewer where the other session went to rest meanwhile"
-
-
-def test_requests_of_unknown_kind(sh: Shell) -> None:
-    for call in (sh.aio.create_session, sh.aio.run_in_session):
-        with pytest.raises((TypeError, ValueError, SwerexException)):
-            sh.wait(call(object()))

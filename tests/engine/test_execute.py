@@ -13,6 +13,7 @@ import pytest
 
 from swerex_c.exceptions import CommandTimeoutError
 from swerex_c.runtime.abstract import Command
+from tests.support.harness import write_script
 from tests.support.original import run_python
 from tests.support.processes import running
 from tests.support.session import Shell
@@ -95,10 +96,8 @@ def test_as_subprocess_runs_it(
 ) -> None:
     monkeypatch.setenv("SWX_FROM_PARENT", "yes")
     monkeypatch.chdir(tmp_path)
-    program = tmp_path / "bin" / "with space"
-    program.parent.mkdir()
-    program.write_text('#!/bin/sh\necho "$#"\n')
-    program.chmod(0o755)
+    (tmp_path / "bin").mkdir()
+    write_script(tmp_path / "bin" / "with space", 'echo "$#"')
     wanted = subprocess.run(command, stdout=subprocess.PIPE, text=True, **fields)
     answer = run(command, **fields)
     assert (answer.stdout, answer.exit_code) == (wanted.stdout, 0)

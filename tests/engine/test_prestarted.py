@@ -24,6 +24,7 @@ from swerex_c.runtime.abstract import AbstractRuntime, BashAction, CloseBashSess
 from swerex_c.runtime.config import LocalRuntimeConfig
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
+from tests.support.harness import in_forked_child
 from tests.support.original import run_python
 from tests.support.processes import Family, alive, state
 from tests.support.runtimes import remote
@@ -330,29 +331,20 @@ async def test_the_end_of_the_process_leaves_none(end: str, until: str, more: st
 async def test_a_forked_child_has_its_own() -> None:
     async with kept() as runtime:
         waiting = pids(runtime)
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
 
-                async def work() -> None:
-                    await create(runtime)
-                    assert await run(runtime, "echo $PPID") == f"{os.getpid()}\n"
-                    assert await runtime.wait_until_warm()
-                    mine = pids(runtime)
-                    assert len(mine) == SIZE and not set(mine) & set(waiting)
-                    await create(runtime, "t")
-                    assert await pid_of(runtime, "t") == mine[0]
-                    mine = pids(runtime)
-                    await runtime.close()
-                    assert mine and not any(map(alive, mine))
+        async def work() -> None:
+            await create(runtime)
+            assert await run(runtime, "echo $PPID") == f"{os.getpid()}\n"
+            assert await runtime.wait_until_warm()
+            mine = pids(runtime)
+            assert len(mine) == SIZE and not set(mine) & set(waiting)
+            await create(runtime, "t")
+            assert await pid_of(runtime, "t") == mine[0]
+            mine = pids(runtime)
+            await runtime.close()
+            assert mine and not any(map(alive, mine))
 
-                asyncio.new_event_loop().run_until_complete(asyncio.wait_for(work(), DEADLINE))
-                code = 0
-            finally:
-                os._exit(code)
-        status = (await asyncio.to_thread(os.waitpid, child, 0))[1]
-        assert os.waitstatus_to_exitcode(status) == 0
+        in_forked_child(lambda: asyncio.run(work()))
         assert pids(runtime) == waiting
         await create(runtime)
         assert await pid_of(runtime) == waiting[0]

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
 from swerex_c.interfaces import AbstractRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support.runtimes import RUNTIMES
-from tests.support.server_process import Server, serving
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("server") / "log") as running:
-        yield running
+from tests.support.server_process import Server
 
 
 @pytest.fixture(params=["http", "frames"])
-async def remote(request: pytest.FixtureRequest, server: Server) -> AsyncIterator[RemoteRuntime]:
-    async with RUNTIMES[request.param](server) as made:
+async def remote(request: pytest.FixtureRequest, swerex_remote: Server) -> AsyncIterator[RemoteRuntime]:
+    async with RUNTIMES[request.param](swerex_remote) as made:
         await made.wait_until_alive()
         yield made
 
 
 @pytest.fixture(params=RUNTIMES)
-async def runtime(request: pytest.FixtureRequest, server: Server) -> AsyncIterator[AbstractRuntime]:
-    async with RUNTIMES[request.param](server) as made:
+async def runtime(request: pytest.FixtureRequest, swerex_remote: Server) -> AsyncIterator[AbstractRuntime]:
+    async with RUNTIMES[request.param](swerex_remote) as made:
         yield made

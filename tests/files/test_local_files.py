@@ -18,15 +18,8 @@ from swerex_c.runtime.dummy import DummyRuntime
 from swerex_c.runtime.local import LocalRuntime
 from tests.support.trees import assert_no_leftovers, everything, make_tree, mode
 
+pytestmark = pytest.mark.usefixtures("here")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to own files for somebody else")
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    directory = tmp_path / "here"
-    directory.mkdir()
-    monkeypatch.chdir(directory)
-    return directory
 
 
 @pytest.fixture

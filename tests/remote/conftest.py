@@ -26,13 +26,6 @@ def original_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
         yield server
 
 
-@pytest.fixture(scope="session")
-def swerex_remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Ours as users start it: it speaks frames too, which `our_server`, run by another ASGI server, does not."""
-    with serving(tmp_path_factory.mktemp("remote") / "log") as server:
-        yield server
-
-
 @pytest.fixture
 async def served(family: Family) -> AsyncIterator[Served]:
     """A server in this loop with a session."""

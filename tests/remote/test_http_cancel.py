@@ -36,7 +36,7 @@ from tests.support.processes import running
 from tests.support.raw_http import ask
 from tests.support.server_process import KEY, Server
 from tests.support.targets import Session
-from tests.support.wait import DEADLINE, settle, until_async
+from tests.support.wait import DEADLINE, cancel, settle, until_async
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -79,12 +79,6 @@ def execute(session: Session, command: str) -> asyncio.Task[Any]:
     return asyncio.create_task(session.runtime.execute(Command(command=command, shell=True)))
 
 
-async def cancelled(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
 async def test_a_call_cancelled_without_a_connection_ends_with_the_next(
     swerex_remote: server_process.Server, sleep: str
 ) -> None:
@@ -96,7 +90,7 @@ async def test_a_call_cancelled_without_a_connection_ends_with_the_next(
         before = proxy.connections
         proxy.cut()
         await until_async(lambda: proxy.connections > before)
-        await cancelled(task)
+        await cancel(task)
         proxy.to = swerex_remote.port
         await until_async(lambda: not running(sleep))
 
@@ -125,7 +119,7 @@ def test_a_command_cancelled_while_it_waits_never_begins(
                 await settle(turns)
                 for task in (first, second):
                     if awaited:
-                        await cancelled(task)
+                        await cancel(task)
                     else:
                         task.cancel()
                 await session.interrupt()
@@ -145,7 +139,7 @@ async def test_a_session_is_not_made(our_server: Server, tmp_path: Path, sleep: 
         request = CreateBashSessionRequest(session=name, startup_source=[str(source)], startup_timeout=60)
         task = asyncio.create_task(session.runtime.create_session(request))
         await until_async((tmp_path / "begun").exists)
-        await cancelled(task)
+        await cancel(task)
         await until_async(lambda: not running(sleep))
         with pytest.raises(SessionDoesNotExistError):
             await session.runtime.close_session(CloseBashSessionRequest(session=name))
@@ -179,7 +173,7 @@ async def test_a_cancellation_whose_connection_is_cut(our_server: Server, sleep:
         await until_async(lambda: running(sleep))
         setattr(proxy, end, 1)
         proxy.connections = 0
-        await cancelled(task)
+        await cancel(task)
         await until_async(lambda: not running(sleep))
         assert proxy.connections == 2
 
@@ -202,7 +196,7 @@ async def test_an_originals_server_is_told_nothing() -> None:
         for i in range(3):
             task = asyncio.create_task(runtime.execute(Command(command="true")))
             await until_async(lambda i=i: asked.count(b"/execute") > i)
-            await cancelled(task)
+            await cancel(task)
         assert await runtime.is_alive()
     assert asked == [b"/execute", b"/is_alive", b"/execute", b"/execute", b"/is_alive"]
 
@@ -219,7 +213,7 @@ async def test_a_server_that_does_not_answer_delays_nobody() -> None:
         task = asyncio.create_task(client.call("execute", Command(command="true"), CommandResponse))
         await came.wait()
         begin = time.monotonic()
-        await cancelled(task)
+        await cancel(task)
         assert _CANCEL_SECONDS <= time.monotonic() - begin + 0.1
         assert len(client._cancelling) == 1  # the server is told when it answers
         with pytest.raises(ConnectionLostError, match="no answer within"):
@@ -249,7 +243,7 @@ async def test_a_server_whose_closing_is_cancelled_serves_on(wire: Any, sleep: s
             closing = asyncio.create_task(session.runtime.close())
             await SlowToClose.closes.wait()
             await session.create()  # another client's would be closed as well
-            await cancelled(closing)
+            await cancel(closing)
             SlowToClose.goes.set()
             await until_async(lambda: served.place.runtime is not before and not running(sleep))
             await asyncio.gather(program, return_exceptions=True)
@@ -261,7 +255,7 @@ async def test_a_shutdown_waits_for_a_runtime_that_is_being_closed() -> None:
     service = Service(SimpleNamespace(runtime=SlowToClose(), AUTH_TOKEN=KEY))
     closing = asyncio.create_task(service.close())
     await SlowToClose.closes.wait()
-    await cancelled(closing)
+    await cancel(closing)
     service.holder.runtime = LocalRuntime()
     ending = asyncio.create_task(service.shutdown())
     await settle(100)

@@ -34,7 +34,7 @@ from tests.support.frames_tools import Proxy, Served, bash, channel_to, raw_clie
 from tests.support.processes import Family
 from tests.support.server_process import KEY
 from tests.support.server_process import serving as server_process
-from tests.support.wait import DEADLINE, settle, until_async
+from tests.support.wait import DEADLINE, cancel, settle, until_async
 
 pytestmark = [pytest.mark.usefixtures("family", "reconnects_at_once")]
 
@@ -383,9 +383,7 @@ async def test_it_goes_on_when_the_first_has_gone_away() -> None:
 
     first, second = (asyncio.create_task(once.run("a", work)) for _ in range(2))
     await settle()
-    first.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await first
+    await cancel(first)
     ends.set()
     assert (await second).body == (await once.run("a", work)).body == b"result"
     assert len(calls) == 1

@@ -22,6 +22,7 @@ from swerex_c.remote.client.frames import OWN_AFTER, FrameClient
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support.frames_tools import SESSION, bash, client, serving
+from tests.support.harness import in_forked_child
 from tests.support.processes import Family, running
 from tests.support.server_process import KEY, Server, connections_to, open_files
 from tests.support.server_process import serving as serving_process
@@ -120,19 +121,12 @@ def test_many_loops_in_many_threads_over_one_programs_streams(over_stdio: Remote
 def test_a_forked_child_does_not_use_its_parents_program(over_stdio: RemoteRuntime) -> None:
     runtime = over_stdio
     asyncio.run(runtime.is_alive(timeout=20))
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
+
+    def be_refused() -> None:
+        with pytest.raises(RuntimeClosedError, match="^The program `"):
             asyncio.run(runtime.execute(Command(command="true")))
-        except BaseException as error:
-            os.write(writing, repr(error).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with open(reading) as said:
-        assert "RuntimeClosedError('The program `" in said.read()
-    os.waitpid(child, 0)
+
+    in_forked_child(be_refused)
     assert asyncio.run(runtime.execute(Command(command=["echo", "hi"]))).stdout == "hi\n"
     asyncio.run(runtime.close())
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import re
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.frames_tools import encode, request
-from tests.support.server_process import KEY, REMOTE, Server, environment, serving, upgrade
+from tests.support.server_process import KEY, REMOTE, Server, ended, serving, upgrade
 from tests.support.wait import until
 
 
@@ -69,11 +67,8 @@ def test_metrics_count_what_was_done(tmp_path: Path) -> None:
 )
 def test_a_package_that_is_missing_is_named(tmp_path: Path, arguments: list[str], module: str, extra: str) -> None:
     says = rf"swerex-remote: {' '.join(arguments)} needs the package {module}, .*: pip install 'swerex-c\[{extra}\]'\n"
-    code = f"import sys; sys.modules[{module!r}] = None; {REMOTE[-1]}"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "--auth-token", KEY, "--unix", str(tmp_path / "socket"), *arguments],
-        capture_output=True, text=True, timeout=25, env=environment(),
-    )  # fmt: skip
+    command = [*REMOTE[:-1], f"import sys; sys.modules[{module!r}] = None; {REMOTE[-1]}"]
+    done = ended("--auth-token", KEY, "--unix", str(tmp_path / "socket"), *arguments, command=command)
     assert (done.stdout, done.returncode) == ("", 1)
     assert re.fullmatch(says, done.stderr), done.stderr
     assert not (tmp_path / "socket").exists()

@@ -31,6 +31,7 @@ from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequ
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox.api_backend import ApiBackend
 from swerex_c.utils import background
+from tests.support.harness import in_forked_child
 from tests.support.local_api_backend import Here, HereProgram
 from tests.support.processes import alive, written_when_stuck
 from tests.support.wait import DEADLINE, until_async
@@ -251,14 +252,11 @@ async def test_an_unknown_exit_code_is_not_reported_as_one(
 
 
 def test_a_forked_process_has_a_loop_of_its_own(here: Here) -> None:
-    assert on_terminal(here, "echo", "a") == (b"a\n", 0)
-    child = os.fork()
-    if child == 0:
-        try:
-            os._exit(0 if on_terminal(Here(here.directory), "echo", "b") == (b"b\n", 0) else 1)
-        finally:
-            os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    def use(word: str) -> None:
+        assert on_terminal(Here(here.directory), "echo", word) == (f"{word}\n".encode(), 0)
+
+    use("a")
+    in_forked_child(lambda: use("b"))
 
 
 FORKS = """

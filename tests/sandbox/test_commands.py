@@ -30,20 +30,24 @@ from swerex_c.sandbox.loader import Frames
 from swerex_c.sandbox.sandbox import Sandbox
 from swerex_c.utils import background
 from tests.support import needs
+from tests.support.harness import in_forked_child
 from tests.support.local_backend import NO_CAT, Here
 from tests.support.original import run_python
 from tests.support.processes import command_lines
 from tests.support.sandboxes import Blocking
 from tests.support.slow_start import Slow
 from tests.support.targets import seconds
-from tests.support.wait import DEADLINE, until, until_async
+from tests.support.wait import DEADLINE, cancel, until, until_async
 
 LIMIT = 1 << 28
 
 
 @pytest.fixture
-def reach() -> Iterator[Callable[..., Any]]:
-    """`reach(*client, **variables)` creates a sandbox. When the test has ended, no client of it may be left."""
+def reach(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """`reach(*client, **variables)` creates a sandbox. When the test has ended, no client of it may be left.
+
+    What a test has patched, such as the time for a start, is in force until then.
+    """
     made: list[Any] = []
 
     def make(*client: str, **variables: str) -> Any:
@@ -302,9 +306,7 @@ async def test_a_script_whose_start_is_cancelled_is_ended(here: Any, monkeypatch
     monkeypatch.setattr(ClientProcess, "send", late)
     running = asyncio.ensure_future(background.run(here.it.run(f"sleep {number}")))
     await until_async(lambda: sleeping(number))
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
+    await cancel(running)
     assert not sleeping(number)
 
 
@@ -381,19 +383,14 @@ def test_a_loader_is_used_again_only_if_nothing_of_its_script_is_left(here: Any)
 
 
 async def test_a_forked_child_cannot_use_the_parents_sandbox() -> None:
+    def be_refused() -> None:
+        for call in (runtime.create_session, lambda: runtime.execute(Command(command=["true"]))):
+            with pytest.raises(RuntimeClosedError, match="forked"):
+                asyncio.run(call())
+
     runtime = SandboxRuntime(Here())
     assert (await runtime.execute(Command(command=["true"]))).exit_code == 0
-    child = os.fork()
-    if child == 0:
-        refused = 0
-        try:
-            for call in (runtime.create_session, lambda: runtime.execute(Command(command=["true"]))):
-                with pytest.raises(RuntimeClosedError, match="forked"):
-                    asyncio.run(call())
-                refused += 1
-        finally:
-            os._exit(refused)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    in_forked_child(be_refused)
     assert (await runtime.execute(Command(command=["true"]))).exit_code == 0
     await runtime.close()
 

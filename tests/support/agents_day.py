@@ -46,7 +46,7 @@ print(greet("wörld"))"""
 
 
 def plain(text):
-    """Without what differs from place to place."""
+    """Return it without the parts that differ from place to place."""
     return text.replace(ROOT, "ROOT").replace(HOME, "HOME")
 
 
@@ -64,7 +64,7 @@ class Day:
         self.runtime = runtime
 
     def communicate(self, command, *, timeout=30, check="silent", **more):
-        """What SWE-agent calls so: an action whose exit code is always wanted."""
+        """Run a command as SWE-agent does, which always wants the exit code."""
         action = BashAction(command=command, timeout=timeout, check=check, set_last_action=True, **more)
         answer = asyncio.run(self.runtime.run_in_session(action))
         return [answer.exit_code, plain(answer.output)]

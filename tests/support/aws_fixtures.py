@@ -33,6 +33,7 @@ from swerex_c.providers.fargate import deployment as fargate
 from swerex_c.providers.fargate import task as tasks
 from swerex_c.utils import aws_teardown
 from swerex_c.utils.free_port import find_free_port
+from tests.support.harness import write_script
 from tests.support.needs import kill_all
 from tests.support.wait import DEADLINE
 
@@ -90,19 +91,19 @@ class Played:
 
 
 def failed_task(stopped: str, container: str | None = None, code: int | None = None, stop: str = "TaskFailedToStart"):
-    """The last step of a task that ends with these reasons."""
+    """Return the last step of a task that ends with these reasons."""
     told: dict[str, Any] = {"lastStatus": "STOPPED", "desiredStatus": "STOPPED", "stoppedReason": stopped}
     return {**told, "stopCode": stop, "containers": [{"reason": container, "exitCode": code}]}
 
 
 def json_error(code: str, message: str, status: int = 400) -> Answer:
-    """An answer of ECS or of the logs."""
+    """Return an answer of ECS or of the logs."""
     body = json.dumps({"__type": code, "message": message}).encode()
     return status, "application/x-amz-json-1.1", body
 
 
 def xml_error(code: str, message: str, status: int = 400) -> Answer:
-    """An answer of EC2; IAM's and STS's are read by the same rules."""
+    """Return an answer of EC2; IAM's and STS's are read by the same rules."""
     text = f"<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error></Errors></Response>"
     return status, "text/xml", text.encode()
 
@@ -133,7 +134,7 @@ class World:
         self._thread.start()
 
     def client(self, service: str) -> Any:
-        """A client that goes to moto itself, for tests to look and to prepare things."""
+        """Return a client of moto itself, with which tests look and prepare things."""
         return self._clients[service]
 
     def close(self) -> None:
@@ -144,7 +145,7 @@ class World:
             self.end(arn)
 
     def processes(self) -> list[Played]:
-        """The tasks whose process runs."""
+        """Return the tasks whose process runs."""
         return [task for task in self.tasks.values() if task.process is not None and task.process.poll() is None]
 
     def end(self, arn: str) -> None:
@@ -154,7 +155,7 @@ class World:
             process.wait(DEADLINE)
 
     def wants(self) -> list[str]:
-        """The tasks that are not stopped, for what moto knows."""
+        """Return the tasks that moto does not know as stopped."""
         wanted = []
         for arn in list(self.tasks):
             (task,) = self.client("ecs").describe_tasks(cluster=arn.split("/")[-2], tasks=[arn])["tasks"]
@@ -277,7 +278,7 @@ class World:
         self._stop_in_moto(played)
 
     def _log(self, played: Played) -> None:
-        """What the log driver does."""
+        """Send a task's output to the logs, as the log driver does."""
         options = played.container["logConfiguration"]["options"]
         assert options["awslogs-region"] == REGION and played.output is not None
         logs, group = self.client("logs"), options["awslogs-group"]
@@ -309,7 +310,7 @@ class World:
 
 
 def _read(environ: dict[str, Any], body: bytes) -> tuple[str, dict[str, Any]]:
-    """The operation that a request asks for, and its parameters."""
+    """Return the operation that a request asks for, and its parameters."""
     (service,) = re.findall(r"Credential=[^,]*/([a-z0-9-]+)/aws4_request", environ["HTTP_AUTHORIZATION"])
     if target := environ.get("HTTP_X_AMZ_TARGET"):
         return f"{service}.{target.rpartition('.')[2]}", json.loads(body or b"{}")
@@ -347,11 +348,8 @@ def world(directory: Path, patch: pytest.MonkeyPatch) -> Iterator[World]:
     patch.setattr(aws_teardown, "_END_SECONDS", 6.0)
     commands = directory / "bin"
     commands.mkdir()
-    server = commands / "swerex-remote"
-    server.write_text(
-        f"#!{sys.executable}\nimport sys\nsys.path[:0] = {sys.path!r}\nfrom swerex_c.cli.serve import main\nmain()\n"
-    )
-    server.chmod(0o755)
+    text = f"import sys\nsys.path[:0] = {sys.path!r}\nfrom swerex_c.cli.serve import main\nmain()"
+    write_script(commands / "swerex-remote", text, sys.executable)
     found.path = f"{commands}:/usr/local/bin:/usr/bin:/bin"
     yield found
     found.close()

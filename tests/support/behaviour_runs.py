@@ -99,6 +99,6 @@ def run_tests(environment: dict[str, str], *words: str) -> int:
 
 
 def inherited() -> dict[str, str]:
-    """The environment for a pytest that is started by a test: it finds the engine where this one does."""
+    """Return the environment for a pytest that a test starts: it finds the engine where this one does."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_") and k != "CI_RESULTS"}
     return kept | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}

@@ -99,7 +99,7 @@ def luggage(root: Path) -> None:
 
 
 def look(root: Path) -> dict[str, str]:
-    """Everything below a directory, with the modes of files."""
+    """Return everything below a directory, with the modes of files."""
     found = {}
     for path in sorted(root.rglob("*")):
         if path.is_symlink():
@@ -113,7 +113,7 @@ def look(root: Path) -> dict[str, str]:
 
 
 def raised(error: Exception) -> dict[str, Any]:
-    """What an error tells, as far as callers look at it."""
+    """Return the parts of an error that callers look at."""
     told: dict[str, Any] = {"type": type(error).__name__, "text": str(error)}
     told["bases"] = [base.__name__ for base in type(error).__mro__[1:]]
     for name in ("output", "errno", "filename", "object", "start", "end"):
@@ -124,7 +124,7 @@ def raised(error: Exception) -> dict[str, Any]:
 
 
 def answered(answer: Any) -> Any:
-    """What an answer tells: a value, or what a program printed and its exit code."""
+    """Return an answer's value, or a program's output and exit code."""
     if hasattr(answer, "is_alive"):
         return [answer.is_alive, answer.message and "401" in answer.message]
     for names in (("stdout", "stderr", "exit_code"), ("output", "exit_code"), ("content",)):

@@ -24,7 +24,7 @@ STOP_SECONDS = 20.0
 
 
 def check_machine() -> None:
-    """`Lacking` where no engine can run."""
+    """Raise `Lacking` where no engine can run."""
     needs.root("a Docker engine")
     needs.capability("CAP_SYS_ADMIN", "a Docker engine")
     programs = {"dockerd": "docker.io", "docker": "docker.io", "containerd": "containerd", "runc": "runc"}
@@ -36,7 +36,7 @@ def check_machine() -> None:
 
 
 def storage_driver(directory: Path) -> str:
-    """overlay2 where the directory's file system can carry an overlay, else the one that copies."""
+    """Return overlay2 where the directory's file system can carry an overlay, else the driver that copies."""
     names = [directory / "probe" / name for name in ("lower", "upper", "work", "merged")]
     for name in names:
         name.mkdir(parents=True)
@@ -60,13 +60,13 @@ class Daemon(ABC):
 
     @abstractmethod
     def start(self) -> Self:
-        """Returns when the server answers."""
+        """Start the server, and return when it answers."""
 
     @abstractmethod
     def answers(self) -> bool: ...
 
     def crash(self) -> None:
-        """The server and all connections are gone at once."""
+        """End the server and all connections at once."""
         if self.daemon is not None:
             needs.kill_tree(self.daemon.pid)
             self.daemon.wait()
@@ -125,7 +125,7 @@ class Engine(Daemon):
             patch.setenv(name, self.environment[name])
 
     def docker(self, *arguments: str, input: bytes | None = None, check: bool = True, seconds: float = 120) -> str:
-        """One call of the docker client; its standard output without the last newline."""
+        """Call the docker client, and return its standard output without the last newline."""
         environment = self.environment | {"DOCKER_BUILDKIT": "0"}
         return needs.said_by("docker", *arguments, environment=environment, input=input, check=check, seconds=seconds)
 
@@ -167,7 +167,7 @@ class Engine(Daemon):
         return self.bridge
 
     def stop(self) -> None:
-        """Ends the engine and all its containers, and removes its directory."""
+        """End the engine and all its containers, and remove its directory."""
         if self.running() and self.daemon is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 containers = self.docker("ps", "-aq", check=False, seconds=10).split()

@@ -37,7 +37,7 @@ encode = _core.FrameEncoder(max_frame=2 * protocol.MAX_FRAME).encode
 
 
 def bash(command: str, timeout: float | None = 20, **more: Any) -> dict[str, Any]:
-    """The payload of a command in the session."""
+    """Return the payload of a command in the session."""
     return {"command": command, "action_type": "bash", "check": "silent", "timeout": timeout, **more}
 
 
@@ -95,7 +95,7 @@ async def serving(
     tls: tuple[Path, Path] | None = None,
     make: Callable[[Service], Any] = lambda service: Gate(app, service, own_process=False),
 ) -> AsyncIterator[Served]:
-    """A server of what `make` makes, in the running loop; nothing may go wrong in it without being answered for."""
+    """Run a server of what `make` makes in the running loop, where no exception may stay unhandled."""
     cert, key = map(str, tls) if tls else (None, None)
     listeners = Listeners(tls_cert=cert, tls_key=key)
     served = Served(limits, listeners.port or 0)
@@ -122,7 +122,7 @@ def client(port: int, seconds: float = 5.0) -> FrameClient:
 
 @contextlib.asynccontextmanager
 async def channel_to(port: int, seconds: float = 5.0) -> AsyncIterator[ClientChannel]:
-    """A client's channel, closed afterwards."""
+    """Open a client's channel for the block."""
     wire = client(port, seconds)
     channel = await wire.own_channel(long=True)
     try:
@@ -233,7 +233,7 @@ class Peer:
         self.writer.write(b"".join(frame if isinstance(frame, bytes) else encode(frame) for frame in frames))
 
     async def frame(self, seconds: float = DEADLINE) -> Any:
-        """The next one; None at the end of the connection."""
+        """Return the next frame; None at the end of the connection."""
         async with asyncio.timeout(seconds):
             while not self._frames:
                 try:
@@ -246,13 +246,13 @@ class Peer:
         return self._frames.pop(0)
 
     async def frames(self, number: int, *kinds: int) -> Any:
-        """The next frame of these kinds for that exchange; None at the end of the connection."""
+        """Return the next frame of these kinds for that exchange; None at the end of the connection."""
         while (frame := await self.frame()) is not None and (frame[0] not in kinds or frame[1] != number):
             pass
         return frame
 
     async def answer(self, number: int) -> Any:
-        """The frame that ends an exchange."""
+        """Return the frame that ends an exchange."""
         return await self.frames(number, protocol.RESULT, protocol.ERROR)
 
     async def ended(self) -> None:
@@ -265,7 +265,7 @@ class Peer:
 
 @contextlib.asynccontextmanager
 async def raw_client(port: int, name: bytes = NAME, known: bool = False, key: str = KEY) -> AsyncIterator[Peer]:
-    """A client that was let in; the server knows its channel or not."""
+    """Connect a client with the key; the server knows its channel or not."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     peer = Peer(reader, writer)
     try:
@@ -283,7 +283,7 @@ def request(number: int, method: str = "is_alive", payload: Any = None, floor: A
 
 
 def long_request(number: int, method: str, payload: Any) -> list[list[Any]]:
-    """The frames of a request whose payload comes as a stream; it has less than WINDOW."""
+    """Return the frames of a request whose payload, of less than WINDOW bytes, comes as a stream."""
     data = encode(payload)
     starts = range(0, len(data), PIECE)
     return [request(number, method, len(data)), *[[DATA, number, UP, at, data[at : at + PIECE]] for at in starts]]
@@ -291,7 +291,7 @@ def long_request(number: int, method: str, payload: Any) -> list[list[Any]]:
 
 @contextlib.asynccontextmanager
 async def raw_server(script: Callable[[Peer], Awaitable[None]], upgrades: bool = True) -> AsyncIterator[int]:
-    """A server whose connections do what `script` does, after the upgrade if it `upgrades`; yields its port."""
+    """Run a server whose connections run `script`, after the upgrade if it `upgrades`; yield its port."""
 
     async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):

@@ -9,7 +9,8 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from tests.support.needs import Lacking, skip
 
 @contextlib.contextmanager
 def busy_machine(processes: int = 3) -> Iterator[None]:
-    """Others that take the processors meanwhile."""
+    """Keep the processors busy during the block."""
     busy = [subprocess.Popen([sys.executable, "-c", "while 1: pass"]) for _ in range(processes)]
     try:
         yield
@@ -51,7 +52,7 @@ def few_descriptors(left: int = 0) -> Iterator[None]:
 
 
 def no_signals(status: str) -> bool:
-    """Whether a /proc status has no signal ignored or blocked, except the C library's own 32 and 33."""
+    """Return whether a /proc status has no signal ignored or blocked, except the C library's own 32 and 33."""
     masks = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigIgn", "SigBlk"))]
     return len(masks) == 2 and not any(mask & ~0x1_8000_0000 for mask in masks)
 
@@ -67,12 +68,34 @@ def build_library(directory: Path, source: str, *flags: str) -> str:
 
 
 def needs(program: str) -> str:
-    """The path of a real program; the test is skipped, by its name, on a machine that lacks it."""
+    """Return the path of a program; the test is skipped, by its name, on a machine that lacks it."""
     return shutil.which(program) or skip(Lacking(program))
 
 
+def in_forked_child(work: Callable[[], object]) -> None:
+    """Run a function in a forked child, where it must not fail."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def write_script(path: Path, text: str, interpreter: str = "/bin/sh") -> str:
+    """Write a script that can be executed, and return its path."""
+    path.write_text(f"#!{interpreter}\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
 def certificate(directory: Path) -> tuple[Path, Path]:
-    """Make a certificate for localhost and 127.0.0.1 that nobody else has signed; return it and its key."""
+    """Make a self-signed certificate for localhost and 127.0.0.1; return it and its key."""
     certified, key = directory / "cert.pem", directory / "key.pem"
     command = [needs("openssl"), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     command += ["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]

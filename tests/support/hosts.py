@@ -17,6 +17,7 @@ import pytest
 from swerex_c.utils.free_port import find_free_port
 from tests.support import needs
 from tests.support.docker_engine import Daemon
+from tests.support.harness import write_script
 
 
 class Podman:
@@ -40,21 +41,20 @@ class Podman:
         return os.environ | {"PATH": needs.search_path(), "CONTAINERS_CONF": str(self.directory / "containers.conf")}
 
     def run(self, *arguments: str, input: bytes | None = None, check: bool = True, seconds: float = 120) -> str:
-        """One call of podman; its standard output without the last newline."""
+        """Call podman, and return its standard output without the last newline."""
         words = [*self.argv, *arguments]
         return needs.said_by(*words, environment=self.environment, input=input, check=check, seconds=seconds)
 
     def start(self, image: str, *arguments: str) -> str:
-        """A container that waits; its id."""
+        """Start a container that waits, and return its id."""
         return self.run("run", "-di", "--ulimit", "host", "--pull", "never", "--network", "none", *arguments, image)
 
     def lead(self, patch: pytest.MonkeyPatch) -> None:
-        """Makes this one the command `podman`."""
+        """Make this one the command `podman`."""
         command = self.directory / "command" / "podman"
         command.parent.mkdir(exist_ok=True)
         words = " ".join(f"'{word}'" for word in self.argv)
-        command.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
-        command.chmod(0o755)
+        write_script(command, f'exec {words} "$@"')
         patch.setenv("CONTAINERS_CONF", self.environment["CONTAINERS_CONF"])
         patch.setenv("PATH", f"{command.parent}:{self.environment['PATH']}")
 
@@ -162,7 +162,7 @@ class Sshd(Daemon):
 
 
 def bubblewrap() -> str:
-    """The path of a bwrap that works here."""
+    """Return the path of a bwrap that works here."""
     path = needs.program("bwrap", "bubblewrap")
     view = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]
     for _ in range(20):

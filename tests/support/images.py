@@ -67,7 +67,7 @@ class Tree:
 
 
 def static_program(name: str, package: str) -> bytes:
-    """A program that runs where there is no other file."""
+    """Return a program that runs where there is no other file."""
     data = Path(needs.program(name, package)).read_bytes()
     if b"/ld-linux" in data[:4096]:
         raise needs.Lacking(f"a statically linked {name} (Debian's package {package})")
@@ -75,7 +75,7 @@ def static_program(name: str, package: str) -> bytes:
 
 
 def small(name: str) -> tuple[bytes, str]:
-    """A root file system of at most two programs, bash-only, bash-min or ash-min; and its shell."""
+    """Return a root file system of at most two programs (bash-only, bash-min or ash-min) and its shell."""
     bash, busybox, tree = name.startswith("bash"), name.endswith("min"), Tree()
     tree.directories("bin", "dev", "etc", "home", "home/u", "proc", "root", "sys", "tmp")
     if bash:
@@ -94,7 +94,7 @@ def small(name: str) -> tuple[bytes, str]:
 
 
 def apt_source() -> tuple[str, str]:
-    """The address of this machine's packages and the name of its release."""
+    """Return the address of this machine's packages and the name of its release."""
     release = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
     form = "$(SITE) $(RELEASE) $(CREATED_BY)"
     known = subprocess.run(
@@ -115,7 +115,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def debian_tar() -> Path:
-    """The tar of a small Debian; made once (a minute or two), then kept."""
+    """Return the tar of a small Debian, which is made once (in a minute or two) and then kept."""
     tar = CACHE / "debian-py.tar"
     with locked(CACHE / "debian-py.lock"):
         if not tar.exists():
@@ -169,7 +169,7 @@ main()
 
 
 def rex_files() -> Tree:
-    """The original and what it needs, for the Python of the Debian: that of this machine's release."""
+    """Return the original and its requirements, for the Python of the Debian."""
     target = CACHE / "debian-rex"
     with locked(CACHE / "debian-rex.lock"):
         if not (target / "ready").exists():
@@ -260,7 +260,7 @@ def _build(client: Client, name: str, dockerfile: str, files: Tree) -> None:
 
 
 def provide(client: Client, name: str) -> str:
-    """Makes the image unless the engine has it; its name for `docker run`, or for `podman run`."""
+    """Make the image unless the engine has it; return its name for `docker run` or `podman run`."""
     if client("image", "ls", "-q", tag(name)):
         return tag(name)
     if name in ("bash-only", "bash-min", "ash-min"):

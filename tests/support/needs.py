@@ -31,7 +31,7 @@ def search_path() -> str:
 
 
 def program(name: str, package: str) -> str:
-    """The path of a program, or `Lacking` with the package that has it."""
+    """Return the path of a program, or raise `Lacking` with the package that has it."""
     found = shutil.which(name, path=search_path())
     if found is None:
         raise Lacking(f"{name} (Debian's package {package})")
@@ -40,7 +40,7 @@ def program(name: str, package: str) -> str:
 
 @contextlib.contextmanager
 def else_skipped() -> Iterator[None]:
-    """Where the machine lacks something for the block, skip the test, and tell what."""
+    """Skip the test where the machine lacks something for the block, and tell what."""
     try:
         yield
     except Lacking as lack:
@@ -49,7 +49,7 @@ def else_skipped() -> Iterator[None]:
 
 @contextlib.contextmanager
 def started(make: Callable[[], AbstractContextManager[T]]) -> Iterator[T]:
-    """What `make` makes, entered, or the test is skipped."""
+    """Enter the context that `make` makes, or skip the test."""
     with contextlib.ExitStack() as stack:
         with else_skipped():
             entered = stack.enter_context(make())
@@ -66,7 +66,7 @@ def skip(lack: Exception) -> NoReturn:
 
 
 def said_by(*words: str, environment: dict[str, str], input: bytes | None, check: bool, seconds: float) -> str:
-    """One call of an engine's client; its standard output without the last newline."""
+    """Call an engine's client, and return its standard output without the last newline."""
     done = subprocess.run(words, input=input or b"", env=environment, capture_output=True, timeout=seconds, check=False)
     if check and done.returncode:
         said = (done.stdout + done.stderr).decode(errors="replace")[-4000:]
@@ -84,7 +84,7 @@ CAPABILITIES = {"CAP_SETUID": 7, "CAP_NET_ADMIN": 12, "CAP_SYS_CHROOT": 18, "CAP
 
 
 def capability(name: str, what: str) -> None:
-    """Root in a container may lack most of what root can do."""
+    """Raise `Lacking` without a capability, which root in a container may lack."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("CapEff:") and not int(line.split()[1], 16) >> CAPABILITIES[name] & 1:
             raise Lacking(f"{name}, which {what} needs")
@@ -95,7 +95,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(by: signal.Signals = signal.SIGTERM) -> None:
-    """For `preexec_fn`: whatever ends the tests, SIGKILL included, ends the daemon."""
+    """End with the parent, however that ends; for `preexec_fn`."""
     _prctl(_PR_SET_PDEATHSIG, int(by))
 
 
@@ -107,7 +107,7 @@ def alone(*words: str) -> list[str]:
 
 
 def mentioning(text: str) -> list[int]:
-    """The other processes that have it in their command line or environment, or are in a directory of that name."""
+    """Return the other processes with the text in their command line, environment or directory."""
     found = []
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
         if pid == os.getpid() or not alive(pid):
@@ -140,13 +140,13 @@ def kill_all(text: str) -> None:
 
 
 def mounts_below(directory: Path) -> list[str]:
-    """Mount points below the directory, the innermost first."""
+    """Return the mount points below the directory, the innermost first."""
     points = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     return sorted((point for point in points if point.startswith(f"{directory}/")), reverse=True)
 
 
 def remove(directory: Path) -> None:
-    """Deletes the directory; what is still mounted below it is let go first, and never entered."""
+    """Delete the directory; mounts below it are detached first, and never entered."""
     for point in mounts_below(directory):
         subprocess.run(["umount", "-l", point], check=False, stderr=subprocess.DEVNULL)
     if not mounts_below(directory):

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def original_python() -> str:
-    """The interpreter of an environment that has the original: SWX_ORIGINAL_PYTHON, or the one of `.ci/setup`."""
+    """Return the interpreter of an environment with the original: SWX_ORIGINAL_PYTHON, or that of `.ci/setup`."""
     if given := os.environ.get("SWX_ORIGINAL_PYTHON"):
         return given
     place = ROOT / ".cache" / "original"
@@ -27,14 +27,14 @@ def original_python() -> str:
 
 
 def python_output(python: str, code: str, *arguments: str, env: dict[str, str] | None = None) -> str:
-    """What a piece of Python prints; it must succeed."""
+    """Return what a piece of Python prints; it must succeed."""
     done = subprocess.run([python, "-c", code, *arguments], capture_output=True, text=True, env=env, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def python_json(python: str, code: str, *arguments: str, env: dict[str, str] | None = None) -> Any:
-    """The JSON that a piece of Python prints."""
+    """Return the value of the JSON that a piece of Python prints."""
     return json.loads(python_output(python, code, *arguments, env=env))
 
 
@@ -46,5 +46,5 @@ def run_python(code: str, *arguments: str, options: Sequence[str] = (), **enviro
 
 
 def our_environment() -> dict[str, str]:
-    """The process's environment, in which any Python finds this tree's package."""
+    """Return this process's environment, changed so that any Python finds this tree's package."""
     return {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -12,7 +12,7 @@ def bytes_of(characters: str) -> int:
 
 
 def first_hit(patterns: list[str], characters: str) -> Hit | None:
-    """The first hit by definition: the pattern's number, where the match starts, and where it is complete, in bytes.
+    """Return the first hit by definition: the pattern's number, and the match's start and end in bytes.
 
     Characters arrive one at a time, and after each the text is what has arrived. The match that is complete first wins;
     among those the one that starts first; then the order of the list.

@@ -22,7 +22,7 @@ PROMPT = rb"@[^:\r\n]+:[^\r\n]*[#$] "
 
 
 def readable_modes(fd: int) -> list[Any]:
-    """Without what nobody sets: the kernel keeps a bit for data that waits."""
+    """Return the modes without the bit that the kernel sets for waiting data."""
     modes = termios.tcgetattr(fd)
     modes[3] &= ~getattr(termios, "PENDIN", 0)
     return modes
@@ -50,7 +50,7 @@ class Person:
         self.end()
 
     def until(self, pattern: bytes, seconds: float = DEADLINE) -> bytes:
-        """What is shown up to a match and with it; the next call goes on from there."""
+        """Return the output up to the end of a match; the next call goes on from there."""
         deadline = time.monotonic() + seconds
         while not (found := re.search(pattern, self.said)):
             ready = select.select([self.master], [], [], max(0.0, deadline - time.monotonic()))[0]

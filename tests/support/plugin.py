@@ -10,12 +10,20 @@ from typing import Any
 import pytest
 
 from tests.support.processes import Family, adopt_orphans
+from tests.support.server_process import Server, serving
 from tests.support.session import Gate, Shell
 
 
 def pytest_configure(config: pytest.Config) -> None:
     adopt_orphans()
     config.addinivalue_line("markers", "wrong_in_original(reason): the original fails this contract, and why")
+
+
+@pytest.fixture(scope="session")
+def swerex_remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server as users start it, which speaks frames too."""
+    with serving(tmp_path_factory.mktemp("remote") / "log") as server:
+        yield server
 
 
 @pytest.fixture
@@ -33,6 +41,15 @@ def family(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Family]:
     family = Family()
     yield family
     family.kill()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A new directory, in which the test runs."""
+    directory = tmp_path / "here"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+    return directory
 
 
 @pytest.fixture

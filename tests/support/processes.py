@@ -22,7 +22,7 @@ def adopt_orphans() -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Children and theirs, the nearest first."""
+    """Return children and their descendants, the nearest first."""
     found = [pid]
     for parent in found:
         with contextlib.suppress(OSError):
@@ -32,12 +32,12 @@ def descendants(pid: int) -> list[int]:
 
 
 def command_lines() -> dict[int, str]:
-    """Command lines of this worker's descendants; zombies have none, and do not count."""
+    """Return the command lines of this worker's descendants; zombies have none, and do not count."""
     return {pid: line for pid in descendants(os.getpid()) if (line := command_line(pid))}
 
 
 def command_line(pid: int) -> str:
-    """The words of a process; nothing of one that has ended."""
+    """Return the words of a process; an empty text for one that has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
@@ -45,7 +45,7 @@ def command_line(pid: int) -> str:
 
 
 def state(pid: int) -> str:
-    """The letter of a process's state, as in R, S, T or Z; X of one that is gone."""
+    """Return the letter of a process's state, such as R, S, T or Z; X for one that is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -53,12 +53,12 @@ def state(pid: int) -> str:
 
 
 def alive(pid: int) -> bool:
-    """Whether it is there and no zombie."""
+    """Return whether a process exists and is no zombie."""
     return state(pid) not in "XZ"
 
 
 def running(words: str) -> list[int]:
-    """Ids of this worker's descendants whose command line contains the words."""
+    """Return the ids of this worker's descendants whose command line contains the words."""
     return [pid for pid, line in command_lines().items() if words in line]
 
 

@@ -31,7 +31,7 @@ class Answer:
 
 
 def ask(server: Any, verb: str, path: str, body: Any = None, headers: Any = None, *, key: str | None = KEY) -> Answer:
-    """One request on a connection of its own; `body` is JSON, or bytes, or pieces of bytes to be sent in chunks."""
+    """Send one request on a connection of its own; `body` is JSON, bytes, or pieces to be sent in chunks."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     sent = dict(headers or {})
     if key is not None:
@@ -48,7 +48,7 @@ def ask(server: Any, verb: str, path: str, body: Any = None, headers: Any = None
 
 
 def form(*parts: tuple[str, str | None, bytes], boundary: str = "xyz") -> tuple[bytes, dict[str, str]]:
-    """A form of (name, filename, content), and the headers for it."""
+    """Return a form of (name, filename, content), and its headers."""
     body = b""
     for name, filename, content in parts:
         of_file = f'; filename="{filename}"' if filename is not None else ""

@@ -50,14 +50,14 @@ class Nodes:
                 self.cluster.remove_node(node, allow_graceful=False)
 
     def add(self, **resources: float) -> Any:
-        """A node with two cores and these resources of its own."""
+        """Add a node with two cores and these resources of its own."""
         node = self.cluster.add_node(num_cpus=2, resources=resources, object_store_memory=STORE)
         self._others.append(node)
         return node
 
 
 def actors() -> list[str]:
-    """The ids of the actors that have not ended."""
+    """Return the ids of the actors that have not ended."""
     from ray._private.state import actors
 
     return [str(each["ActorID"]) for each in actors().values() if each["State"] != "DEAD"]
@@ -76,12 +76,12 @@ def with_variable(text: str) -> list[int]:
 
 
 def new_session(**fields: Any) -> CreateBashSessionRequest:
-    """A session that has time to start on a busy machine."""
+    """Return a request for a session that has time to start on a busy machine."""
     return CreateBashSessionRequest(**{"startup_timeout": 30.0, **fields})
 
 
 async def raised(work: Awaitable[Any]) -> BaseException:
-    """The exception that something raises."""
+    """Return the exception that an awaitable raises."""
     (error,) = await asyncio.gather(work, return_exceptions=True)
     assert isinstance(error, BaseException), f"it gave {error!r}"
     return error

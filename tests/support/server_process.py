@@ -34,7 +34,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def ended(*arguments: str, command: list[str] = REMOTE, **env: str) -> subprocess.CompletedProcess[str]:
-    """A server that does not start, or at once ends."""
+    """Run a server that does not start, or ends at once."""
     return subprocess.run(
         [*command, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE,
         env=environment(**env),
@@ -74,7 +74,7 @@ class Server:
         return self.client.post(self.url + path, json=body, timeout=60)
 
     def terminate(self, number: int = signal.SIGTERM) -> int:
-        """The exit code after a signal."""
+        """Send a signal, and return the exit code."""
         self.process.send_signal(number)
         return self.process.wait(DEADLINE)
 
@@ -83,7 +83,7 @@ class Server:
 def serving(
     log: Path, *arguments: str, command: list[str] = REMOTE, key: str | None = KEY, **env: str
 ) -> Iterator[Server]:
-    """A server that listens, on a free port of 127.0.0.1 unless the arguments say where. It is gone afterwards."""
+    """Run a server for the block, on a free port of 127.0.0.1 unless the arguments say where."""
     places = () if {"--port", "--unix"} & set(arguments) else ("--host", "127.0.0.1", "--port", "0")
     if key is not None:
         env["SWEREX_AUTH_TOKEN"] = key
@@ -136,7 +136,7 @@ _channels = itertools.count(1)
 def upgrade(
     path: str = "/wire", key: str | None = KEY, version: str = "1.1", channel: str | None = None, **headers: str
 ) -> bytes:
-    """The request for frames on a channel, which is a new one without a name."""
+    """Return the request for frames on a channel; without a name it is a new one."""
     fields = {"Host": "x", "Connection": "Upgrade", "Upgrade": "swerex-frames/1", **headers}
     fields.setdefault("X-Swerex-Channel", f"{next(_channels):032x}" if channel is None else channel)
     if key is not None:

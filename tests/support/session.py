@@ -35,7 +35,7 @@ PLACE = os.environ.get("SWX_PLACE", "")
 
 
 def make_runtime() -> Any:
-    """The runtime under test: this machine's, or that of a place."""
+    """Return the runtime under test: this machine's, or that of a place."""
     if PLACE:
         from tests.support.local_backend import runtime_in
 
@@ -102,7 +102,7 @@ class Session:
         return items[:-1], items[-1]
 
     async def synced(self) -> None:
-        """The session answers each of three different commands with its own output and exit code."""
+        """Assert that each of three different commands has its own output and exit code."""
         for code in (0, 41, 7):
             text = secrets.token_hex(6)
             await self.gives(f"echo {text}; (exit {code})", f"{text}\n", code)
@@ -133,11 +133,11 @@ class Shell:
         return self.runner.run(one())
 
     def run(self, command: str, timeout: float | None = DEADLINE, **more: Any) -> Any:
-        """The observation of a command."""
+        """Return the observation of a command."""
         return self.wait(self.go(command, timeout=timeout, **more))
 
     def out(self, command: str, timeout: float | None = DEADLINE) -> str:
-        """The output of a command that must succeed."""
+        """Return the output of a command that must succeed."""
         seen = self.run(command, timeout)
         assert seen.exit_code == 0, f"{command!r} gave {seen!r}"
         return seen.output
@@ -152,7 +152,7 @@ class Shell:
             self.gives(*step)
 
     def stream(self, command: str, timeout: float | None = DEADLINE, **more: Any) -> tuple[str, Any]:
-        """The pieces of a command's output, joined, and the observation."""
+        """Return the joined pieces of a command's output, and the observation."""
         pieces, seen = self.wait(self.session.stream(command, timeout=timeout, **more))
         return "".join(pieces), seen
 
@@ -172,7 +172,7 @@ class Shell:
         return self.wait(self.aio.run_in_session(BashInterruptAction(session=self.session.name, **more)))
 
     def talk(self, command: str, *expect: str, timeout: float = DEADLINE) -> Any:
-        """One exchange with an interactive program, until one of its prompts."""
+        """Talk to an interactive program until one of its prompts."""
         return self.run(command, timeout, is_interactive_command=True, expect=list(expect))
 
     def leave(self, command: str) -> Any:

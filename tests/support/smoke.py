@@ -94,7 +94,7 @@ def port(log):
 
 
 def dropped_pool():
-    """A program that ends without closing its pool leaves no process."""
+    """Check that a program which ends without closing its pool leaves no process."""
     done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 0, done
     found = re.search(r"^pids (\d+) (\d+)$", done.stdout, re.MULTILINE)  # among lines of the log

@@ -14,12 +14,12 @@ def mode(path: str | Path) -> int:
 
 
 def file_of(data: bytes, mode: str = "644") -> str:
-    """What `everything` tells of a file."""
+    """Return what `everything` tells of a file."""
     return f"{mode} {hashlib.sha256(data).hexdigest()}"
 
 
 def everything(root: str | Path) -> dict[str, str]:
-    """A tree as its paths and what is at them."""
+    """Return a tree as its paths and what is at them."""
     found = {}
     for path in Path(root).rglob("*"):
         name = os.fsencode(path.relative_to(root)).decode("utf-8", "backslashreplace")

@@ -44,6 +44,13 @@ async def until_async(condition: Callable[[], Any], what: str = "it does not com
         await asyncio.sleep(PAUSE)
 
 
+async def cancel(task: asyncio.Future[Any]) -> None:
+    """Cancel a task, and wait until it has ended as cancelled."""
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled(), task
+
+
 def doubled(seconds: float) -> Iterator[float]:
     """Yield timeouts, each twice the one before, to try again what was not far enough by then; fail at the deadline."""
     while seconds < DEADLINE:

@@ -15,7 +15,7 @@ from swerex_c.sandbox.clients import run_command
 from swerex_c.utils import background
 from swerex_c.utils.threads import in_thread_to_its_end
 from tests.support.processes import running
-from tests.support.wait import settle, until_async
+from tests.support.wait import cancel, settle, until_async
 
 
 async def test_a_cancelled_call_kills_its_program(tmp_path: Path) -> None:
@@ -23,9 +23,7 @@ async def test_a_cancelled_call_kills_its_program(tmp_path: Path) -> None:
     command = ["bash", "-c", f"echo $$ >{begun}; sleep 100 & sleep 100"]
     call = asyncio.ensure_future(background.run(run_command(command, environment=dict(os.environ), timeout=60)))
     await until_async(lambda: begun.exists() and begun.read_text())
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
+    await cancel(call)
     pid = int(begun.read_text())
     await until_async(lambda: not os.path.exists(f"/proc/{pid}"))
 
@@ -45,9 +43,7 @@ async def test_a_program_whose_start_is_cancelled_ends_with_its_children(
     starting = asyncio.ensure_future(run_command(command, environment=dict(os.environ)))
     await until_async(begun.exists)
     assert running(f"sleep 10{os.getpid()}")
-    starting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await starting
+    await cancel(starting)
     goes_on.set()
     await until_async(lambda: not running(f"sleep 10{os.getpid()}"))
 

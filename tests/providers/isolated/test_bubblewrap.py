@@ -18,6 +18,7 @@ from swerex_c.exceptions import InvalidInputError, SandboxLostError
 from swerex_c.providers.local.bubblewrap import BwrapBackend
 from swerex_c.utils.background import run_blocking
 from tests.support import needs
+from tests.support.harness import write_script
 from tests.support.original import run_python
 from tests.support.processes import Family
 from tests.support.sandboxes import lost, working
@@ -103,8 +104,7 @@ def ask(user: str, here: Path, **arguments: object) -> dict[str, list]:
         for path in (here, here / "beside"):
             os.chown(path, 65534, 65534)
         argv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3"]
-    (here / "chmod").write_text("#!/bin/sh\n")
-    (here / "chmod").chmod(0o755)
+    write_script(here / "chmod", "")
     environment = {"PATH": f"{here}:{os.environ['PATH']}", "PYTHONPATH": python_path, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         [*argv, "-c", ASK, *words], cwd=where, env=environment, capture_output=True, text=True, timeout=100
@@ -305,12 +305,10 @@ def test_what_cannot_be_made_is_told(bwrap: str, here: Path, monkeypatch: pytest
     for kind in ("writable", "shown", "hidden"):
         with pytest.raises(InvalidInputError, match=f"'/' as a whole {kind}"):
             run_blocking(BwrapBackend(**{kind: [here / "all"]}).open(), 60)  # type: ignore[arg-type]
-    slow = here / "bwrap"
-    slow.write_text("#!/bin/sh\nexec sleep 300\n")
-    slow.chmod(0o755)
+    slow = write_script(here / "bwrap", "exec sleep 300")
     with pytest.raises(TimeoutError):
-        run_blocking(BwrapBackend(command=str(slow)).open(), 0.2)
-    until(lambda: not needs.mentioning(str(slow)))
+        run_blocking(BwrapBackend(command=slow).open(), 0.2)
+    until(lambda: not needs.mentioning(slow))
     hidden = BwrapBackend(hidden=[here / "none"])
     run_blocking(hidden.open(), 60)
     assert run_blocking(hidden.why_lost(), 10) is None
@@ -325,13 +323,10 @@ def test_what_cannot_be_made_is_told(bwrap: str, here: Path, monkeypatch: pytest
 )
 def test_a_mount_that_goes_meanwhile_is_no_obstacle(bwrap: str, tmp_path: Path, fails: int, words: str) -> None:
     """Only this failure is tried again, a limited number of times."""
-    count, command = tmp_path / "count", tmp_path / "bwrap"
-    command.write_text(
-        f'#!/bin/sh\necho >>{count}\n[ $(wc -l <{count}) -gt {fails} ] && exec {bwrap} "$@"\n'
-        f'echo "bwrap: Can\'t bind mount /a: Unable to apply mount flags: {words}" >&2\nexit 1\n'
-    )
-    command.chmod(0o755)
-    backend = BwrapBackend(command=str(command))
+    count = tmp_path / "count"
+    text = f'echo >>{count}\n[ $(wc -l <{count}) -gt {fails} ] && exec {bwrap} "$@"\n'
+    text += f'echo "bwrap: Can\'t bind mount /a: Unable to apply mount flags: {words}" >&2\nexit 1'
+    backend = BwrapBackend(command=write_script(tmp_path / "bwrap", text))
     try:
         if fails == 3:
             run_blocking(backend.open(), 60)
@@ -346,11 +341,10 @@ def test_a_mount_that_goes_meanwhile_is_no_obstacle(bwrap: str, tmp_path: Path, 
 
 async def test_a_view_whose_start_is_cancelled_leaves_nothing(bwrap: str, tmp_path: Path, family: Family) -> None:
     """bwrap reports its processes after the cancellation."""
-    gate, begun, command = tmp_path / "gate", tmp_path / "begun", tmp_path / "bwrap"
-    command.write_text(f'#!/bin/sh\n: >{begun}\nread -r line <{gate}\nexec {bwrap} "$@"\n')
-    command.chmod(0o755)
+    gate, begun = tmp_path / "gate", tmp_path / "begun"
+    command = write_script(tmp_path / "bwrap", f': >{begun}\nread -r line <{gate}\nexec {bwrap} "$@"')
     os.mkfifo(gate)
-    opening = asyncio.ensure_future(BwrapBackend(command=str(command)).open())
+    opening = asyncio.ensure_future(BwrapBackend(command=command).open())
     await until_async(begun.exists)
     opening.cancel()
     await settle()

@@ -14,25 +14,21 @@ from swerex_c.models import Command
 from swerex_c.providers.kubernetes.kubectl import KubectlBackend
 from swerex_c.utils.background import run_blocking
 from tests.support import needs
+from tests.support.harness import write_script
 from tests.support.kubernetes_server import ApiServer, kubectl
 from tests.support.sandboxes import kubectl_backend, lost, working
 
 
 def test_an_error_has_the_last_line_of_kubectl(tmp_path: Path) -> None:
-    client = tmp_path / "kubectl"
     log = 'E1122 19:42:03.825635   18071 memcache.go:265] "Unhandled Error" err="refused"'
-    client.write_text(f"#!/bin/sh\necho '{log}' >&2; echo 'The connection was refused' >&2; exit 1\n")
-    client.chmod(0o755)
-    why = run_blocking(KubectlBackend("one", command=[str(client)]).why_lost(), 60)
+    client = write_script(tmp_path / "kubectl", f"echo '{log}' >&2; echo 'The connection was refused' >&2; exit 1")
+    why = run_blocking(KubectlBackend("one", command=[client]).why_lost(), 60)
     assert why == "The pod one is out of reach. kubectl says: The connection was refused"
 
 
 @pytest.mark.parametrize("printed", ["no pod", "{}", "[]", '{"metadata": {}, "spec": {"containers": [{"name": "a"}]}}'])
 def test_an_invalid_description_of_a_pod(tmp_path: Path, printed: str) -> None:
-    client = tmp_path / "kubectl"
-    client.write_text(f"#!/bin/sh\necho '{printed}'\n")
-    client.chmod(0o755)
-    backend = KubectlBackend("one", command=[str(client)])
+    backend = KubectlBackend("one", command=[write_script(tmp_path / "kubectl", f"echo '{printed}'")])
     with pytest.raises(SandboxLostError, match="The pod one has a description that is not valid|does not run"):
         run_blocking(backend.open(), 60)
     assert run_blocking(backend.why_lost(), 60)
