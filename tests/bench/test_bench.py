@@ -20,16 +20,11 @@ from swerex_c.bench.measure import NO_TIME, Contender, Row, Run, Turn
 from swerex_c.bench.worker import Operations
 from swerex_c.cli.main import app
 from tests.support.cli import start
+from tests.support.harness import write_script
 from tests.support.processes import Family
 from tests.support.wait import until
 
-
-@pytest.fixture(autouse=True)
-def some_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Shells that are started in this process read no startup files of the user's."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("PROMPT_COMMAND", "PS1", "BASH_ENV", "ENV"):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("family")
 
 
 def with_engine(engine: Engine, use: Callable[[Operations], Awaitable[Any]]) -> Any:
@@ -116,10 +111,7 @@ def python_with(path: Path, name: str, code: str) -> str:
     """Return an interpreter that has nothing but a package with this code."""
     (path / name).mkdir()
     (path / name / "__init__.py").write_text(code)
-    script = path / "python"
-    script.write_text(f'#!/bin/sh\nPYTHONPATH={path} exec {sys.executable} -S "$@"\n')
-    script.chmod(0o755)
-    return str(script)
+    return write_script(path / "python", f'PYTHONPATH={path} exec {sys.executable} -S "$@"')
 
 
 def test_the_budget_is_kept_though_an_engine_hangs(tmp_path: Path, family: Family) -> None:

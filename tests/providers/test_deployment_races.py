@@ -19,6 +19,7 @@ from swerex_c.utils.background import run_blocking
 from tests.support import hosts, needs
 from tests.support.docker_deployments import Make, make, names, reach, said
 from tests.support.docker_engine import Engine
+from tests.support.harness import write_script
 from tests.support.wait import until
 
 __all__ = ["make", "reach"]
@@ -71,9 +72,8 @@ def test_a_loop_that_ends_during_a_stop_does_not_keep_the_container(make: Make, 
 async def test_a_client_that_hangs_does_not_keep_a_stop(
     make: Make, reach: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, client, number = needs.program("docker", "docker.io"), tmp_path / "docker", f"1000.{os.getpid()}"
-    client.write_text(f'#!/bin/bash\nif [[ $1 == run ]]; then exec sleep {number}; fi\nexec {real} "$@"\n')
-    client.chmod(0o755)
+    real, number = needs.program("docker", "docker.io"), f"1000.{os.getpid()}"
+    write_script(tmp_path / "docker", f'if [ "$1" = run ]; then exec sleep {number}; fi\nexec {real} "$@"')
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     deployment = make()
     starting = asyncio.ensure_future(deployment.start())

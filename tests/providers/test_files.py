@@ -28,6 +28,7 @@ from swerex_c.sandbox.sandbox import Sandbox
 from tests.contracts.test_files import raises
 from tests.support import needs
 from tests.support.docker_engine import Engine
+from tests.support.harness import write_script
 from tests.support.local_backend import Here
 from tests.support.processes import memory_of
 from tests.support.sandboxes import Blocking, StartBackend
@@ -35,14 +36,6 @@ from tests.support.trees import assert_no_leftovers, everything, file_of, make_t
 from tests.support.wait import DEADLINE
 
 files: Any = Blocking(_files)
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    directory = tmp_path / "here"
-    directory.mkdir()
-    monkeypatch.chdir(directory)
-    return directory
 
 
 Machine = Callable[..., Blocking]
@@ -185,9 +178,7 @@ def _member(name: str, kind: bytes = tarfile.REGTYPE, data: bytes = b"", link: s
 def false_tar(machine: Machine, here: Path, script: str) -> Blocking:
     """This machine as a sandbox whose tar is a script."""
     sandbox = machine(programs=("cat", "chmod", "dd", "mkdir", "mv", "rm", "stat"))
-    tar = here.parent / "programs/tar"
-    tar.write_text(f"#!/bin/sh\n{script}\n")
-    tar.chmod(0o755)
+    write_script(here.parent / "programs/tar", script)
     return sandbox
 
 

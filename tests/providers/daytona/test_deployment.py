@@ -18,7 +18,7 @@ from swerex_c.models import Command
 from swerex_c.providers import orphans
 from tests.support.daytona_fixtures import KEY, DaytonaWorld, server, world
 from tests.support.targets import Session
-from tests.support.wait import DEADLINE, until_async, until_dead
+from tests.support.wait import DEADLINE, cancel, until_async, until_dead
 
 __all__ = ["server", "world"]
 
@@ -181,9 +181,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(world: DaytonaWorld, mak
         "shell": lambda: any(it.terminals for it in world.all()),
     }
     await until_async(conditions[stage])
-    starting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await starting
+    await cancel(starting)
     assert not world.all()
     assert deployment._daytona is None
     world.delay, world.build = 0.0, min(world.build, 1.0)

@@ -14,6 +14,7 @@ from swerex_c.providers.docker.engine import Engine as Client
 from swerex_c.utils.background import run_blocking
 from tests.support import hosts, images
 from tests.support.docker_engine import Engine
+from tests.support.harness import write_script
 
 SECONDS = 60
 
@@ -58,29 +59,23 @@ def test_the_state_of_a_container_is_reported(backend: DockerBackend) -> None:
 def test_an_engine_that_is_away_or_hangs_is_reported(tmp_path: Path) -> None:
     environment = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/none.sock"}
     command = tmp_path / "docker"
-    command.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2\nexit 1\n")
-    command.chmod(0o755)
+    write_script(command, "echo 'Cannot connect to the Docker daemon' >&2\nexit 1")
     away = DockerBackend("c", command=[str(command)], environment=environment)
     reason, is_final = run_blocking(away.inspect(), SECONDS)
     assert reason and "out of reach" in reason and "Cannot connect" in reason and not is_final
     missing = DockerBackend("c", command=[str(tmp_path / "no-such-command")], environment=environment)
     reason, is_final = run_blocking(missing.inspect(), SECONDS)
     assert reason and "cannot be run (No such file or directory)" in reason and not is_final
-    command.write_text("#!/bin/sh\nsleep 300 & wait\n")
+    write_script(command, "sleep 300 & wait")
     with pytest.raises(TimeoutError):
         run_blocking(away.why_lost(), 0.3)
 
 
 def test_a_removal_that_podman_gives_up_is_tried_again(tmp_path: Path) -> None:
     """A script stands in for Podman, which prints this on a busy machine."""
-    (tmp_path / "podman").write_text(
-        "#!/bin/sh\n"
-        f"echo x >>{tmp_path}/asked\n"
-        f"[ $(wc -l <{tmp_path}/asked) -lt 3 ] || exit 0\n"
-        "echo 'Error: cannot remove container b7: given PIDs did not die within timeout' >&2\n"
-        "exit 125\n"
-    )
-    (tmp_path / "podman").chmod(0o755)
+    says = "echo 'Error: cannot remove container b7: given PIDs did not die within timeout' >&2; exit 125"
+    asked = f"echo x >>{tmp_path}/asked; [ $(wc -l <{tmp_path}/asked) -lt 3 ] || exit 0"
+    write_script(tmp_path / "podman", f"{asked}\n{says}")
     engine = Client("podman", {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
     assert run_blocking(engine.end("b7", keep=False)) is None
     assert (tmp_path / "asked").read_text() == "x\n" * 3

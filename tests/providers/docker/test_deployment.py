@@ -33,6 +33,7 @@ from swerex_c.providers.docker.engine import Engine as Client
 from tests.support import hosts, images, needs
 from tests.support.docker_deployments import NO_NETWORK, Make, make, names, reach, said
 from tests.support.docker_engine import Engine
+from tests.support.harness import write_script
 from tests.support.original import our_environment, run_python
 from tests.support.pages import check, shown
 from tests.support.wait import DEADLINE, until, until_async
@@ -109,7 +110,7 @@ async def test_a_container_that_waits_is_not_busy(make: Make, monkeypatch: pytes
     assert int(await said(deployment, busy + "echo $((stat[13] - a))")) < 8  # hundredths of a second
 
 
-@pytest.mark.parametrize("words", ["#!/bin/sh\nexec podman", None])
+@pytest.mark.parametrize("words", ["exec podman", None])
 def test_what_is_not_the_client_of_docker(reach: Engine, tmp_path: Path, words: str | None) -> None:
     """Podman has a command `docker`."""
     assert Client("docker").is_docker() and not Client("podman").is_docker()
@@ -119,8 +120,7 @@ def test_what_is_not_the_client_of_docker(reach: Engine, tmp_path: Path, words: 
     if words is None:
         client.symlink_to(podman)
     else:
-        client.write_text(words)
-        client.chmod(0o755)
+        write_script(client, words)
     assert not Client("docker", {"PATH": str(tmp_path)}).is_docker()
     assert not Client("docker", {"PATH": "/no/such/directory"}).is_docker()
 
@@ -162,9 +162,7 @@ async def test_a_container_that_does_not_say_that_a_bash_runs(
 
 async def test_the_callers_arguments_of_docker_run(make: Make, reach: Engine, bash_min: str, tmp_path: Path) -> None:
     (tmp_path / "it").write_text("of the host\n")
-    entry = tmp_path / "entry"
-    entry.write_text('#!/bin/bash\nexport OWN=entry\necho began >/it/log\nexec "$@"\n')
-    entry.chmod(0o755)
+    write_script(tmp_path / "entry", 'export OWN=entry\necho began >/it/log\nexec "$@"', "/bin/bash")
     machine = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}.get(platform.machine())
     given = ["-e", "A=b c", "-v", f"{tmp_path}:/it", "--workdir", "/it", "--user", "1000", "--entrypoint", "/it/entry"]
     tmp_path.chmod(0o777)

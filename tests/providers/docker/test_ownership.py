@@ -12,6 +12,7 @@ from swerex_c.providers import ownership
 from tests.support.cli import cli, results
 from tests.support.docker_deployments import Make, make, names, reach
 from tests.support.docker_engine import Engine
+from tests.support.harness import in_forked_child
 from tests.support.original import our_environment, run_python
 
 __all__ = ["make", "reach"]
@@ -20,13 +21,7 @@ __all__ = ["make", "reach"]
 def test_a_forked_process_does_not_stop_what_its_parent_started(make: Make, reach: Engine) -> None:
     deployment = make()
     asyncio.run(deployment.start())
-    child = os.fork()
-    if child == 0:
-        try:
-            asyncio.run(deployment.stop())
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
+    in_forked_child(lambda: asyncio.run(deployment.stop()))
     assert len(names(reach)) == 1
     asyncio.run(deployment.stop())
     assert names(reach) == []

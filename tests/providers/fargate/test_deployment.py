@@ -14,6 +14,7 @@ from swerex_c.deployment.fargate import FargateDeployment
 from swerex_c.deployment.hooks.status import SetStatusDeploymentHook
 from swerex_c.exceptions import SandboxLostError
 from tests.support.aws_fixtures import REGION, Answer, World, aws, boto3, deployment
+from tests.support.harness import write_script
 from tests.support.targets import Session
 from tests.support.wait import DEADLINE, until_dead
 
@@ -110,10 +111,8 @@ async def test_an_image_without_the_server_gets_it_from_the_network(aws: World) 
     commands = Path(aws.path.partition(":")[0])
     server = commands / "swerex-remote"
     server.rename(commands.parent / "elsewhere")
-    pipx = commands / "pipx"  # what the network would give
-    elsewhere = f"{commands.parent}/elsewhere"
-    pipx.write_text(f'#!/bin/sh\n[ "$1 $2" = "run swe-rex" ] || exit 9\nshift 2\nexec {elsewhere} "$@"\n')
-    pipx.chmod(0o755)
+    elsewhere = f"{commands.parent}/elsewhere"  # what the network would give
+    write_script(commands / "pipx", f'[ "$1 $2" = "run swe-rex" ] || exit 9\nshift 2\nexec {elsewhere} "$@"')
     aws.path = f"{commands}:/usr/bin:/bin"
     async with deployment() as place:
         assert await says(place, "echo hi") == "hi\n"

@@ -30,7 +30,7 @@ from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.utils.background import run_blocking
 from tests.support import exec_program
 from tests.support.direct_programs import run, started
-from tests.support.harness import needs
+from tests.support.harness import in_forked_child, needs
 from tests.support.kubernetes_server import ApiServer, credential_program, server, status
 from tests.support.sandboxes import lost, working
 from tests.support.wait import DEADLINE, until, until_async
@@ -310,19 +310,16 @@ def test_many_at_once(backend: KubernetesBackend) -> None:
 
 def test_a_forked_process_has_connections_of_its_own(server: ApiServer, backend: KubernetesBackend) -> None:
     """It keeps none of its parent's, so that what runs in pods ends with the parent; and the parent's stay."""
+
+    def use() -> None:
+        assert connections_to(server.port) == 0 and run(backend, "echo", "b").stdout == b"b\n"
+        assert run_blocking(backend.why_lost(), DEADLINE) is None
+
     sleeping = run_blocking(backend.exec(["sleep", "1000"], {}), DEADLINE)
     try:
         until(lambda: server.programs)
         assert connections_to(server.port)
-        child = os.fork()
-        if child == 0:
-            try:
-                fine = connections_to(server.port) == 0 and run(backend, "echo", "b").stdout == b"b\n"
-                fine = fine and run_blocking(backend.why_lost(), DEADLINE) is None
-                os._exit(0 if fine else 1)
-            finally:
-                os._exit(2)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        in_forked_child(use)
         assert connections_to(server.port) and run(backend, "echo", "a").stdout == b"a\n"
         assert run_blocking(backend.why_lost(), DEADLINE) is None
     finally:

@@ -74,10 +74,8 @@ def test_no_login_shell_sees_what_is_in_a_command(own: hosts.Sshd, shell: str) -
 def test_variables_are_found_by_every_sh(sh: str, tmp_path: Path) -> None:
     """A bash that is called as sh drops PS1 and PS2."""
     (tmp_path / "sh").symlink_to(harness.needs(sh))
-    ssh = tmp_path / "ssh"
-    ssh.write_text('#!/bin/bash\nexec bash -c "${@: -1}"\n')
-    ssh.chmod(0o755)
-    backend = SSHBackend("nowhere", command=[str(ssh)], share_connections=False)
+    ssh = harness.write_script(tmp_path / "ssh", 'exec bash -c "${@: -1}"', "/bin/bash")
+    backend = SSHBackend("nowhere", command=[ssh], share_connections=False)
     names = ["PS1", "PS2", "ODD"]
     argv = backend.command(["printenv", *names], names, False)
     argv[0] = str(tmp_path / "sh")
@@ -226,9 +224,7 @@ def test_connections_end_with_this_process(sshd: hosts.Sshd) -> None:
 @pytest.mark.slice
 def test_exec(sshd: hosts.Sshd, tmp_path: Path) -> None:
     """Run `swerex-c exec` with an ssh whose configuration has the tests' server."""
-    ssh = tmp_path / "ssh"
-    ssh.write_text(f'#!/bin/sh\nexec {sshd.argv[0]} -F {sshd.config} "$@"\n')
-    ssh.chmod(0o755)
+    harness.write_script(tmp_path / "ssh", f'exec {sshd.argv[0]} -F {sshd.config} "$@"')
     path = f"{tmp_path}:{os.environ['PATH']}"
     host = f"{getpass.getuser()}@{sshd.name}"
     script = 'set -- $SSH_CONNECTION; read x; echo "$4 [$x]"; exit 4'
