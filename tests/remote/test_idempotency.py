@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
-from swerex_c.engine import session
 from swerex_c.exceptions import (
     ConnectionLostError,
     ResultLostError,
@@ -288,40 +286,6 @@ async def test_shut_down_while_a_client_comes_back(family: Family) -> None:
             channel.address = Address(port=served.port, headers={"X-API-Key": KEY})
             with pytest.raises(ConnectionLostError, match="shuts down"):
                 await asyncio.wait_for(call, 30)
-
-
-@pytest.mark.parametrize("method", ["run_in_session", "stream_in_session"])
-@pytest.mark.parametrize("waits", [False, True])
-async def test_a_command_cancelled_before_an_interrupt_never_begins(
-    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, waits: bool
-) -> None:
-    """It comes in the same packet as its cancellation, or waits in the session's queue."""
-    ran = tmp_path / "ran"
-    finish = session.finish
-
-    async def finish_late(*operation: Any) -> None:
-        time.sleep(0.05)  # the loop is busy while the interrupt works
-        await finish(*operation)
-
-    interrupt = {"action_type": "bash_interrupt", "session": "default", "timeout": 10.0}
-    async with raw_client(served.port) as peer:
-        for first in range(1, 21, 4):
-            peer.send(request(first, "run_in_session", bash(f"echo x >> {ran}; sleep 60")))
-            await until_async(ran.exists)
-            ran.unlink()
-            given_up = request(first + 1, method, bash(f"echo x >> {ran}; sleep 60; echo a"))
-            if waits:
-                peer.send(given_up)
-                await until_async(lambda: served.running == 2)
-                given_up = [PING, 0, 0]
-            monkeypatch.setattr(session, "finish", finish_late)
-            peer.send([CANCEL, first], given_up, [CANCEL, first + 1], request(first + 2, "run_in_session", interrupt))
-            assert (await peer.answer(first + 2))[0] == RESULT
-            monkeypatch.undo()
-            peer.send(request(first + 3, "run_in_session", bash("echo hi", timeout=10.0)))
-            assert (await peer.answer(first + 3))[-1]["output"] == "hi\n"
-            assert not ran.exists()
-            await until_async(lambda: served.running == 0)
 
 
 async def test_a_second_cancellation_does_not_interrupt_the_cleanup(served: Served) -> None:
