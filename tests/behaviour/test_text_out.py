@@ -64,10 +64,6 @@ def test_sizes_around_buffers(sh: Shell, size: int) -> None:
     assert seen.exit_code == 9
 
 
-def test_ten_megabytes_in_lines(sh: Shell) -> None:
-    sh.gives("seq 1400000", "".join(f"{i}\n" for i in range(1, 1_400_001)))
-
-
 def test_a_query_nobody_reads_types_nothing(sh: Shell) -> None:
     """The answer to a query must never become part of a later command, nor of a later `read`."""
     for query in ("\\033[6n", "\\033[c", "\\033[>c", "\\033[5n", "\\033[?6n", "\\033]11;?\\007", "\\033[18t", "\\005"):

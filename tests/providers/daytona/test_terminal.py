@@ -87,19 +87,11 @@ async def box(open_box: OpenBox) -> Box:
     return await open_box()
 
 
-@pytest.mark.parametrize(
-    ("script", "answer"),
-    [
-        ("echo out; echo err >&2; exit 7", (7, b"out\n", b"err\n")),
-        ("kill -9 $$", (137, b"", b"")),
-        ("kill -INT $$; echo ignored", (130, b"", b"")),
-        ("(sleep 1000; echo late) & echo early", (0, b"early\n", b"")),
-        ("{ echo loud >/dev/tty; } 2>/dev/null; echo said", (0, b"said\n", b"")),
-    ],
-    ids=["streams and code", "signal", "interrupts are not ignored", "what is left", "the carrier's terminal"],
-)
-async def test_an_answer_is_the_programs_own(box: Box, script: str, answer: tuple[int, bytes, bytes]) -> None:
-    assert await box.run("sh", "-c", script) == answer
+async def test_an_answer_is_the_programs_own(box: Box) -> None:
+    """The terminal of the carrier has no part in it."""
+    script = "echo out; echo err >&2; { echo loud >/dev/tty; } 2>/dev/null; (sleep 1000; echo late) & exit 7"
+    assert await box.run("sh", "-c", script) == (7, b"out\n", b"err\n")
+    assert await box.run("sh", "-c", "kill -INT $$; echo ignored") == (130, b"", b"")
 
 
 @pytest.mark.parametrize("size", [0, 1, 4095, 4096, 36863, 36864, 36865, 262144, 262145, 3_000_000])
