@@ -23,14 +23,14 @@ OPEN = "import fcntl, os, sys, termios, time; fd = os.open(sys.argv[1], os.O_RDW
 
 
 def outsider(code: str) -> str:
-    """A command that starts a program in a session of its own, which has opened the shell's terminal."""
+    """Return a command that starts a program in a session of its own, which has opened the shell's terminal."""
     program = f"{shlex.quote(sys.executable)} -c {shlex.quote(OPEN + code)}"
     wait = "while [[ -z $READY ]]; do sleep 0.01; done"
     return f'trap READY=1 USR1; setsid {program} "$(tty)" > >(head -n 1 >/dev/null; kill -USR1 $$) & {wait}'
 
 
 def own_or_none(sh: Shell, code: int) -> None:
-    """A command is answered with its own output and exit code, or refused with an error; nothing else."""
+    """Assert that a command has its own output and exit code, or is refused with an error."""
     try:
         seen = sh.run(f"echo token{code}; (exit {code})", timeout=3)
     except SwerexException:

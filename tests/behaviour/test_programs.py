@@ -71,7 +71,7 @@ def test_a_talk(sh: Shell, tmp_path: Path, name: str) -> None:
 
 
 def repository(path: Path) -> None:
-    """A repository with two commits, the second large."""
+    """Make a repository with two commits, the second large."""
     script = """
         git init -q -b main . && git config user.email a@example.org && git config user.name A
         echo one >f && git add f && git commit -q -m first

@@ -231,7 +231,7 @@ def test_exec_prints_a_syntax_error_as_json() -> None:
 
 
 def doctor(code: int = 0, **environment: str) -> dict[str, dict[str, Any]]:
-    """What it finds, when it ends with this code and says no more."""
+    """Return the findings of a doctor that ends with this code and prints nothing else."""
     done = cli("doctor", "--json", **environment)
     data = json.loads(done.stdout)
     assert (data["ok"], done.returncode, done.stderr) == (code == 0, code, "")

@@ -21,7 +21,7 @@ REALISTIC = [text.encode() for text in COMMANDS.read_text().rstrip("\n").split("
 
 
 def bash_n(text: bytes) -> bool:
-    """Whether `bash -n` accepts the text and has nothing to say about it."""
+    """Return whether `bash -n` accepts the text without a warning."""
     result = subprocess.run(["bash", "--norc", "-n"], input=text, capture_output=True, env=ENV, timeout=60)
     return result.returncode == 0 and not result.stderr
 
@@ -31,7 +31,7 @@ def verdict(text: bytes | str) -> str:
 
 
 def wrong_verdict(text: bytes) -> str | None:
-    """What bash holds against the verdict on this text, or None."""
+    """Return bash's objection to the verdict on this text, or None."""
     found = verdict(text)
     if found == "unsure":
         return None

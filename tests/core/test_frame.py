@@ -47,7 +47,7 @@ def frame(payload: bytes) -> bytes:
 
 
 def theirs(value: Any) -> bytes:
-    """The frame as the independent implementation packs it."""
+    """Return the frame as the independent implementation packs it."""
     return frame(msgpack.packb(value, unicode_errors="surrogatepass"))
 
 
@@ -60,7 +60,7 @@ def decode(stream: bytes, chunk: int = 0, **limits: int) -> list[Any]:
 
 
 def refused(payload: bytes, **limits: int) -> str:
-    """The error for one frame with this payload, the same whole and byte by byte."""
+    """Return the error for one frame with this payload, which is the same for the whole and byte by byte."""
     errors = []
     for chunk in (0, 1):
         with pytest.raises(FrameError) as caught:
@@ -71,7 +71,7 @@ def refused(payload: bytes, **limits: int) -> str:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equality that tells 1 from True and from 1.0, and -0.0 from 0.0, and takes NaN for equal."""
+    """Compare values so that 1, True and 1.0 differ, and 0.0 and -0.0, and NaN is equal to itself."""
     return repr(one) == repr(other)
 
 
@@ -305,7 +305,7 @@ def test_limits_out_of_range(kind: Any) -> None:
 
 
 def allowance() -> int:
-    """Bytes that this process's memory may grow by when nothing leaks; ASan keeps freed memory for a while."""
+    """Return the bytes by which memory may grow without a leak; ASan keeps freed memory for a while."""
     with open("/proc/self/maps") as maps:
         return 400 << 20 if "libasan" in maps.read() else 8 << 20
 

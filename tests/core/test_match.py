@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Possible (nested set|set):Future
 
 
 def decode(text: bytes) -> str:
-    """As the stream is read: a sequence that may still become a character is not there yet."""
+    """Decode text as the stream does, which leaves out the beginning of a character at the end."""
     characters = text.decode("utf-8", "surrogateescape")
     for size in range(1, min(3, len(text)) + 1):
         tail = text[-size:]
@@ -36,7 +36,7 @@ def decode(text: bytes) -> str:
 
 
 def feed(matcher: _core.Matcher, text: bytes, cuts: list[int]) -> Hit | None:
-    """Feeds the text in the pieces between the cuts."""
+    """Feed the text in the pieces between the cuts."""
     places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
     for start, end in zip(places, places[1:], strict=False):
         hit = matcher.feed(text[start:end])
@@ -54,7 +54,7 @@ def is_valid(pattern: str) -> bool:
 
 
 def compare(patterns: list[str], text: bytes, cuts: list[int]) -> None:
-    """A refusal must be right; else the answer must be that of `re`, however the text is cut."""
+    """Assert that a refusal is right, or that the answer is that of `re`, however the text is cut."""
     try:
         matcher = make_matcher(patterns)
     except InvalidInputError as error:

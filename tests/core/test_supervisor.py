@@ -109,7 +109,7 @@ def await_end_of_file(source: int) -> None:
 
 
 def supervisor_of(program: int) -> int:
-    """The process that has a pidfd of the program as its standard input, and nothing else open."""
+    """Return the process that has a pidfd of the program as its standard input, and nothing else open."""
     found = []
     for pid in running("swerex-c-supervisor "):
         lines = Path(f"/proc/{pid}/fdinfo/0").read_text().splitlines()

@@ -393,7 +393,7 @@ HOOK_ENDS = {"x": "set +x", "D": "trap - DEBUG", "E": "trap - ERR", "bye": "trap
 
 
 def _is_allowed(model: Model, kind: str, text: str) -> bool:
-    """Whether the model knows what follows."""
+    """Return whether the model knows the state behind the change."""
     verbose, strict = "v" in model.options, "e" in model.options
     if kind == "hooks":  # one at a time, and nothing else that it could show
         return HOOK_ENDS.get(model.hook) == text or (text in HOOKS and not (model.hook or model.commands or verbose))

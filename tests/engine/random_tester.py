@@ -78,7 +78,7 @@ class Known(NamedTuple):
     ways: str = "local, closed, place"
 
     def is_in(self, steps: Sequence[Step]) -> bool:
-        """Whether the last step completes the case."""
+        """Return whether the last step completes the case."""
         commands = [step.command for step in steps]
         return any(re.fullmatch(each, commands[-1], re.DOTALL) for each in self.left_out) and all(
             any(re.fullmatch(each, command, re.DOTALL) for command in commands) for each in self.left_out

@@ -24,7 +24,7 @@ def session(sh: Shell) -> Shell:
 
 
 def said(sh: Shell, command: str, **limit: float) -> str:
-    """What is told when a command has had its time; it is interrupted then."""
+    """Return the error of a command whose time is over, and interrupt the command."""
     with pytest.raises(CommandTimeoutError) as caught:
         sh.run(command, **{"timeout": None, **limit})
     sh.interrupt()

@@ -56,7 +56,7 @@ def assert_same(before: Footprint, after: Footprint, megabytes: int) -> None:
 
 
 async def lives(count: int) -> None:
-    """Sessions that are created, used in every way and closed."""
+    """Create sessions, use them in every way, and close them."""
     runtime = make_runtime()
     gate = asyncio.Semaphore(20)
 
@@ -88,7 +88,7 @@ async def lives(count: int) -> None:
 
 
 async def crowd(count: int) -> None:
-    """Sessions that are all alive together, and all answer."""
+    """Run sessions that are all alive together."""
     runtime = make_runtime()
     create = (CreateBashSessionRequest(session=f"s{i}", startup_timeout=120) for i in range(count))
     await asyncio.gather(*(runtime.create_session(request) for request in create))
@@ -112,7 +112,7 @@ async def programs(count: int) -> None:
 
 
 async def forgotten(count: int) -> None:
-    """Runtimes that are dropped without a close take their shells along."""
+    """Drop runtimes without a close, which ends their shells."""
     for _ in range(count):
         await make_runtime().create_session(CreateBashSessionRequest())
     gc.collect()

@@ -63,7 +63,7 @@ def keeping(size: int = SIZE) -> LocalRuntime:
 
 @contextlib.asynccontextmanager
 async def kept(size: int = SIZE) -> AsyncIterator[LocalRuntime]:
-    """A runtime all of whose shells wait."""
+    """Open a runtime all of whose shells wait."""
     async with keeping(size) as runtime:
         assert await runtime.wait_until_warm()
         yield runtime

@@ -25,7 +25,7 @@ def search_of(patterns: list[str]) -> Search:
 
 
 def find(patterns: list[str], text: bytes, cuts: list[int]) -> Hit | None:
-    """What is found in the text that comes in the pieces between the cuts, as `first_hit` returns it."""
+    """Search the text in the pieces between the cuts, and return the hit as `first_hit` does."""
     search = search_of(patterns)
     places = sorted({0, len(text), *cuts})
     for begin, end in zip(places, places[1:], strict=False):

@@ -79,7 +79,7 @@ async def test_programs_start_while_the_environment_changes() -> None:
 
 
 def is_terminal(fd: str) -> bool:
-    """Whether a descriptor of this process is a terminal's master; another thread may take its number afterwards."""
+    """Return whether a descriptor is a terminal's master; another thread may take its number afterwards."""
     return os.path.realpath(f"/proc/self/fd/{fd}").endswith("/ptmx")
 
 
@@ -88,7 +88,7 @@ def terminals() -> set[str]:
 
 
 async def opened() -> tuple[LocalRuntime, str, int]:
-    """A runtime with a session, the descriptor of its terminal, and the id of its shell."""
+    """Return a runtime with a session, the descriptor of its terminal, and the id of its shell."""
     runtime, before = LocalRuntime(), terminals()
     await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
     (terminal,) = terminals() - before

@@ -176,7 +176,7 @@ def _member(name: str, kind: bytes = tarfile.REGTYPE, data: bytes = b"", link: s
 
 
 def false_tar(machine: Machine, here: Path, script: str) -> Blocking:
-    """This machine as a sandbox whose tar is a script."""
+    """Return this machine as a sandbox whose tar is a script."""
     sandbox = machine(programs=("cat", "chmod", "dd", "mkdir", "mv", "rm", "stat"))
     write_script(here.parent / "programs/tar", script)
     return sandbox

@@ -63,7 +63,7 @@ ODD: list[Any] = [None, True, 1.5, float("nan"), "x", b"x", "x" * 5000, [], [[]]
 
 
 def arities() -> list[tuple[str, list[Any]]]:
-    """Each kind of frame with too few and too many members, and each member of a wrong type."""
+    """Return each kind of frame with too few and too many members, and each member of a wrong type."""
     good: dict[int, list[Any]] = {
         REQUEST: request(2),
         CANCEL: [CANCEL, 1],
@@ -188,12 +188,12 @@ async def test_requests_with_bad_payloads(served: Served) -> None:
 
 
 def long(data: bytes, size: Any) -> Callable[[list[Any]], list[Any]]:
-    """An answer that comes as a stream."""
+    """Return an answer that comes as a stream."""
     return lambda asked: [[DATA, asked[1], ANSWER, 0, data], [RESULT, asked[1], 0, size]]
 
 
 def one(*frame: Any) -> Callable[[list[Any]], list[Any]]:
-    """An answer whose second member is the request's number."""
+    """Return an answer whose second member is the request's number."""
     return lambda asked: [[frame[0], asked[1], *frame[1:]]]
 
 

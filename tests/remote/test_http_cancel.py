@@ -63,7 +63,7 @@ def sleep() -> str:
 
 @contextlib.asynccontextmanager
 async def session_of(url: str, wire: Any = "json") -> AsyncIterator[Session]:
-    """A session over HTTP/JSON unless told; a local one if there is no address."""
+    """Open a session over a wire, HTTP/JSON by default; a local one without an address."""
     runtime: Any = RemoteRuntime(host=url, auth_token=KEY, wire=wire) if url else LocalRuntime()
     session = Session(runtime)
     await session.create()

@@ -167,7 +167,7 @@ async def test_errors_for_addresses_and_keys(our_server: Server, url: str, key: 
 
 @contextlib.asynccontextmanager
 async def through(proxy: Proxy) -> AsyncIterator[HttpClient]:
-    """A client that has identified its server, without an open connection."""
+    """Give a client that has identified its server and has no open connection."""
     async with proxy:
         client = HttpClient(f"http://127.0.0.1:{proxy.port}", HEADERS)
         await client.is_alive(5)

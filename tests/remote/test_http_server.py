@@ -204,7 +204,7 @@ async def test_the_application_works_below_a_prefix() -> None:
 
 
 def zipped(*entries: tuple[str, bytes, int]) -> bytes:
-    """An archive of (name, content, mode)."""
+    """Return an archive of (name, content, mode)."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         for name, content, mode in entries:

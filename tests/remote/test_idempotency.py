@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.usefixtures("family", "reconnects_at_once")]
 
 
 def count(ran: Path, sleep: float = 0.0) -> dict[str, Any]:
-    """A command whose runs can be counted."""
+    """Return a command whose runs can be counted."""
     return {"command": f"echo x >> {ran}; sleep {sleep}; echo y", "shell": True}
 
 

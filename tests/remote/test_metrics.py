@@ -16,7 +16,7 @@ from tests.support.wait import until
 
 
 def samples(text: str) -> dict[tuple[str, ...], float]:
-    """Values by name and labels' values, as Prometheus reads them."""
+    """Return values by name and labels' values, as Prometheus reads them."""
     parser = pytest.importorskip("prometheus_client.parser", reason="prometheus-client is not installed")
     found = {}
     for family in parser.text_string_to_metric_families(text):
@@ -78,7 +78,7 @@ def test_a_package_that_is_missing_is_named(tmp_path: Path, arguments: list[str]
 
 
 def records(server: Server) -> list[dict[str, Any]]:
-    """Every line is an object."""
+    """Return the objects of the lines of a log."""
     return [json.loads(line) for line in server.said().splitlines()]
 
 

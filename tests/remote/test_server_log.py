@@ -26,7 +26,7 @@ LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ +[\w.-]+: \S.*")
 
 @contextlib.contextmanager
 def serving_unread(*options: str, command: list[str] = REMOTE) -> Iterator[tuple[Server, IO[bytes]]]:
-    """A server, and the pipe that is its standard output and error, of which the first line is read."""
+    """Run a server, and give the pipe that is its standard output and error, of which the first line is read."""
     process = subprocess.Popen(
         [*command, "--host", "127.0.0.1", "--port", "0", *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, bufsize=0, env=environment(SWEREX_AUTH_TOKEN=KEY),

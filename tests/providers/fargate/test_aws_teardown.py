@@ -25,7 +25,7 @@ TAGS = [{"Key": "origin", "Value": "swe-rex-deployment-auto"}]
 
 
 def fill(aws: World) -> None:
-    """What two deployments leave that are never stopped, one of them in a cluster that was there."""
+    """Leave what two deployments leave that are never stopped, one of them in an existing cluster."""
     aws.steps = ["RUNNING"]
     vpc, subnet = get_default_vpc_and_subnet()
     role = get_execution_role_arn("prefix", "/own/log")
@@ -38,7 +38,7 @@ def fill(aws: World) -> None:
 
 
 def others(aws: World) -> None:
-    """What somebody else has."""
+    """Make the resources of somebody else."""
     tags = [{"Key": "origin", "Value": "x"}]
     aws.client("iam").create_role(RoleName="theirs", AssumeRolePolicyDocument="{}", Tags=tags)
     vpc, _ = get_default_vpc_and_subnet()
@@ -48,7 +48,7 @@ def others(aws: World) -> None:
 
 
 def there(aws: World) -> dict[str, list[str]]:
-    """Everything that there is."""
+    """Return all resources."""
     ecs, ec2, iam = aws.client("ecs"), aws.client("ec2"), aws.client("iam")
     clusters = []
     for page in ecs.get_paginator("list_clusters").paginate():  # also of those that were deleted

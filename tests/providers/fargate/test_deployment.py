@@ -22,7 +22,7 @@ __all__ = ["aws"]
 
 
 async def says(place: FargateDeployment, command: str) -> str:
-    """What a command prints, in a session that is there for it."""
+    """Return the output of a command in a new session."""
     session = Session(place.runtime)
     await session.create()
     return (await session.run(command)).output

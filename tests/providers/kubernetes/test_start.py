@@ -176,7 +176,7 @@ async def fails(
 
 
 def scripted(*states: dict[str, Any], **status: Any) -> Any:
-    """A kubelet that shows states of the container, and then a status of the pod."""
+    """Return a kubelet that shows states of the container, and then a status of the pod."""
 
     async def kubelet(server: ApiServer, pod: Pod) -> None:
         await server.schedule(pod)

@@ -370,7 +370,7 @@ ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com/a:1"
 
 
 def built(world: ModalWorld, image: Any) -> dict[str, Any]:
-    """What Modal is asked to build."""
+    """Return the first request to Modal for an image's build."""
     world.begin()
     image.build(modal.App.lookup("swe-rex", create_if_missing=True))
     first, *others = (dict(request["image"]) for request in world.calls("ImageGetOrCreate"))
