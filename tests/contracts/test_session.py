@@ -19,7 +19,7 @@ from swerex_c.exceptions import (
     SessionExistsError,
     SwerexException,
 )
-from tests.support.targets import ALL, DEADLINE, Session, Target, known, seconds, token
+from tests.support.targets import ALL, DEADLINE, Session, Target, seconds, token
 from tests.support.wait import cancel, doubled, until_async
 
 wrong = pytest.mark.wrong_in_original
@@ -445,8 +445,8 @@ DEATHS: dict[str, tuple[str, int]] = {
 """Commands, each with the shell's exit code."""
 
 
-BY_SSH = known(29, "the end of a shell by a signal is told as the exit code 255", "ssh")
-BY_KUBECTL = known(29, "what kubectl says of an exit code other than 0 is in the output", "kubectl")
+BY_SSH = pytest.mark.known(29, "the end of a shell by a signal is told as the exit code 255", ("ssh",))
+BY_KUBECTL = pytest.mark.known(29, "kubectl's words on an exit code other than 0 are in the output", ("kubectl",))
 
 
 @pytest.mark.parametrize(

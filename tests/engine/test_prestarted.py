@@ -20,7 +20,7 @@ from swerex_c import _core
 from swerex_c.deployment.config import IsolationConfig, LocalDeploymentConfig
 from swerex_c.engine import prestarted
 from swerex_c.exceptions import InvalidInputError, RuntimeClosedError, SessionDiedError
-from swerex_c.runtime.abstract import AbstractRuntime, BashAction, CloseBashSessionRequest, CreateBashSessionRequest
+from swerex_c.runtime.abstract import AbstractRuntime, CloseBashSessionRequest
 from swerex_c.runtime.config import LocalRuntimeConfig
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
@@ -29,6 +29,7 @@ from tests.support.original import run_python
 from tests.support.processes import Family, alive, state
 from tests.support.runtimes import remote
 from tests.support.server_process import REMOTE, serving
+from tests.support.session import Session
 from tests.support.slow_start import Slow
 from tests.support.wait import DEADLINE, settle, until_async
 
@@ -79,13 +80,11 @@ def pids(runtime: LocalRuntime) -> list[int]:
 
 
 async def create(runtime: AbstractRuntime, name: str = "s", **fields: Any) -> str:
-    fields.setdefault("startup_timeout", DEADLINE)
-    return (await runtime.create_session(CreateBashSessionRequest(session=name, **fields))).output
+    return await Session(runtime, name).create(**fields)
 
 
 async def run(runtime: AbstractRuntime, command: str, name: str = "s") -> str:
-    action = BashAction(session=name, command=command, timeout=DEADLINE, check="silent")
-    return (await runtime.run_in_session(action)).output
+    return (await Session(runtime, name).run(command)).output
 
 
 async def pid_of(runtime: LocalRuntime, name: str = "s") -> int:

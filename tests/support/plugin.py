@@ -16,7 +16,6 @@ from tests.support.session import Gate, Shell
 
 def pytest_configure(config: pytest.Config) -> None:
     adopt_orphans()
-    config.addinivalue_line("markers", "wrong_in_original(reason): the original fails this contract, and why")
 
 
 @pytest.fixture(scope="session")

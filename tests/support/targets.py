@@ -106,11 +106,6 @@ def seconds() -> str:
     return f"86{secrets.randbelow(10**8):08d}"
 
 
-def known(issue: int, why: str, *targets: str) -> pytest.MarkDecorator:
-    """Mark a case that fails on these targets because of a defect that the issue describes."""
-    return pytest.mark.known(issue, why, targets)
-
-
 # ---- the targets ----------------------------------------------------------------------------------------------------
 
 Get = Callable[[str], Any]
