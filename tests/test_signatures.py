@@ -101,12 +101,5 @@ def test_the_form_without_async_has_the_same_methods(form: type, original: type)
 
 
 def test_every_configuration_is_compared() -> None:
-    assert {kind for kind in vars(deployment_config).values() if is_config(kind)} <= {
-        *CONFIGS.values(),
-        deployment_config.DummyDeploymentConfig,
-        deployment_config.IsolationConfig,
-    }
-
-
-def is_config(kind: object) -> bool:
-    return inspect.isclass(kind) and issubclass(kind, BaseModel)
+    kinds = {kind for kind in vars(deployment_config).values() if inspect.isclass(kind) and issubclass(kind, BaseModel)}
+    assert kinds <= {*CONFIGS.values(), deployment_config.DummyDeploymentConfig, deployment_config.IsolationConfig}

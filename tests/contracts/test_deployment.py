@@ -280,8 +280,9 @@ async def test_a_lost_sandbox_is_told(target: Target, deployment: AbstractDeploy
     (sandbox,) = set(target.left()) - before
     session = Session(deployment.runtime)
     await session.create()
+    await session.gives("echo up", "up\n")
     waiting = [
-        asyncio.ensure_future(session.run(await begun(session, target))),
+        asyncio.ensure_future(session.run("sleep 1000")),
         asyncio.ensure_future(deployment.runtime.execute(Command(command=["sleep", "1000"]))),
     ]
     await asyncio.to_thread(target.lose, sandbox)
@@ -301,9 +302,3 @@ async def test_a_lost_sandbox_is_told(target: Target, deployment: AbstractDeploy
 
 
 test_a_lost_sandbox_is_told.targets = LOST  # type: ignore[attr-defined]
-
-
-async def begun(session: Session, target: Target) -> str:
-    """Return a command that does not end; the session's shell is known to run."""
-    await session.gives("echo up", "up\n")
-    return "sleep 1000"

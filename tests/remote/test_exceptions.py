@@ -33,18 +33,6 @@ def raised(error: Exception) -> Exception:
         return same
 
 
-def undecodable() -> UnicodeDecodeError:
-    with pytest.raises(UnicodeDecodeError) as caught:
-        b"ab\xffcd".decode()
-    return caught.value
-
-
-def unencodable() -> UnicodeEncodeError:
-    with pytest.raises(UnicodeEncodeError) as caught:
-        "ab\udcffcd".encode()
-    return caught.value
-
-
 ERRORS = [
     *(getattr(exceptions, name)("what happened") for name in exceptions.__all__),
     CommandTimeoutError("too long", output="so far"),
@@ -62,8 +50,8 @@ ERRORS = [
     TimeoutError("late"),
     TimeoutError(),
     ConnectionResetError(104, "Connection reset by peer"),
-    undecodable(),
-    unencodable(),
+    UnicodeDecodeError("utf-8", b"ab\xffcd", 2, 3, "invalid start byte"),
+    UnicodeEncodeError("utf-8", "ab\udcffcd", 2, 3, "surrogates not allowed"),
     ValueError("no"),
     ValueError(),
     KeyError("key"),

@@ -77,11 +77,6 @@ def test_a_package_that_is_missing_is_named(tmp_path: Path, arguments: list[str]
 # The log
 
 
-def records(server: Server) -> list[dict[str, Any]]:
-    """Return the objects of the lines of a log."""
-    return [json.loads(line) for line in server.said().splitlines()]
-
-
 def make_some(server: Server) -> None:
     assert server.get("/is_alive", headers={"X-Request-ID": "id-7"}).status_code == 200
     server.post("/execute", command="echo secret-command", shell=True)
@@ -101,7 +96,7 @@ def test_the_log_in_json_has_facts_and_no_secrets(tmp_path: Path, level: str) ->
     with serving(tmp_path / "log", "--log-format", "json", "--log-level", level) as server:
         make_some(server)
         assert server.terminate() == 0
-        found = records(server)
+        found: list[dict[str, Any]] = [json.loads(line) for line in server.said().splitlines()]
         assert {"time", "level", "logger", "message"} <= set(found[0])
         requests = [record for record in found if "method" in record]
         facts = [
