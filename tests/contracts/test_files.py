@@ -370,10 +370,6 @@ async def test_what_does_not_fit_is_refused_before_anything_is_downloaded(target
     assert everything(tmp_path) == before
 
 
-def fifo(path: Path) -> Any:
-    return os.mkfifo(path)
-
-
 def unix_socket(path: Path) -> Any:
     listening = socket.socket(socket.AF_UNIX)
     directory = os.open(path.parent, os.O_PATH)  # a socket's path has at most 107 bytes
@@ -382,7 +378,7 @@ def unix_socket(path: Path) -> Any:
     return listening
 
 
-@pytest.mark.parametrize("special", [fifo, unix_socket])
+@pytest.mark.parametrize("special", [os.mkfifo, unix_socket])
 async def test_special_files_are_not_uploaded(target: Target, tmp_path: Path, special: Callable[[Path], Any]) -> None:
     (tmp_path / "s").mkdir()
     (tmp_path / "s/file").write_text("x")
