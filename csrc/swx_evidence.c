@@ -146,16 +146,16 @@ bool swx_evidence_is_reader_ahead(swx_session *s, where at, int64_t now)
     }
     int64_t last = swx_kernel_last_start(); /* before the look, so that later starts count */
     bool proved = at == AT_PROMPT, tells = proved || !has_evidence(s);
-    swx_kernel_turn turn = tells ? swx_kernel_turn_of(s->child.pid) : SWX_TURN_UNKNOWN;
-    if (turn == SWX_TURN_UNKNOWN && s->interrupted_group > 0 && s->interrupted_group != s->child.pid) {
+    swx_kernel_reader reader = tells ? swx_kernel_reader_of(s->child.pid) : SWX_READER_UNKNOWN;
+    if (reader == SWX_READER_UNKNOWN && s->interrupted_group > 0 && s->interrupted_group != s->child.pid) {
         swx_tree_kill_readers(&s->child, s->interrupted_group, s->pty.path);
         s->interrupted_group = 0;
     }
-    if (tells && !proved && turn == SWX_TURN_UNKNOWN && is_seen_elsewhere(s)) { /* the shell has just woken up */
+    if (tells && !proved && reader == SWX_READER_UNKNOWN && is_seen_elsewhere(s)) { /* the shell has just woken up */
         swx_session_check_in(s, now, MS / 5);
         return true;
     }
-    if (turn != SWX_TURN_OTHERS) {
+    if (reader != SWX_READER_OTHER) {
         s->worked = swx_kernel_worked(s->child.pid);
         s->last_start = last;
         s->reader_ahead = 0;

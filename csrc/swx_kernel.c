@@ -289,11 +289,11 @@ bool swx_kernel_is_over(pid_t pid)
     return swx_proc_read_stat(pid, &stat) != SWX_OK || swx_proc_is_dead(&stat);
 }
 
-swx_kernel_turn swx_kernel_turn_of(pid_t pid)
+swx_kernel_reader swx_kernel_reader_of(pid_t pid)
 {
     char text[64];
     bool tells = swx_proc_read(pid, "wchan", text, sizeof(text)) > 0 && text[0] != '0';
-    return !tells ? SWX_TURN_UNKNOWN : strcmp(text, locked) == 0 ? SWX_TURN_OTHERS : SWX_TURN_OWN;
+    return !tells ? SWX_READER_UNKNOWN : strcmp(text, locked) == 0 ? SWX_READER_OTHER : SWX_READER_SHELL;
 }
 
 swx_status swx_kernel_learn(swx_kernel *kernel)

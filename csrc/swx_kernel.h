@@ -101,12 +101,12 @@ bool swx_kernel_group_awaits_input(pid_t group);
 /* Whether a process has ended and is only waited for, or is gone. */
 bool swx_kernel_is_over(pid_t pid);
 
-/* Which process reads the terminal next, if the shell is at its prompt.  OTHERS: the shell waits behind another
- * process's read, which will take the next input.  Such a read holds the terminal's lock, and a wait for that lock is
- * in n_tty_read itself (drivers/tty/n_tty.c, atomic_read_lock).  UNKNOWN where /proc/PID/wchan is empty, as before
- * Linux 5.16. */
-typedef enum { SWX_TURN_OWN, SWX_TURN_OTHERS, SWX_TURN_UNKNOWN } swx_kernel_turn;
-swx_kernel_turn swx_kernel_turn_of(pid_t pid);
+/* Which process reads the terminal ahead of the others, if the shell is at its prompt.  OTHER: the shell waits behind
+ * another process's read, which will take the next input.  Such a read holds the terminal's lock, and a wait for that
+ * lock is in n_tty_read itself (drivers/tty/n_tty.c, atomic_read_lock).  UNKNOWN where /proc/PID/wchan is empty, as
+ * before Linux 5.16. */
+typedef enum { SWX_READER_SHELL, SWX_READER_OTHER, SWX_READER_UNKNOWN } swx_kernel_reader;
+swx_kernel_reader swx_kernel_reader_of(pid_t pid);
 
 /* Learns the prompt's buffer from a shell that is known to be at its prompt.  SWX_OK; SWX_MORE: it is not asleep yet,
  * ask again; SWX_EUNSUPPORTED: no evidence can be had. */

@@ -40,6 +40,7 @@ typedef struct {
     uint64_t started;
 } orphan;
 
+/* One look at all processes. */
 typedef struct {
     const uint64_t *marks;
     size_t count;
@@ -48,22 +49,22 @@ typedef struct {
     swx_buf orphans;       /* of orphan */
     swx_buf children;      /* pid_t, of the process that is looked at */
     int64_t patience;      /* until when to wait for orphans to stop; 0: not begun */
-} hunt;
+} sweep;
 
 /* most nanoseconds of waiting in one look, which blocks its thread, however many orphans there are */
 static const int64_t PATIENCE = 20000000;
 static const int64_t END = 1000000000; /* nanoseconds without progress, after which no more is tried */
 enum { PAUSE_MICROSECONDS = 100, LONGEST_PAUSE_MICROSECONDS = 3200 };
 
-static const orphan *orphans_of(const hunt *h) { return (const orphan *)(const void *)h->orphans.data; }
-static size_t orphan_count(const hunt *h) { return h->orphans.size / sizeof(orphan); }
+static const orphan *orphans_of(const sweep *s) { return (const orphan *)(const void *)s->orphans.data; }
+static size_t orphan_count(const sweep *s) { return s->orphans.size / sizeof(orphan); }
 
-static bool belongs(const hunt *h, pid_t pid)
+static bool belongs(const sweep *s, pid_t pid)
 {
-    bool found = is_marked(pid, h->marks, h->count);
-    pid_t session = !found && h->sessions ? getsid(pid) : -1;
-    for (size_t i = 0; session > 0 && !found && i < h->count; i++) {
-        found = h->sessions[i] == session;
+    bool found = is_marked(pid, s->marks, s->count);
+    pid_t session = !found && s->sessions ? getsid(pid) : -1;
+    for (size_t i = 0; session > 0 && !found && i < s->count; i++) {
+        found = s->sessions[i] == session;
     }
     return found;
 }
@@ -75,7 +76,7 @@ static bool send_signal(int fd, pid_t pid, int number)
 }
 
 /* Stops a child of `parent` and notes it, so that it neither forks nor ends before its own children are known. */
-static void take_orphan(hunt *h, pid_t pid, pid_t parent)
+static void take_orphan(sweep *s, pid_t pid, pid_t parent)
 {
     swx_proc_stat stat;
     if (pid == getpid()) {
@@ -83,7 +84,7 @@ static void take_orphan(hunt *h, pid_t pid, pid_t parent)
     }
     /* Before the look that identifies it, so that a later process of this number is not hit. */
     int fd = swx_child_open_pidfd(pid);
-    if (!h->all && belongs(h, pid)) {
+    if (!s->all && belongs(s, pid)) {
         goto done;
     }
     /* A marked process is noted too, because it may shed its mark before it stops. */
@@ -91,22 +92,22 @@ static void take_orphan(hunt *h, pid_t pid, pid_t parent)
         goto done;
     }
     if (send_signal(fd, pid, SIGSTOP) &&
-        swx_buf_append(&h->orphans, &(orphan){ pid, stat.started }, sizeof(orphan)) != SWX_OK) {
+        swx_buf_append(&s->orphans, &(orphan){ pid, stat.started }, sizeof(orphan)) != SWX_OK) {
         send_signal(fd, pid, SIGKILL); /* its children are lost */
     }
 done:
     swx_close(&fd);
 }
 
-static void list_children(hunt *h, pid_t parent)
+static void list_children(sweep *s, pid_t parent)
 {
     DIR *threads = swx_proc_threads(parent);
-    swx_buf_clear(&h->children);
+    swx_buf_clear(&s->children);
     for (pid_t thread; (thread = swx_proc_next(threads));) {
         swx_proc_children children;
         swx_proc_children_begin(&children, parent, thread);
         for (pid_t pid; (pid = swx_proc_children_next(&children));) {
-            swx_buf_append(&h->children, &pid, sizeof(pid));
+            swx_buf_append(&s->children, &pid, sizeof(pid));
         }
     }
     swx_proc_end(threads);
@@ -115,15 +116,15 @@ static void list_children(hunt *h, pid_t parent)
 /* Waits until a process has stopped, because until then it may be in the middle of a fork.  False: it has not run
  * since, and did not stop.  A process that sleeps in the kernel, or is frozen, may not stop for long, but starts
  * nothing meanwhile. */
-static bool await_stop(hunt *h, pid_t pid)
+static bool await_stop(sweep *s, pid_t pid)
 {
     swx_proc_stat stat;
     bool goes_on;
-    if (!h->patience) {
-        h->patience = swx_now() + PATIENCE;
+    if (!s->patience) {
+        s->patience = swx_now() + PATIENCE;
     }
     while ((goes_on = swx_proc_read_stat(pid, &stat) == SWX_OK && strchr("RSD", stat.state)) &&
-           swx_now() < h->patience) {
+           swx_now() < s->patience) {
         usleep(PAUSE_MICROSECONDS);
     }
     return !goes_on || stat.state != 'R';
@@ -132,35 +133,35 @@ static bool await_stop(hunt *h, pid_t pid)
 /* Notes the children of `parent`.  All are listed before the first is looked at: that takes longer than a fork, and a
  * parent that runs would have new ones forever.  False: the parent should have stopped, has not, and may have more
  * children. */
-static bool take_children(hunt *h, pid_t parent, bool stopped)
+static bool take_children(sweep *s, pid_t parent, bool stopped)
 {
     bool complete = true;
-    list_children(h, parent);
-    if (stopped && h->children.size) {
-        complete = await_stop(h, parent);
-        list_children(h, parent);
+    list_children(s, parent);
+    if (stopped && s->children.size) {
+        complete = await_stop(s, parent);
+        list_children(s, parent);
     }
-    const pid_t *children = (const pid_t *)(const void *)h->children.data;
-    for (size_t i = 0; i < h->children.size / sizeof(*children); i++) {
-        take_orphan(h, children[i], parent);
+    const pid_t *children = (const pid_t *)(const void *)s->children.data;
+    for (size_t i = 0; i < s->children.size / sizeof(*children); i++) {
+        take_orphan(s, children[i], parent);
     }
     return complete;
 }
 
-static void take_grandchildren(hunt *h)
+static void take_grandchildren(sweep *s)
 {
-    for (size_t i = 0; i < orphan_count(h); i++) { /* it grows meanwhile */
-        pid_t pid = orphans_of(h)[i].pid;
-        await_stop(h, pid); /* its children carry no mark either */
-        take_children(h, pid, false);
+    for (size_t i = 0; i < orphan_count(s); i++) { /* it grows meanwhile */
+        pid_t pid = orphans_of(s)[i].pid;
+        await_stop(s, pid); /* its children carry no mark either */
+        take_children(s, pid, false);
     }
 }
 
-static long kill_orphans(const hunt *h)
+static long kill_orphans(const sweep *s)
 {
     long found = 0;
-    for (size_t i = 0; i < orphan_count(h); i++) {
-        orphan one = orphans_of(h)[i];
+    for (size_t i = 0; i < orphan_count(s); i++) {
+        orphan one = orphans_of(s)[i];
         swx_proc_stat stat;
         int fd = swx_child_open_pidfd(one.pid);
         swx_status status = swx_proc_read_stat(one.pid, &stat);
@@ -176,7 +177,7 @@ static long kill_orphans(const hunt *h)
 /* Stops a marked process, notes its children, and kills it.  The mark is read again while a handle of the process is
  * open, so that a reused pid is never hit.  Nothing slow comes before the first signal, because a process that forks
  * and exits all the time is gone in a moment.  Returns whether it was alive. */
-static bool kill_one(hunt *h, pid_t pid)
+static bool kill_one(sweep *s, pid_t pid)
 {
     bool alive = false;
     int fd = swx_child_open_pidfd(pid);
@@ -184,55 +185,55 @@ static bool kill_one(hunt *h, pid_t pid)
         swx_proc_stat stat;
         swx_status status = errno == ESRCH ? SWX_ECLOSED : swx_proc_read_stat(pid, &stat);
         alive = status == SWX_ESYS || (status == SWX_OK && !swx_proc_is_dead(&stat));
-        alive = alive && belongs(h, pid);
+        alive = alive && belongs(s, pid);
     } else {
         struct pollfd ended = { .fd = fd, .events = POLLIN };
-        alive = belongs(h, pid) && poll(&ended, 1, 0) == 0;
+        alive = belongs(s, pid) && poll(&ended, 1, 0) == 0;
     }
     if (alive) {
         send_signal(fd, pid, SIGSTOP);
         /* If it could not stop in time, the next look kills it: now its latest children would be lost. */
-        alive = !take_children(h, pid, true) || send_signal(fd, pid, SIGKILL);
+        alive = !take_children(s, pid, true) || send_signal(fd, pid, SIGKILL);
     }
     swx_close(&fd);
     return alive;
 }
 
-static long kill_once(hunt h)
+static long kill_once(sweep s)
 {
     DIR *processes = opendir("/proc");
     if (!processes) {
         return errno == ENOENT || errno == EACCES ? -1 : 1;
     }
     long found = 0;
-    swx_buf_init(&h.orphans, SIZE_MAX);
-    swx_buf_init(&h.children, SIZE_MAX);
+    swx_buf_init(&s.orphans, SIZE_MAX);
+    swx_buf_init(&s.children, SIZE_MAX);
     for (pid_t pid; (pid = swx_proc_next(processes));) {
-        bool ours = belongs(&h, pid);
-        if (ours && h.all) {
-            found += kill_one(&h, pid);
+        bool ours = belongs(&s, pid);
+        if (ours && s.all) {
+            found += kill_one(&s, pid);
         } else if (ours) {
-            take_children(&h, pid, false);
+            take_children(&s, pid, false);
         }
     }
     swx_proc_end(processes);
-    take_grandchildren(&h);
-    found += kill_orphans(&h);
-    swx_buf_free(&h.orphans);
-    swx_buf_free(&h.children);
+    take_grandchildren(&s);
+    found += kill_orphans(&s);
+    swx_buf_free(&s.orphans);
+    swx_buf_free(&s.children);
     return found;
 }
 
-static long kill_twice(hunt h)
+static long kill_twice(sweep s)
 {
-    long found = kill_once(h);
+    long found = kill_once(s);
     /* One look misses a process that forks after it was passed and ends before it is reached. */
-    return found ? found : kill_once(h);
+    return found ? found : kill_once(s);
 }
 
 long swx_tree_kill_marked(const uint64_t *marks, size_t count)
 {
-    return kill_twice((hunt){ .marks = marks, .count = count, .all = true });
+    return kill_twice((sweep){ .marks = marks, .count = count, .all = true });
 }
 
 bool swx_tree_living(const uint64_t *marks, size_t count, bool *living)
@@ -256,7 +257,7 @@ static pid_t session_of(const swx_child *child) { return child->reaped ? 0 : chi
 void swx_tree_kill_orphans(const swx_child *child)
 {
     pid_t session = session_of(child);
-    kill_once((hunt){ .marks = &child->mark, .count = 1, .sessions = &session });
+    kill_once((sweep){ .marks = &child->mark, .count = 1, .sessions = &session });
 }
 
 /* Reaps children; returns how many have not ended. */
@@ -287,7 +288,7 @@ static size_t kill_trees(swx_child *const *children, size_t count)
         marks[i] = children[i]->mark;
         sessions[i] = session_of(children[i]);
     }
-    long found = kill_twice((hunt){ .marks = marks, .count = count, .sessions = sessions, .all = true });
+    long found = kill_twice((sweep){ .marks = marks, .count = count, .sessions = sessions, .all = true });
     if (found < 0) {
         return kill_alone(children, count);
     }

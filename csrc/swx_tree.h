@@ -31,7 +31,7 @@ void swx_tree_kill_orphans(const swx_child *child);
 /* Kills those of the child's processes in a group (0: in any) that have a thread in a read of the terminal, and waits
  * (100 ms at most) until each is gone.  A read that began in the foreground does not notice that the foreground was
  * lost, and would take the next input from the shell.  A process that was just woken is not found until it sleeps
- * again: see swx_kernel_turn_of. */
+ * again: see swx_kernel_reader_of. */
 void swx_tree_kill_readers(const swx_child *child, pid_t group, const char *terminal);
 
 /* Whether a process (its first thread) or a thread sleeps in a read of that terminal.  False too where the kernel does

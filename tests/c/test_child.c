@@ -182,7 +182,7 @@ static void test_without_descriptors(void)
 
 /* ---- trees that resist: hundreds that have shed their marks, parents that start such ones without end ---- */
 
-enum { STRAYS = 150, FLOOD = 3000, ROUNDS = 20 };
+enum { ORPHANS = 150, FLOOD = 3000, ROUNDS = 20 };
 
 static void shed_marks(void)
 {
@@ -193,14 +193,14 @@ static void shed_marks(void)
 }
 
 /* This program, started again as what is to be killed. */
-__attribute__((constructor)) static void be_hunted(void)
+__attribute__((constructor)) static void be_forking(void)
 {
-    const char *how = getenv("SWX_HUNTED");
+    const char *how = getenv("SWX_FORKING");
     if (!how) {
         return;
     }
     bool flood = strcmp(how, "flood") == 0;
-    for (int i = 0; i < (flood ? FLOOD : STRAYS); i++) {
+    for (int i = 0; i < (flood ? FLOOD : ORPHANS); i++) {
         if (fork() == 0) {
             alarm(60);                      /* should they outlive a test that has failed */
             if (strcmp(how, "late") == 0) { /* anywhere in the look that comes meanwhile */
@@ -226,15 +226,15 @@ __attribute__((constructor)) static void be_hunted(void)
     }
 }
 
-static swx_child start_hunted(const char *how, int *output)
+static swx_child start_forking(const char *how, int *output)
 {
     int null = null_fd(), pair[2];
-    CHECK(pipe2(pair, O_CLOEXEC) == 0 && setenv("SWX_HUNTED", how, 1) == 0);
-    char *argv[] = { "hunted", NULL };
+    CHECK(pipe2(pair, O_CLOEXEC) == 0 && setenv("SWX_FORKING", how, 1) == 0);
+    char *argv[] = { "forking", NULL };
     swx_spawn spawn = { .file = "/proc/self/exe", .argv = argv, .input = null, .output = pair[1], .error = null };
     swx_child child;
     CHECK(swx_child_start(&child, &spawn, NULL) == SWX_OK);
-    CHECK(unsetenv("SWX_HUNTED") == 0);
+    CHECK(unsetenv("SWX_FORKING") == 0);
     close(null);
     close(pair[1]);
     *output = pair[0];
@@ -271,12 +271,12 @@ static size_t count_until_end(int output)
 }
 
 /* A look blocks the thread of all sessions: it must not wait for each of them. */
-static void test_many_strays(void)
+static void test_many_orphans(void)
 {
     int output;
     char byte;
-    swx_child child = start_hunted("busy", &output);
-    for (int i = 0; i < STRAYS; i++) {
+    swx_child child = start_forking("busy", &output);
+    for (int i = 0; i < ORPHANS; i++) {
         CHECK(read(output, &byte, 1) == 1);
     }
     usleep(20000);
@@ -287,25 +287,25 @@ static void test_many_strays(void)
     CHECK(count_until_end(output) == 0);
 }
 
-/* Who starts strays faster than they are looked at is stopped first. */
-static void test_flood_of_strays(void)
+/* A process that starts orphans faster than they are looked at is stopped first. */
+static void test_flood_of_orphans(void)
 {
     int output;
     char byte;
-    swx_child child = start_hunted("flood", &output);
+    swx_child child = start_forking("flood", &output);
     CHECK(read(output, &byte, 1) == 1);
     kill_all(&child);
     CHECK(count_until_end(output) < FLOOD - 1);
 }
 
 /* A child sheds its signs while it is looked at, and is stopped only then: nobody would find it without its parent. */
-static void test_strays_that_have_just_become_ones(void)
+static void test_orphans_that_have_just_become_ones(void)
 {
     for (int round = 0; round < ROUNDS; round++) {
         int output;
         char byte;
-        swx_child child = start_hunted("late", &output);
-        for (int i = 0; i < STRAYS; i++) {
+        swx_child child = start_forking("late", &output);
+        for (int i = 0; i < ORPHANS; i++) {
             CHECK(read(output, &byte, 1) == 1);
         }
         kill_all(&child);
@@ -335,5 +335,5 @@ static void test_limits_that_are_meant(void)
     CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-TEST_MAIN(test_low_descriptors, test_leaderless_process, test_marks_are_own, test_without_descriptors, test_many_strays,
-          test_flood_of_strays, test_strays_that_have_just_become_ones, test_limits_that_are_meant)
+TEST_MAIN(test_low_descriptors, test_leaderless_process, test_marks_are_own, test_without_descriptors,
+          test_many_orphans, test_flood_of_orphans, test_orphans_that_have_just_become_ones, test_limits_that_are_meant)
