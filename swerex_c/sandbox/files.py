@@ -23,9 +23,9 @@ import os
 import secrets
 import stat
 import tarfile
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from swerex_c.exceptions import ProtocolError, SwerexException
 from swerex_c.files import tar, writing
@@ -106,7 +106,7 @@ async def read_text(
     async with await sandbox.start(text("read_file"), in_place(path), kind=REUSABLE | NO_INPUT) as running:
         running.limit_errors()
         await running.first()
-        while piece := await _unless_silent(running, running.read(1 << 20), "sent", path):
+        while piece := await _unless_silent(running, lambda: running.read(1 << 20), "sent", path):
             pieces.append(piece)
             size += len(piece)
             if limit is not None and size > limit:
@@ -148,17 +148,17 @@ async def write_text(sandbox: Sandbox, path: str, content: str) -> None:
     words = (in_place(path), "", "", "", secrets.token_hex(8), os.fsdecode(escape(data)))
     async with await sandbox.start(text("put_file"), *words, kind=REUSABLE | NO_INPUT) as running:
         await running.first()
-        answer = await _unless_silent(running, running.collect(b"", None, OUTPUT_LIMIT), "accepted", path)
+        answer = await _unless_silent(running, lambda: running.collect(b"", None, OUTPUT_LIMIT), "accepted", path)
     if answer.code:
         raise failure(sandbox, answer.code, answer.stderr, path, what)
 
 
-async def _unless_silent(running: RunningScript, work: Coroutine[Any, Any, T], how: str, path: str) -> T:
-    """Await what a script does. If it said that it waits for a named pipe or a terminal, the time is limited."""
+async def _unless_silent(running: RunningScript, work: Callable[[], Awaitable[T]], how: str, path: str) -> T:
+    """Await what `work` returns, with a limit of time if the script said that it waits for a named pipe or terminal."""
     limit = asyncio.timeout(writing.STILL_SECONDS if running.note else None)
     try:
         async with limit:
-            return await work
+            return await work()
     except TimeoutError:
         if not limit.expired():
             raise
@@ -269,7 +269,7 @@ async def _feed(
 
         def write(data: bytes) -> None:
             nonlocal done
-            background.run_blocking(_unless_silent(running, running.write(data), "accepted", target))
+            background.run_blocking(_unless_silent(running, lambda: running.write(data), "accepted", target))
             done += len(data)
             if progress is not None:
                 progress(min(done, size), size)
@@ -288,7 +288,7 @@ async def _feed(
                     await running.wait()
             raise
         await running.close_input()
-        code, said = await _unless_silent(running, running.finish(), "accepted", target)
+        code, said = await _unless_silent(running, running.finish, "accepted", target)
     if code:
         raise failure(sandbox, code, said, target, what)
 
