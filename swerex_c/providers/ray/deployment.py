@@ -57,8 +57,14 @@ class RayDeployment(ProviderDeployment):
 
         await self._step("Waiting for a place in the cluster")
         membership = await in_thread(cluster.connect, self._config)
-        handle = await in_thread_to_its_end(cluster.new_actor, self._config, self._spec(), membership)
-        self._channel = channel = ActorChannel(handle, membership)
+        spec = self._spec()
+
+        def create() -> ActorChannel:
+            # Set here, so that the actor is also ended if the start is cancelled meanwhile.
+            self._channel = ActorChannel(cluster.new_actor(self._config, spec, membership), membership)
+            return self._channel
+
+        channel = await in_thread_to_its_end(create)
         try:
             async with asyncio.timeout(self._leave_limit()) as limit:
                 self._facts = await channel.open()

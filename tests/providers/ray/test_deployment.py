@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
@@ -29,7 +31,7 @@ from swerex_c.exceptions import (
     StartupTimeoutError,
 )
 from swerex_c.models import BashAction, Command, UploadRequest
-from swerex_c.providers.ray import channel
+from swerex_c.providers.ray import channel, cluster
 from tests.support.harness import needs
 from tests.support.original import ROOT, run_python
 from tests.support.processes import memory_of
@@ -61,6 +63,28 @@ async def test_a_long_command_that_is_cancelled_as_it_is_sent_does_not_run(made:
 
 
 # Where it is
+
+
+async def test_a_stop_ends_an_actor_that_is_being_created(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    create, created, goes_on = cluster.new_actor, threading.Event(), threading.Event()
+
+    def slow(*arguments: Any) -> Any:
+        actor = create(*arguments)
+        created.set()
+        goes_on.wait(DEADLINE)
+        return actor
+
+    monkeypatch.setattr(cluster, "new_actor", slow)
+    before, deployment = actors(), made()
+    starting = asyncio.ensure_future(deployment.start())
+    await until_async(created.is_set)
+    stopping = asyncio.ensure_future(deployment.stop())
+    await settle()
+    goes_on.set()
+    await stopping
+    kept = await raised(starting)  # an error of the start may refer to the actor's handle
+    assert isinstance(kept, RuntimeClosedError)
+    await until_async(lambda: actors() == before)
 
 
 async def test_actor_options_choose_the_node(nodes: Nodes, made: Made) -> None:
