@@ -96,12 +96,13 @@ static bool starts_with(const swx_buf *buf, size_t at, const swx_buf *start)
     return start->size && buf->size - at >= start->size && memcmp(buf->data + at, start->data, start->size) == 0;
 }
 
-/* The size of the notices at this place of the output: bash may report jobs while it reads the command.  A guard does
- * not tell their number. */
+/* Whether bash may report jobs while it reads the command.  A guard does not tell their number. */
+static bool may_start_with_notices(const swx_session *s) { return s->guard || swx_completion_asks_about_notices(s); }
+
+/* The size of the notices at this place of the output. */
 static size_t notices_at(const swx_session *s, size_t at)
 {
-    bool may_come = s->guard || swx_completion_asks_about_notices(s);
-    return may_come ? swx_job_notice_lead(s->output.data + at, s->output.size - at) : 0;
+    return may_start_with_notices(s) ? swx_job_notice_lead(s->output.data + at, s->output.size - at) : 0;
 }
 
 /* To be called once for a command, when enough of its output is there. */
@@ -146,8 +147,7 @@ bool swx_completion_holds_start(const swx_session *s)
         return false;
     }
     size_t notices = notices_at(s, 0), rest = s->output.size - notices;
-    bool may_be_notice = (s->guard || swx_completion_asks_about_notices(s)) && rest &&
-                         swx_job_notice_begin(s->output.data + notices, rest) == 0;
+    bool may_be_notice = may_start_with_notices(s) && rest && swx_job_notice_begin(s->output.data + notices, rest) == 0;
     return s->state == RESYNC || may_be_notice || rest < s->parts[PART_PS0].size + s->lines * s->parts[PART_PS2].size;
 }
 

@@ -25,6 +25,7 @@ from typing import Any
 from swerex_c.exceptions import ConnectionLostError, SandboxLostError, SwerexException
 from swerex_c.sandbox.backend import Process
 from swerex_c.utils.shell_script import read_script
+from swerex_c.utils.visible import error_line
 
 __all__ = ["MERGED", "NO_INPUT", "REUSABLE", "Frames", "Loader", "encode_request"]
 
@@ -219,7 +220,7 @@ class Loader:
         except SwerexException:
             raise
         except Exception as error:
-            lost = ConnectionLostError(" ".join(str(error).split()))
+            lost = ConnectionLostError(error_line(error))
             self.error = self.error or lost
             raise lost from error
 

@@ -35,6 +35,7 @@ from swerex_c.sandbox.loader import NO_INPUT, REUSABLE, Loader
 from swerex_c.sandbox.loader_pool import LoaderPool
 from swerex_c.utils import background
 from swerex_c.utils.finalizers import call_from_finalizer
+from swerex_c.utils.visible import error_line
 
 __all__ = ["RunningScript", "Sandbox", "ScriptResult"]
 
@@ -389,7 +390,7 @@ class RunningScript:
             return ConnectionLostError(
                 f"{why} {what}, so its exit code is unknown, and it may still run. Other commands connect again{said}"
             )
-        how = f"its client ended with status {status}" if why is None else " ".join(str(why).split())
+        how = f"its client ended with status {status}" if why is None else error_line(why)
         return ResourceError(f"The shell in {name} has ended {what}, so there is no exit code: {how}{said}")
 
     async def collect(self, input: bytes, timeout: float | None, limit: int) -> ScriptResult:

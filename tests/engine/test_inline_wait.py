@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,12 +68,11 @@ async def test_what_would_wake_the_loop_ends_the_wait(
 
 
 async def test_the_end_of_the_shell_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would last longer than the time limit of a test."""
     runtime = LocalRuntime()
     await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
-    monkeypatch.setattr(completions, "INLINE_MICROSECONDS", 60_000_000)
-    begin = time.monotonic()
-    answer = await runtime.run("exit 3", check="silent")
-    assert answer.exit_code == 3 and time.monotonic() - begin < 60, "the wait was not ended"
+    monkeypatch.setattr(completions, "INLINE_MICROSECONDS", 600_000_000)
+    assert (await runtime.run("exit 3", check="silent")).exit_code == 3
     monkeypatch.undo()
     await runtime.close()
 

@@ -26,7 +26,7 @@ _ROOMS = [
     ("attacks", 8),
     ("spoofing", 5),
     ("time", 45),
-    ("text_in", 75),
+    ("text_in", 78),
 ]
 
 
