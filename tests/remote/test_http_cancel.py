@@ -30,6 +30,7 @@ from swerex_c.runtime.abstract import (
 )
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
+from swerex_c.utils.cancellation import this_call
 from tests.support import frames_tools, raw_http, server_process
 from tests.support.frames_tools import Proxy
 from tests.support.processes import running
@@ -286,9 +287,10 @@ def test_a_cancellation_may_come_before_its_request_or_after_the_answer(our_serv
 async def test_a_cancelled_download_writes_to_no_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its descriptor is not closed while a thread is about to write to it."""
     writing, go_on = threading.Event(), threading.Event()
-    write_all = file_transfer.write_all
+    write_all, cancelled = file_transfer.write_all, []
 
     def slow(fd: int, pieces: Any) -> None:
+        cancelled.append(this_call.cancelled)
         writing.set()
         go_on.wait(DEADLINE)
         write_all(fd, pieces)
@@ -301,6 +303,7 @@ async def test_a_cancelled_download_writes_to_no_other_file(tmp_path: Path, monk
         download = asyncio.create_task(client.download(str(tmp_path / "source"), str(tmp_path / "target")))
         await asyncio.to_thread(writing.wait, DEADLINE)
         download.cancel()
+        await until_async(cancelled[0].is_set)  # by the private loop
         await settle()  # so that it may close what it has open
         opened = [open(tmp_path / "mine", "r+b") for _ in range(10)]
         go_on.set()
