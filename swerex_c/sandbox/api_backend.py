@@ -78,7 +78,7 @@ class ApiBackend(Backend):
     def terminal(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
         return _server.command(self, argv, names)
 
-    async def unsure(self, client: Sequence[str], code: int) -> str | None:
+    async def unsure(self, client: Sequence[str], code: int, printed: str) -> str | None:
         is_unsure = code == UNKNOWN and not self._lost_exit_codes.isdisjoint(client)
         return f"The connection to a program in the {self.name} was lost" if is_unsure else None
 

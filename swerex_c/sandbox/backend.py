@@ -126,7 +126,7 @@ class Backend(ABC):
         said = " ".join(words.decode(errors="replace").split()) or f"exit code {code}"
         return f"The {self.name} runs no bash: {said}" if code else None
 
-    async def unsure(self, client: Sequence[str], code: int) -> str | None:
+    async def unsure(self, client: Sequence[str], code: int, printed: str) -> str | None:
         """Return why a client's exit code may not be its program's, or None.
 
         The reason is a sentence; None means that the code is the program's. Called when a client has ended by itself
@@ -135,6 +135,7 @@ class Backend(ABC):
         Args:
             client: its command line.
             code: its exit code.
+            printed: what came on its terminal, or last on its standard error.
         """
         return None
 

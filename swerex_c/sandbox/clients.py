@@ -71,7 +71,7 @@ class ClientProcess(Process):
     def __init__(
         self,
         process: subprocess.Popen[bytes],
-        unsure: Callable[[Sequence[str], int], Awaitable[str | None]] | None = None,
+        unsure: Callable[[Sequence[str], int, str], Awaitable[str | None]] | None = None,
     ) -> None:
         """Take a program that was started with non-blocking pipes.
 
@@ -80,6 +80,7 @@ class ClientProcess(Process):
         """
         self.process = process
         self._unsure = unsure
+        self._printed = b""
         self._loop = asyncio.get_running_loop()
         assert process.stdin and process.stdout and process.stderr
         self._input = process.stdin
@@ -100,7 +101,7 @@ class ClientProcess(Process):
         cls,
         command: Callable[[], Sequence[str]],
         environment: Mapping[str, str],
-        unsure: Callable[[Sequence[str], int], Awaitable[str | None]] | None = None,
+        unsure: Callable[[Sequence[str], int, str], Awaitable[str | None]] | None = None,
     ) -> ClientProcess:
         """Start a client with this complete environment.
 
@@ -143,6 +144,8 @@ class ClientProcess(Process):
                 del self._outputs[number]
                 if data:
                     self._outputs[number] = stream  # as the last one: a flood on one does not hold back the other
+                    if number == 2:
+                        self._printed = data
                     return number, data
                 stream.close()
             if self._outputs:
@@ -152,7 +155,8 @@ class ClientProcess(Process):
     async def wait(self) -> int:
         code = await asyncio.shield(self._ended)
         if code >= 0 and self._unsure is not None:
-            reason = await self._unsure([str(word) for word in self.process.args], code)  # type: ignore[union-attr]
+            client = [str(word) for word in self.process.args]  # type: ignore[union-attr]
+            reason = await self._unsure(client, code, self._printed.decode(errors="replace"))
             if reason is not None:
                 raise ConnectionLostError(reason)
         return code

@@ -251,7 +251,7 @@ class SandboxSession(BashSession):
             return gone
         if there:
             await self.sandbox.end_marked(self.mark)
-        unsure = None if answer.signal or there else await backend.unsure(self._argv, answer.code)
+        unsure = None if answer.signal or there else await backend.unsure(self._argv, answer.code, answer.output)
         if unsure is not None:
             return SessionDiedError(
                 f"{unsure}, and the session's shell has ended, so the exit code of its command is unknown. Close the "

@@ -19,6 +19,10 @@ _LOG_LINE = re.compile(r"[EFIW]\d{4} [\d:.]+ ")
 """Prefix of the log lines of kubectl. The last line has no such prefix, and repeats the error."""
 
 
+_FAILED = 1
+"""Exit code of kubectl for its own errors, and for a program that exits with 1; then it prints that."""
+
+
 class KubectlBackend(CommandBackend):
     """A container of a running pod, reached with kubectl.
 
@@ -80,6 +84,10 @@ class KubectlBackend(CommandBackend):
         except SandboxLostError as error:
             return str(error)
         return None
+
+    async def unsure(self, client: Sequence[str], code: int, printed: str) -> str | None:
+        known = code != _FAILED or printed.rstrip().endswith(f"command terminated with exit code {code}")
+        return None if known else f"kubectl ended with status {code}, as after a lost connection"
 
     async def _read(self) -> dict[str, Any]:
         """Return the pod.

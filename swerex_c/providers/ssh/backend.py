@@ -167,7 +167,7 @@ class SSHBackend(CommandBackend):
             return self._no_client(error)
         return self._refused(result.message) if result.code else None
 
-    async def unsure(self, client: Sequence[str], code: int) -> str | None:
+    async def unsure(self, client: Sequence[str], code: int, printed: str) -> str | None:
         if code != _FAILED:
             return None
         with self._lock:
