@@ -143,6 +143,7 @@ def environment(step: plan.Step, name: str) -> dict[str, str]:
         "OWNERS_HOME": os.environ.get("OWNERS_HOME") or os.path.expanduser("~"),
         "PIP_CACHE_DIR": cache,
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PYTHONDONTWRITEBYTECODE": "",  # where it is set, each program of a test compiles all that it imports
         "PYTHONHASHSEED": "0",
         "PYTHONFAULTHANDLER": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
