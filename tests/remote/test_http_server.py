@@ -162,6 +162,11 @@ def test_a_large_body_is_refused(small_server: Server, body: bytes | list[bytes]
     assert ask(small_server, "POST", "/execute", small, JSON).status == 200
 
 
+def test_the_default_limit_of_a_body(our_server: Server) -> None:
+    for size, status in ((64 << 20) + 1, 413), (64 << 20, 422):  # which is no JSON
+        assert ask(our_server, "POST", "/execute", bytes(size), JSON).status == status
+
+
 # Whatever runtime is behind it
 
 
