@@ -216,8 +216,8 @@ static int encode(request *req, const uint8_t *text, size_t size, int checked)
     }
     unsigned spoils = swx_command_spoils(&scan, text, size);
     req->op.hints =
-        swx_command_hints(&scan, text, size, handle->carrier) | (spoils & SWX_SPOILS_BRACE ? SWX_HINT_BRACE : 0);
-    swx_delivery way = swx_command_delivery(&scan, checked > 0, handle->spoils, handle->carrier);
+        swx_command_hints(&scan, text, size, handle->transport) | (spoils & SWX_SPOILS_BRACE ? SWX_HINT_BRACE : 0);
+    swx_delivery way = swx_command_delivery(&scan, checked > 0, handle->spoils, handle->transport);
     handle->spoils |= spoils;
     req->empty = way == SWX_DELIVERY_NONE;
     swx_status status =

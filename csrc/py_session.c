@@ -251,7 +251,7 @@ static swx_status start(void *started, const void *config, swx_error *err)
 }
 
 /* A handle of no session yet.  NULL with an exception set. */
-static session_handle *handle_new(swx_py_state *state, bool carrier)
+static session_handle *handle_new(swx_py_state *state, bool transport)
 {
     swx_py_engine *engine = swx_py_engine_of(state);
     session_handle *handle = engine ? calloc(1, sizeof(*handle)) : NULL;
@@ -261,7 +261,7 @@ static session_handle *handle_new(swx_py_state *state, bool carrier)
     atomic_init(&handle->references, 1);
     swx_py_engine_ref(engine);
     handle->engine = engine;
-    handle->carrier = carrier;
+    handle->transport = transport;
     return handle;
 }
 

@@ -7,7 +7,7 @@
 enum { CLOSE_SWEEPS = 400 };
 enum { SHORT_SWEEPS = 20 };                   /* after these, sweeps come less often */
 static const int64_t CLOSE_GRACE = 1000 * MS; /* for the shell to end by itself, because it may be saving its history */
-static const int64_t CARRIED_CLOSE_GRACE = 300 * MS; /* for a carrier to hear that its shell has ended */
+static const int64_t TRANSPORT_CLOSE_GRACE = 300 * MS; /* for a transport to hear that its shell has ended */
 static const int64_t CLOSE_LOOK = 20 * MS;
 
 /* Closes the descriptors by which a living shell is watched. */
@@ -29,9 +29,9 @@ void swx_session_ended(swx_session *s, int64_t now)
     for (unsigned round = 0; more && round < 64; round++) {
         more = swx_output_read(s, true, now);
     }
-    if (s->cr_held) {
+    if (s->output.cr_held) {
         swx_output_take_plain(s, (const uint8_t *)"\r", 1);
-        s->cr_held = false;
+        s->output.cr_held = false;
     }
     swx_completion_take_held(s);
     s->facts.dead = true;
@@ -39,11 +39,11 @@ void swx_session_ended(swx_session *s, int64_t now)
     s->check = SWX_NEVER;
     give_up_shell(s);
     if (s->state == CLOSING) {
-        s->close_step = now;
+        s->close.step = now;
         return;
     }
     swx_session_claim_start(s);
-    s->idle_since = s->state == IDLE ? s->idle_since : 0;
+    s->parking.idle_since = s->state == IDLE ? s->parking.idle_since : 0;
     s->state = DEAD;
     swx_session_finish_all(s, SWX_END_DIED, swx_child_code(&s->child));
 }
@@ -56,10 +56,10 @@ static void close_finally(swx_session *s)
     }
     give_up_shell(s);
     swx_pty_close(&s->pty);
-    swx_buf_free(&s->output);
-    swx_buf_free(&s->pending);
-    s->written = 0;
-    swx_session_finish_list(s, &s->closer, SWX_END_DONE, 0);
+    swx_buf_free(&s->output.kept);
+    swx_buf_free(&s->input.pending);
+    s->input.written = 0;
+    swx_session_finish_list(s, &s->close.first, SWX_END_DONE, 0);
 }
 
 void swx_close_begin(swx_session *s, int64_t now)
@@ -69,15 +69,15 @@ void swx_close_begin(swx_session *s, int64_t now)
         return;
     }
     pid_t group = swx_pty_foreground(&s->pty);
-    bool idle = s->state == IDLE && !s->half_line_typed;
+    bool idle = s->state == IDLE && !s->input.half_line;
     s->state = CLOSING;
     s->check = SWX_NEVER;
-    s->close_step = now;
-    s->sweeps = 0;
+    s->close.step = now;
+    s->close.sweeps = 0;
     swx_tree_kill_orphans(&s->child);
-    if (s->pty.carrier && idle && !swx_child_ended(&s->child)) { /* else the shell would outlive its carrier */
+    if (s->pty.transport && idle && !swx_child_ended(&s->child)) { /* else the shell would outlive its transport */
         swx_session_type_bytes(s, "\004", 1);
-        s->close_step = s->close_limit = now + CARRIED_CLOSE_GRACE;
+        s->close.step = s->close.limit = now + TRANSPORT_CLOSE_GRACE;
         return;
     }
     if (!swx_child_ended(&s->child)) { /* as when a terminal is closed */
@@ -87,32 +87,33 @@ void swx_close_begin(swx_session *s, int64_t now)
         }
         swx_child_signal(&s->child, SIGHUP);
         swx_child_signal(&s->child, SIGCONT);
-        s->close_step = now + CLOSE_LOOK;
-        s->close_limit = now + (has_evidence(s) ? CLOSE_GRACE : 10 * CLOSE_LOOK);
+        s->close.step = now + CLOSE_LOOK;
+        s->close.limit = now + (has_evidence(s) ? CLOSE_GRACE : 10 * CLOSE_LOOK);
     }
 }
 
 /* Whether the shell may still be ending: it is not back at its prompt, or cannot be seen for want of a descriptor. */
 static bool may_be_ending(swx_session *s)
 {
-    return s->sweeps < SHORT_SWEEPS && (swx_kernel_unpark(&s->kernel, s->child.pid, NULL) != SWX_OK ||
-                                        swx_kernel_look(&s->kernel) > SWX_SHELL_READLINE);
+    return s->close.sweeps < SHORT_SWEEPS && (swx_kernel_unpark(&s->kernel, s->child.pid, NULL) != SWX_OK ||
+                                              swx_kernel_look(&s->kernel) > SWX_SHELL_READLINE);
 }
 
 void swx_close_step(swx_session *s, int64_t now)
 {
-    if (!swx_child_ended(&s->child) && now < s->close_limit && may_be_ending(s)) {
-        s->close_step = now + CLOSE_LOOK;
+    if (!swx_child_ended(&s->child) && now < s->close.limit && may_be_ending(s)) {
+        s->close.step = now + CLOSE_LOOK;
         return;
     }
-    if (s->sweeps == SHORT_SWEEPS) { /* a look at all processes takes a descriptor, and these may be the last ones */
+    if (s->close.sweeps ==
+        SHORT_SWEEPS) { /* a look at all processes takes a descriptor, and these may be the last ones */
         give_up_shell(s);
     }
     bool gone = swx_tree_kill(&s->child);
-    s->sweeps++;
-    if (gone || s->sweeps > CLOSE_SWEEPS) {
+    s->close.sweeps++;
+    if (gone || s->close.sweeps > CLOSE_SWEEPS) {
         close_finally(s);
     } else {
-        s->close_step = now + (s->sweeps < SHORT_SWEEPS ? MS : 10 * MS);
+        s->close.step = now + (s->close.sweeps < SHORT_SWEEPS ? MS : 10 * MS);
     }
 }

@@ -199,14 +199,14 @@ static bool redirects_stderr(const uint8_t *text, size_t size)
     return false;
 }
 
-unsigned swx_command_hints(const swx_scan *scan, const uint8_t *text, size_t size, bool carrier)
+unsigned swx_command_hints(const swx_scan *scan, const uint8_t *text, size_t size, bool transport)
 {
     const unsigned flags = scan->flags;
     const bool exec = flags & SWX_SCAN_EXEC, prompt = flags & SWX_SCAN_PROMPT;
     const bool assigns = prompt && assigns_prompt(text, size), to_elsewhere = exec && redirects_stderr(text, size);
     bool source = prompt, settle = exec;
     unsigned hints = flags;
-    if (carrier) {
+    if (transport) {
         source = prompt || exec || flags & SWX_SCAN_PARSE_STATE;
         settle = exec && memmem(text, size, ">(", 2);
     }
@@ -238,7 +238,7 @@ unsigned swx_command_spoils(const swx_scan *scan, const uint8_t *text, size_t si
     return spoils;
 }
 
-swx_delivery swx_command_delivery(const swx_scan *scan, bool accepted, unsigned spoils, bool carrier)
+swx_delivery swx_command_delivery(const swx_scan *scan, bool accepted, unsigned spoils, bool transport)
 {
     const unsigned flags = scan->flags;
     const bool editing = flags & SWX_SCAN_EDITING, several = flags & SWX_SCAN_MULTILINE;
@@ -253,7 +253,7 @@ swx_delivery swx_command_delivery(const swx_scan *scan, bool accepted, unsigned 
         way = SWX_DELIVERY_EVAL;
     } else if (flags & (SWX_SCAN_CONTROL | SWX_SCAN_LONG_LINE)) {
         way = SWX_DELIVERY_RAW;
-        if (carrier) { /* its terminal stays in canonical mode */
+        if (transport) { /* its terminal stays in canonical mode */
             way = several && !editing && !(spoils & SWX_SPOILS_BRACE) ? SWX_DELIVERY_TOGETHER : SWX_DELIVERY_EVAL;
         }
     }

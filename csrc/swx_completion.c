@@ -25,8 +25,8 @@ static const int64_t START_WORK = 20 * MS;     /* of the shell's own, for the sa
 
 void swx_completion_apply_modes(swx_session *s)
 {
-    if (!s->readline_seen) { /* else readline's, which takes them back itself */
-        s->processed = swx_pty_apply_modes(&s->pty, s->hints & SWX_SCAN_STTY) || s->processed;
+    if (!s->run.readline_seen) { /* else readline's, which takes them back itself */
+        s->run.processed = swx_pty_apply_modes(&s->pty, s->run.hints & SWX_SCAN_STTY) || s->run.processed;
     }
 }
 
@@ -40,9 +40,9 @@ void swx_completion_take_held(swx_session *s)
 /* Expects the prompt of an empty line that is typed after the command. */
 static void await_another_prompt(swx_session *s)
 {
-    s->number = s->found.number ? s->found.number : s->number;
-    s->found = (candidate){ 0 };
-    s->started = false;
+    s->shell.number = s->run.found.number ? s->run.found.number : s->shell.number;
+    s->run.found = (candidate){ 0 };
+    s->run.started = false;
 }
 
 /* ---- job notices, and what prompts of the user's print ---- */
@@ -50,15 +50,15 @@ static void await_another_prompt(swx_session *s)
 /* Keeps the part that a reader has taken already (swx_session_take). */
 void swx_completion_remove_notices(swx_session *s)
 {
-    size_t size = s->output.size, taken = s->current ? (size_t)s->current->taken : 0;
+    size_t size = s->output.kept.size, taken = s->current ? (size_t)s->current->taken : 0;
     taken = taken < size ? taken : size;
-    swx_buf_chop(&s->output, size - taken - swx_job_notice_remove(s->output.data + taken, size - taken));
+    swx_buf_chop(&s->output.kept, size - taken - swx_job_notice_remove(s->output.kept.data + taken, size - taken));
 }
 
 bool swx_completion_asks_about_notices(const swx_session *s)
 {
-    return (s->jobs || s->owed) && !(s->hints & SWX_SCAN_JOBS) && s->output.size <= NOTICE_LIMIT &&
-           !swx_buf_dropped(&s->output);
+    return (s->shell.jobs || s->shell.owed) && !(s->run.hints & SWX_SCAN_JOBS) && s->output.kept.size <= NOTICE_LIMIT &&
+           !swx_buf_dropped(&s->output.kept);
 }
 
 /* Bash reports ended jobs in the output of whatever runs when it notices, mostly right before its prompt.  Where lines
@@ -67,24 +67,24 @@ bool swx_completion_asks_about_notices(const swx_session *s)
  * True: wait for that prompt. */
 static bool asks_about_notices(swx_session *s, const candidate *found)
 {
-    if (s->notices) { /* that prompt is here */
-        swx_buf_chop(&s->output, (size_t)(s->output.total - s->notice_end));
-        if (s->jobs + s->owed >= found->jobs + s->notices) {
+    if (s->run.notices) { /* that prompt is here */
+        swx_buf_chop(&s->output.kept, (size_t)(s->output.kept.total - s->run.notice_end));
+        if (s->shell.jobs + s->shell.owed >= found->jobs + s->run.notices) {
             swx_completion_remove_notices(s);
         }
-        s->notices = 0;
+        s->run.notices = 0;
         return false;
     }
     if (!swx_completion_asks_about_notices(s)) {
         return false;
     }
-    s->notices = swx_job_notice_count(s->output.data, s->output.size, s->jobs + s->owed);
-    s->notice_end = s->output.total;
-    if (s->notices) {
+    s->run.notices = swx_job_notice_count(s->output.kept.data, s->output.kept.size, s->shell.jobs + s->shell.owed);
+    s->run.notice_end = s->output.kept.total;
+    if (s->run.notices) {
         swx_completion_apply_modes(s);
     }
-    if (!s->notices || !swx_session_drop_input(s) || !swx_session_type_bytes(s, "\n", 1)) {
-        s->notices = 0;
+    if (!s->run.notices || !swx_session_drop_input(s) || !swx_session_type_bytes(s, "\n", 1)) {
+        s->run.notices = 0;
         return false;
     }
     await_another_prompt(s);
@@ -97,27 +97,30 @@ static bool starts_with(const swx_buf *buf, size_t at, const swx_buf *start)
 }
 
 /* Whether bash may report jobs while it reads the command.  A guard does not tell their number. */
-static bool may_start_with_notices(const swx_session *s) { return s->guard || swx_completion_asks_about_notices(s); }
+static bool may_start_with_notices(const swx_session *s)
+{
+    return s->shell.guard || swx_completion_asks_about_notices(s);
+}
 
 /* The size of the notices at this place of the output. */
 static size_t notices_at(const swx_session *s, size_t at)
 {
-    return may_start_with_notices(s) ? swx_job_notice_lead(s->output.data + at, s->output.size - at) : 0;
+    return may_start_with_notices(s) ? swx_job_notice_lead(s->output.kept.data + at, s->output.kept.size - at) : 0;
 }
 
 /* To be called once for a command, when enough of its output is there. */
 size_t swx_completion_drop_start(swx_session *s)
 {
-    if (s->start_dropped || swx_buf_dropped(&s->output)) {
+    if (s->run.start_dropped || swx_buf_dropped(&s->output.kept)) {
         return 0;
     }
-    s->start_dropped = true;
-    uint8_t *data = s->output.data;
+    s->run.start_dropped = true;
+    uint8_t *data = s->output.kept.data;
     size_t from = 0, kept = 0; /* of the notices */
-    for (unsigned line = 1; line <= s->lines && s->output.size; line++) {
-        const swx_buf *text = &s->parts[line < s->lines ? PART_PS2 : PART_PS0];
+    for (unsigned line = 1; line <= s->run.lines && s->output.kept.size; line++) {
+        const swx_buf *text = &s->answer.parts[line < s->run.lines ? PART_PS2 : PART_PS0];
         size_t notices = notices_at(s, from);
-        if (starts_with(&s->output, from + notices, text)) {
+        if (starts_with(&s->output.kept, from + notices, text)) {
             memmove(data + kept, data + from, notices);
             kept += notices;
             from += notices + text->size;
@@ -125,16 +128,16 @@ size_t swx_completion_drop_start(swx_session *s)
     }
     size_t dropped = from - kept;
     if (dropped) {
-        memmove(data + kept, data + from, s->output.size - from);
-        swx_buf_chop(&s->output, dropped);
+        memmove(data + kept, data + from, s->output.kept.size - from);
+        swx_buf_chop(&s->output.kept, dropped);
         uint64_t *taken = s->current && !s->current->matched ? &s->current->taken : NULL;
-        uint64_t *const offsets[] = { &s->found.at, &s->before.at, &s->notice_end, taken };
+        uint64_t *const offsets[] = { &s->run.found.at, &s->run.before.at, &s->run.notice_end, taken };
         for (size_t i = 0; i < SWX_COUNT(offsets); i++) {
             if (offsets[i]) {
                 *offsets[i] -= *offsets[i] < dropped ? *offsets[i] : dropped;
             }
         }
-        for (swx_op *op = s->interrupts; op; op = op->link) {
+        for (swx_op *op = s->interrupt.first; op; op = op->link) {
             op->base -= op->base < dropped ? op->base : dropped;
         }
     }
@@ -143,12 +146,14 @@ size_t swx_completion_drop_start(swx_session *s)
 
 bool swx_completion_holds_start(const swx_session *s)
 {
-    if (s->start_dropped) {
+    if (s->run.start_dropped) {
         return false;
     }
-    size_t notices = notices_at(s, 0), rest = s->output.size - notices;
-    bool may_be_notice = may_start_with_notices(s) && rest && swx_job_notice_begin(s->output.data + notices, rest) == 0;
-    return s->state == RESYNC || may_be_notice || rest < s->parts[PART_PS0].size + s->lines * s->parts[PART_PS2].size;
+    size_t notices = notices_at(s, 0), rest = s->output.kept.size - notices;
+    bool may_be_notice =
+        may_start_with_notices(s) && rest && swx_job_notice_begin(s->output.kept.data + notices, rest) == 0;
+    return s->state == RESYNC || may_be_notice ||
+           rest < s->answer.parts[PART_PS0].size + s->run.lines * s->answer.parts[PART_PS2].size;
 }
 
 /* ---- the end of a command ---- */
@@ -157,7 +162,7 @@ bool swx_completion_holds_start(const swx_session *s)
 static bool stdout_is_pipe(const swx_session *s)
 {
     char target[16];
-    if (s->pty.carrier) { /* its descriptor would be the carrier's; behind one the hint says so by itself */
+    if (s->pty.transport) { /* its descriptor would be the transport's; behind one the hint says so by itself */
         return true;
     }
     swx_proc_read_link(s->child.pid, "fd/1", target, sizeof(target));
@@ -170,7 +175,7 @@ static bool pipe_holds_more(const swx_session *s)
     char path[48];
     int size = 0;
     snprintf(path, sizeof(path), "/proc/%d/fd/1", (int)s->child.pid);
-    int fd = !s->pty.carrier && stdout_is_pipe(s) ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
+    int fd = !s->pty.transport && stdout_is_pipe(s) ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
     ioctl(fd, FIONREAD, &size);
     swx_close(&fd);
     return size > 0;
@@ -180,30 +185,33 @@ static bool pipe_holds_more(const swx_session *s)
  * write, which cannot be seen. */
 static bool helper_is_behind(swx_session *s, int64_t now)
 {
-    int64_t quiet = now - s->last_data;
-    s->helper_until = s->helper_until ? s->helper_until : now + HELPER_END;
-    s->helper_busy = quiet < HELPER_LIMIT && pipe_holds_more(s) ? now : s->helper_busy;
-    return now < s->helper_until && (quiet < CALM || now - s->helper_busy < 4 * CALM); /* it was slow just now */
+    int64_t quiet = now - s->output.last_data;
+    s->run.helper_until = s->run.helper_until ? s->run.helper_until : now + HELPER_END;
+    s->shell.helper_busy = quiet < HELPER_LIMIT && pipe_holds_more(s) ? now : s->shell.helper_busy;
+    return now < s->run.helper_until &&
+           (quiet < CALM || now - s->shell.helper_busy < 4 * CALM); /* it was slow just now */
 }
 
 void swx_completion_conclude(swx_session *s, int code, uint32_t jobs, const char *unread, int64_t now)
 {
     swx_completion_drop_start(s);
     swx_resync_drop_own(s);
-    s->interrupted_group = s->newborn = 0;
+    s->interrupt.group = s->interrupt.newborn = 0;
     swx_completion_apply_modes(s);
-    bool processed = s->processed;
-    s->processed = false;
-    if (s->hints & SWX_HINT_SETTLE) {
-        s->helper = stdout_is_pipe(s);
+    bool processed = s->run.processed;
+    s->run.processed = false;
+    if (s->run.hints & SWX_HINT_SETTLE) {
+        s->shell.helper = stdout_is_pipe(s);
     }
-    s->owed = s->hints & SWX_SCAN_BACKGROUND ? s->jobs : s->jobs > jobs ? s->jobs - jobs : 0;
-    s->jobs = jobs;
-    s->code = code;
+    s->shell.owed = s->run.hints & SWX_SCAN_BACKGROUND ? s->shell.jobs
+                    : s->shell.jobs > jobs             ? s->shell.jobs - jobs
+                                                       : 0;
+    s->shell.jobs = jobs;
+    s->shell.code = code;
     swx_session_become_idle(s, now);
     s->check = SWX_NEVER;
-    s->facts.commands += !s->arms_prompt;
-    s->arms_prompt = false;
+    s->facts.commands += !s->resync.arms_prompt;
+    s->resync.arms_prompt = false;
     swx_op *op = s->current;
     bool asked = op && op->ahead;
     unread = op ? unread : NULL;
@@ -215,24 +223,24 @@ void swx_completion_conclude(swx_session *s, int code, uint32_t jobs, const char
     }
     swx_session_finish_claimant(s, unread ? SWX_END_SYSTEM : SWX_END_DONE, code);
     if (!asked) { /* else they wait for the command that was asked about */
-        swx_session_finish_list(s, &s->interrupts, SWX_END_DONE, code);
+        swx_session_finish_list(s, &s->interrupt.first, SWX_END_DONE, code);
     }
     swx_session_begin(s, now);
 }
 
-/* Whether to ask a shell behind a carrier, for its terminal's modes or a nonce that others cannot read. */
-static bool asks_carrier(const swx_session *s, const candidate *found)
+/* Whether to ask a shell behind a transport, for its terminal's modes or a nonce that others cannot read. */
+static bool asks_behind_transport(const swx_session *s, const candidate *found)
 {
-    bool modes = (s->hints & SWX_SCAN_STTY) || s->modes_may_differ || found->code > 128;
-    return s->pty.carrier && (s->nonce_is_exposed || (modes && !s->adds_cr));
+    bool modes = (s->run.hints & SWX_SCAN_STTY) || s->shell.modes_may_differ || found->code > 128;
+    return s->pty.transport && (s->shell.nonce_is_exposed || (modes && !s->shell.adds_cr));
 }
 
 /* Types an empty line, which the shell answers with a prompt.  A program that survived an interrupt may still be in a
  * read of the terminal that it began in the foreground; it takes the empty line instead of the next command. */
 static void type_empty_line(swx_session *s, int64_t now)
 {
-    s->sync_newline_at = now;
-    s->sync_newlines++;
+    s->run.sync_newline_at = now;
+    s->run.sync_newlines++;
     if (!swx_session_type_bytes(s, "\n", 1)) {
         swx_session_lose(s);
         return;
@@ -243,56 +251,57 @@ static void type_empty_line(swx_session *s, int64_t now)
 /* Whether it is still to be proved, by an empty line, that the shell reads the terminal. */
 static bool waits_for_sync_newline(swx_session *s, candidate *found, int64_t now)
 {
-    if (!s->pty.carrier || !s->interrupted_at) {
+    if (!s->pty.transport || !s->run.interrupted_at) {
         return false;
     }
-    if (s->sync_newline_at) {
-        found->conflict = found->conflict || s->before.conflict || found->code != s->before.code;
-        found->altered = found->altered || s->before.altered;
-        found->rank = s->before.rank;
-        found->at = s->before.at;
+    if (s->run.sync_newline_at) {
+        found->conflict = found->conflict || s->run.before.conflict || found->code != s->run.before.code;
+        found->altered = found->altered || s->run.before.altered;
+        found->rank = s->run.before.rank;
+        found->at = s->run.before.at;
         return false;
     }
-    s->before = *found;
+    s->run.before = *found;
     await_another_prompt(s);
-    s->sync_newlines = 0;
+    s->run.sync_newlines = 0;
     type_empty_line(s, now);
     return true;
 }
 
 static void conclude_from_mark(swx_session *s, int64_t now)
 {
-    candidate found = s->found;
+    candidate found = s->run.found;
     if (waits_for_sync_newline(s, &found, now)) {
         return;
     }
     /* PS1 may hold a mark that was expanded earlier.  Behind a guard only the shell can tell where stderr is, and
      * without START marks what PS0 and PS2 print. */
-    bool own = ((s->hints & SWX_HINT_PROMPT) && !s->numbers_may_skip) || (s->guard && (s->hints & SWX_SCAN_EXEC)) ||
-               (!s->start_marks && (s->hints & SWX_HINT_SOURCE));
+    bool own = ((s->run.hints & SWX_HINT_PROMPT) && !s->run.numbers_may_skip) ||
+               (s->shell.guard && (s->run.hints & SWX_SCAN_EXEC)) ||
+               (!s->shell.start_marks && (s->run.hints & SWX_HINT_SOURCE));
     /* The prompt came, nothing has run, and the shell printed no reason, as it does when history expansion fails. */
-    bool idle = found.rank == 1 && s->current && s->current->runs && !s->begun &&
-                swx_job_notice_lead(s->output.data, s->output.size) == s->output.size;
-    if (found.conflict || found.altered || found.code < 0 || s->number_too_high || own || idle || s->replied ||
-        asks_carrier(s, &found)) {
-        swx_buf_chop(&s->output, (size_t)(s->output.total - found.at));
+    bool idle = found.rank == 1 && s->current && s->current->runs && !s->run.begun &&
+                swx_job_notice_lead(s->output.kept.data, s->output.kept.size) == s->output.kept.size;
+    if (found.conflict || found.altered || found.code < 0 || s->run.number_too_high || own || idle || s->run.replied ||
+        asks_behind_transport(s, &found)) {
+        swx_buf_chop(&s->output.kept, (size_t)(s->output.kept.total - found.at));
         swx_resync_begin(s, now, MARK_IN_DOUBT);
         return;
     }
-    bool missed_start = !s->begun && found.number > s->number;
-    s->start_dropped = s->start_dropped && !missed_start;
-    if (!s->helper) { /* a helper's output comes after the prompt */
-        swx_buf_chop(&s->output, (size_t)(s->output.total - found.at));
+    bool missed_start = !s->run.begun && found.number > s->shell.number;
+    s->run.start_dropped = s->run.start_dropped && !missed_start;
+    if (!s->shell.helper) { /* a helper's output comes after the prompt */
+        swx_buf_chop(&s->output.kept, (size_t)(s->output.kept.total - found.at));
     }
-    s->number = found.number ? found.number : s->number;
-    s->lost_prompts = 0;
+    s->shell.number = found.number ? found.number : s->shell.number;
+    s->shell.lost_prompts = 0;
     /* after two misses the session does without START marks, and removes the text that PS0 prints */
-    s->start_misses += missed_start;
-    if (missed_start || s->readline_seen) {
+    s->shell.start_misses += missed_start;
+    if (missed_start || s->run.readline_seen) {
         swx_resync_begin(s, now, MARK_IN_DOUBT);
         return;
     }
-    s->start_misses = s->begun ? 0 : s->start_misses;
+    s->shell.start_misses = s->run.begun ? 0 : s->shell.start_misses;
     if (asks_about_notices(s, &found)) {
         swx_session_check_in(s, now, s->backoff);
         return;
@@ -312,53 +321,54 @@ void swx_completion_look_again(swx_session *s, int64_t now)
  * Elapsed time alone proves nothing, because on a busy machine the shell may not have run. */
 static bool is_past_start(swx_session *s, int64_t now)
 {
-    if (now - s->delivered <= START_GRACE || !typed_all(s) || !swx_pty_input_consumed(&s->pty)) {
+    if (now - s->run.delivered <= START_GRACE || !typed_all(s) || !swx_pty_input_consumed(&s->pty)) {
         return false;
     }
     int64_t worked = swx_kernel_worked(s->child.pid);
-    bool first = !s->worked_when_still;
-    s->worked_when_still = first ? worked : s->worked_when_still;
-    return !first && (worked < 0 || worked - s->worked_when_still > START_WORK || swx_kernel_sleeps(s->child.pid));
+    bool first = !s->run.worked_when_still;
+    s->run.worked_when_still = first ? worked : s->run.worked_when_still;
+    return !first && (worked < 0 || worked - s->run.worked_when_still > START_WORK || swx_kernel_sleeps(s->child.pid));
 }
 
 /* Begins a command that was read and runs without a START mark, because PS0 was changed.  All that has arrived so far
  * is taken for its output. */
 static void begin_without_mark(swx_session *s)
 {
-    s->begun = true;
-    s->expects_start = false;
+    s->run.begun = true;
+    s->run.expects_start = false;
     swx_op *op = swx_output_matching(s);
     if (!op) {
         return;
     }
-    swx_buf so_far = s->output;
+    swx_buf so_far = s->output.kept;
     op->base = 0;
     swx_span spans[3];
-    swx_buf_init(&s->output, so_far.limit);
+    swx_buf_init(&s->output.kept, so_far.limit);
     swx_buf_spans(&so_far, spans);
     for (size_t i = 0; i < SWX_COUNT(spans); i++) {
         swx_output_take_output(s, spans[i].bytes, spans[i].size);
     }
-    if (swx_output_matching(s) == op && s->output.size == so_far.size) {
-        s->output.total += swx_buf_dropped(&so_far); /* head and tail are where they were */
+    if (swx_output_matching(s) == op && s->output.kept.size == so_far.size) {
+        s->output.kept.total += swx_buf_dropped(&so_far); /* head and tail are where they were */
     }
     swx_buf_free(&so_far);
 }
 
-/* Whether a prompt came too early to decide.  A ^C typed to a carrier may find the command ended; then the shell shows
- * a second prompt, after this command's or before the next command's START mark. */
+/* Whether a prompt came too early to decide.  A ^C typed to a transport may find the command ended; then the shell
+ * shows a second prompt, after this command's or before the next command's START mark. */
 static bool is_early(const swx_session *s, int64_t now)
 {
-    bool unread = s->found.rank == 1 && s->current && s->current->runs && !s->begun;
-    return (s->interrupted_at && now - s->interrupted_at < STRIKE_GRACE) ||
-           (unread && now - s->delivered < UNREAD_GRACE);
+    bool unread = s->run.found.rank == 1 && s->current && s->current->runs && !s->run.begun;
+    return (s->run.interrupted_at && now - s->run.interrupted_at < STRIKE_GRACE) ||
+           (unread && now - s->run.delivered < UNREAD_GRACE);
 }
 
 /* A readonly prompt comes after the guard's mark, and must not become output of the next command. */
 bool swx_completion_shows_prompt(const swx_session *s, int64_t now)
 {
-    bool missing = s->output.total - s->found.at < s->parts[PART_PS1].size;
-    return s->prompt_follows_guard && s->found.rank && now - s->last_data < (missing ? PROMPT_LIMIT : CALM);
+    bool missing = s->output.kept.total - s->run.found.at < s->answer.parts[PART_PS1].size;
+    return s->shell.prompt_follows_guard && s->run.found.rank &&
+           now - s->output.last_data < (missing ? PROMPT_LIMIT : CALM);
 }
 
 /* Whether another shell has replaced ours (`exec bash`, `exec zsh`) and waits at a prompt of its own, which has no
@@ -366,7 +376,7 @@ bool swx_completion_shows_prompt(const swx_session *s, int64_t now)
  * reads as ours does; any other wait may be a `read`.  A shell that was given a command to run is not at a prompt. */
 static bool meets_another_shell(swx_session *s, int64_t now)
 {
-    if (s->pty.carrier || !s->begun || now - s->last_data <= UNHEARD || !swx_shell_is_replaced(s) ||
+    if (s->pty.transport || !s->run.begun || now - s->output.last_data <= UNHEARD || !swx_shell_is_replaced(s) ||
         !swx_evidence_is_still(s, now, true)) {
         return false;
     }
@@ -376,7 +386,7 @@ static bool meets_another_shell(swx_session *s, int64_t now)
         return false;
     }
     if (kind == SWX_BASH) {
-        s->readline_seen = true;
+        s->run.readline_seen = true;
         s->kernel.buffer = 0;
         swx_shell_remember(s);
         swx_resync_begin(s, now, PROMPT_WITHOUT_MARK);
@@ -391,15 +401,15 @@ static void check_running(swx_session *s, int64_t now, bool fresh)
 {
     /* Without a mark, a wait like readline's may be that of another program in the same process (exec). */
     where at = swx_evidence_look(s, fresh ? LOOKS_AT_ONCE : 1);
-    if (at == AT_PROMPT && s->readline_seen && !s->found.rank && !swx_shell_is_program_of(s, s->child.pid)) {
-        s->readline_seen = false;
+    if (at == AT_PROMPT && s->run.readline_seen && !s->run.found.rank && !swx_shell_is_program_of(s, s->child.pid)) {
+        s->run.readline_seen = false;
         at = NOT_YET;
     }
-    if (at == AT_PROMPT && (!s->found.rank || !s->begun) && !swx_evidence_waits_for_input(s)) {
+    if (at == AT_PROMPT && (!s->run.found.rank || !s->run.begun) && !swx_evidence_waits_for_input(s)) {
         swx_completion_look_again(s, now); /* the rest of the command is on its way, and a question would split it */
         return;
     }
-    if (at == AT_PROMPT || (at == NO_EVIDENCE && s->found.rank)) {
+    if (at == AT_PROMPT || (at == NO_EVIDENCE && s->run.found.rank)) {
         if (!swx_evidence_drained(s, now)) {
             if (s->state == RUNNING && swx_output_is_held(s)) {
                 swx_completion_look_again(s, now);
@@ -408,34 +418,35 @@ static void check_running(swx_session *s, int64_t now, bool fresh)
             }
             return;
         }
-        if ((s->pty.carrier && is_early(s, now)) || swx_completion_shows_prompt(s, now) ||
-            (s->helper && helper_is_behind(s, now))) {
+        if ((s->pty.transport && is_early(s, now)) || swx_completion_shows_prompt(s, now) ||
+            (s->shell.helper && helper_is_behind(s, now))) {
             swx_session_check_in(s, now, MS);
             return;
         }
         if (swx_evidence_is_reader_ahead(s, at, now)) {
             return;
         }
-        if (s->interrupted_group == s->child.pid && swx_kernel_has_newborn(s->child.pid)) {
+        if (s->interrupt.group == s->child.pid && swx_kernel_has_newborn(s->child.pid)) {
             swx_completion_look_again(s, now); /* it may be about to take the terminal */
-        } else if (s->found.rank && swx_interrupt_left_newborn(s)) {
-            swx_buf_chop(&s->output, (size_t)(s->output.total - s->found.at));
+        } else if (s->run.found.rank && swx_interrupt_left_newborn(s)) {
+            swx_buf_chop(&s->output.kept, (size_t)(s->output.kept.total - s->run.found.at));
             swx_resync_begin(s, now, MARK_IN_DOUBT);
-        } else if (s->found.rank) {
+        } else if (s->run.found.rank) {
             conclude_from_mark(s, now);
         } else {
-            s->lost_prompts++;
+            s->shell.lost_prompts++;
             swx_resync_begin(s, now, PROMPT_WITHOUT_MARK);
         }
         return;
     }
-    if (fresh && s->found.rank) { /* the shell is on its way to its read */
+    if (fresh && s->run.found.rank) { /* the shell is on its way to its read */
         s->backoff = MS / 20;
     }
-    if (!fresh && !s->begun && at == NOT_YET && is_past_start(s, now) && swx_evidence_drained(s, now) && !s->begun) {
+    if (!fresh && !s->run.begun && at == NOT_YET && is_past_start(s, now) && swx_evidence_drained(s, now) &&
+        !s->run.begun) {
         begin_without_mark(s);
     }
-    if (!fresh && !s->found.rank && at == NOT_YET && meets_another_shell(s, now)) {
+    if (!fresh && !s->run.found.rank && at == NOT_YET && meets_another_shell(s, now)) {
         return;
     }
     swx_completion_look_again(s, now);
@@ -446,21 +457,22 @@ static void check_running(swx_session *s, int64_t now, bool fresh)
  * question. */
 static bool asks_unheard(swx_session *s, int64_t now)
 {
-    bool unread = !s->begun; /* the shell waits for more of the command, as in an open quote of an alias */
-    bool may = !s->pty.carrier && !has_evidence(s) && !s->found.rank && !s->notices && !swx_output_is_held(s) &&
-               (unread || (s->hints & SWX_HINT_HIDES) || s->interrupted_group == s->child.pid);
+    bool unread = !s->run.begun; /* the shell waits for more of the command, as in an open quote of an alias */
+    bool may = !s->pty.transport && !has_evidence(s) && !s->run.found.rank && !s->run.notices &&
+               !swx_output_is_held(s) &&
+               (unread || (s->run.hints & SWX_HINT_HIDES) || s->interrupt.group == s->child.pid);
     int64_t worked = may && swx_evidence_is_still(s, now, true) ? swx_kernel_worked(s->child.pid) : 0;
-    bool again = worked && worked == s->worked_when_still;
-    s->worked_when_still = worked;
+    bool again = worked && worked == s->run.worked_when_still;
+    s->run.worked_when_still = worked;
     if (!again || !swx_evidence_drained(s, now)) {
         return false;
     }
-    s->worked_when_still = 0;
+    s->run.worked_when_still = 0;
     if (swx_evidence_is_reader_ahead(s, NO_EVIDENCE, now)) {
         return true;
     }
     swx_completion_take_held(s);
-    s->readline_seen = s->readline_seen || !swx_pty_is_canonical(&s->pty); /* as in swx_evidence_look */
+    s->run.readline_seen = s->run.readline_seen || !swx_pty_is_canonical(&s->pty); /* as in swx_evidence_look */
     swx_resync_begin(s, now, unread ? PROMPT_WITHOUT_MARK : PROMPT_SEEN);
     return true;
 }
@@ -475,10 +487,10 @@ static void check_arriving(swx_session *s, int64_t now)
         s->backoff = earlier(s->backoff * 2, 2 * MS);
         return;
     }
-    s->arriving = false;
-    s->delivered = now;
+    s->input.arriving = false;
+    s->run.delivered = now;
     swx_session_check_from(s, now, FIRST_CHECK);
-    if (s->raw) {
+    if (s->input.raw) {
         swx_pty_set_raw(&s->pty, false);
     }
     if (!swx_session_type_end(s)) {
@@ -489,26 +501,26 @@ static void check_arriving(swx_session *s, int64_t now)
 static void become_ready(swx_session *s, int64_t now)
 {
     swx_session_become_idle(s, now);
-    s->start_marks = true;
+    s->shell.start_marks = true;
     swx_shell_remember(s);
-    s->nonce_is_exposed = s->pty.carrier;
-    swx_buf_clear(&s->output);
+    s->shell.nonce_is_exposed = s->pty.transport;
+    swx_buf_clear(&s->output.kept);
     swx_session_begin(s, now);
     if (s->state == IDLE) {
-        swx_session_finish_list(s, &s->interrupts, SWX_END_DONE, 0);
+        swx_session_finish_list(s, &s->interrupt.first, SWX_END_DONE, 0);
     }
 }
 
 static void check_starting(swx_session *s, int64_t now)
 {
-    if (!s->found.rank) {
+    if (!s->run.found.rank) {
         swx_session_check_in(s, now, LONGEST_CHECK);
         return;
     }
-    s->learn_until = s->learn_until ? s->learn_until : now + LEARN_LIMIT;
+    s->shell.learn_until = s->shell.learn_until ? s->shell.learn_until : now + LEARN_LIMIT;
     for (unsigned i = 0; i < LOOKS_AT_ONCE; i++) {
-        if (swx_kernel_learn(&s->kernel) != SWX_MORE || now > s->learn_until) {
-            s->number = s->found.number;
+        if (swx_kernel_learn(&s->kernel) != SWX_MORE || now > s->shell.learn_until) {
+            s->shell.number = s->run.found.number;
             become_ready(s, now);
             return;
         }
@@ -519,8 +531,8 @@ static void check_starting(swx_session *s, int64_t now)
 /* Forgets the answer to a query if it was read before the prompt's mark came: then a program has read it. */
 static void check_reply(swx_session *s, int64_t now)
 {
-    bool read = s->replied && typed_all(s) && swx_pty_input_consumed(&s->pty) && swx_evidence_drained(s, now);
-    s->replied = s->replied && (!read || s->found.rank);
+    bool read = s->run.replied && typed_all(s) && swx_pty_input_consumed(&s->pty) && swx_evidence_drained(s, now);
+    s->run.replied = s->run.replied && (!read || s->run.found.rank);
 }
 
 void swx_completion_check(swx_session *s, int64_t now, bool fresh)
@@ -528,7 +540,7 @@ void swx_completion_check(swx_session *s, int64_t now, bool fresh)
     switch (s->state) {
     case STARTING: check_starting(s, now); break;
     case RUNNING:
-        if (s->shell_may_have_piece) {
+        if (s->input.shell_may_have_piece) {
             swx_session_lose(s);
             break;
         }
@@ -536,12 +548,13 @@ void swx_completion_check(swx_session *s, int64_t now, bool fresh)
         if (s->state != RUNNING) {
             break;
         }
-        if (s->arriving) {
+        if (s->input.arriving) {
             check_arriving(s, now);
-        } else if (fresh ? s->found.rank > 0 : (s->found.rank > 0 || has_evidence(s))) {
+        } else if (fresh ? s->run.found.rank > 0 : (s->run.found.rank > 0 || has_evidence(s))) {
             check_running(s, now, fresh);
         } else if (!fresh) {
-            if (s->sync_newline_at && s->sync_newlines < SYNC_NEWLINES && now - s->sync_newline_at > SYNC_GRACE) {
+            if (s->run.sync_newline_at && s->run.sync_newlines < SYNC_NEWLINES &&
+                now - s->run.sync_newline_at > SYNC_GRACE) {
                 type_empty_line(s, now);
             }
             if (!meets_another_shell(s, now) && !asks_unheard(s, now)) {

@@ -4,8 +4,8 @@
 
 #include <stdio.h>
 
-/* after which no more output is on its way, here and behind a carrier */
-static const int64_t SILENCE = 20 * MS, CARRIED_SILENCE = 2000 * MS;
+/* after which no more output is on its way, here and behind a transport */
+static const int64_t SILENCE = 20 * MS, TRANSPORT_SILENCE = 2000 * MS;
 /* no shell forks in less: a fork is 60 to 400 us of its own */
 static const int64_t FORK_TIME = MS / 10, FORK_WORK = MS / 25;
 /* a longer command may have brought back an earlier job without a fork */
@@ -26,34 +26,34 @@ static struct stat program_of(pid_t pid)
 bool swx_shell_is_program_of(const swx_session *s, pid_t pid)
 {
     struct stat program = program_of(pid);
-    return program.st_ino && program.st_ino == s->program.st_ino && program.st_dev == s->program.st_dev;
+    return program.st_ino && program.st_ino == s->shell.program.st_ino && program.st_dev == s->shell.program.st_dev;
 }
 
 void swx_shell_remember(swx_session *s)
 {
-    s->program = program_of(s->child.pid);
-    s->stack = swx_kernel_stack_of(s->child.pid);
+    s->shell.program = program_of(s->child.pid);
+    s->shell.stack = swx_kernel_stack_of(s->child.pid);
 }
 
 bool swx_shell_is_replaced(const swx_session *s)
 {
-    uint64_t stack = s->stack ? swx_kernel_stack_of(s->child.pid) : 0;
-    return stack && stack != s->stack;
+    uint64_t stack = s->shell.stack ? swx_kernel_stack_of(s->child.pid) : 0;
+    return stack && stack != s->shell.stack;
 }
 
 /* ---- is the shell at its prompt? ---- */
 
 bool swx_evidence_is_silent(const swx_session *s, int64_t now)
 {
-    return now - s->last_data > (s->pty.carrier ? CARRIED_SILENCE : SILENCE);
+    return now - s->output.last_data > (s->pty.transport ? TRANSPORT_SILENCE : SILENCE);
 }
 
 /* Whether a shell whose system calls are hidden is seen not to wait for its terminal's input: it computes, or another
  * group is in the foreground.  A mark that comes then was not printed by a shell at its prompt. */
 static bool is_seen_elsewhere(swx_session *s)
 {
-    return !s->pty.carrier && (swx_pty_foreground(&s->pty) != s->child.pid ||
-                               !swx_kernel_may_await_input(&s->kernel, s->child.pid, false));
+    return !s->pty.transport && (swx_pty_foreground(&s->pty) != s->child.pid ||
+                                 !swx_kernel_may_await_input(&s->kernel, s->child.pid, false));
 }
 
 where swx_evidence_look(swx_session *s, unsigned looks)
@@ -68,15 +68,15 @@ where swx_evidence_look(swx_session *s, unsigned looks)
             if (swx_pty_foreground(&s->pty) != s->child.pid) {
                 return NOT_YET;
             }
-            s->readline_seen = true;
+            s->run.readline_seen = true;
             return AT_PROMPT;
         case SWX_SHELL_UNKNOWN: /* a prompt in raw mode is taken for readline's; if a program has left that mode, no
                                    harm is done */
             if (!has_evidence(s) && is_seen_elsewhere(s)) {
                 break;
             }
-            s->readline_seen = s->readline_seen ||
-                               (s->found.rank && s->state == RUNNING && !s->arriving && !swx_pty_is_canonical(&s->pty));
+            s->run.readline_seen = s->run.readline_seen || (s->run.found.rank && s->state == RUNNING &&
+                                                            !s->input.arriving && !swx_pty_is_canonical(&s->pty));
             return NO_EVIDENCE;
         default: break;
         }
@@ -102,11 +102,11 @@ bool swx_evidence_drained(swx_session *s, int64_t now)
 {
     bool more = true;
     state was = s->state;
-    resync_phase phase = s->phase;
+    resync_phase phase = s->resync.phase;
     for (unsigned round = 0; more && round < 16; round++) {
         more = swx_output_read(s, true, now);
     }
-    return !more && s->state == was && s->phase == phase;
+    return !more && s->state == was && s->resync.phase == phase;
 }
 
 /* ---- another reader of the terminal ---- */
@@ -117,22 +117,22 @@ bool swx_evidence_drained(swx_session *s, int64_t now)
  * measurement anew. */
 static bool may_have_left(swx_session *s, int64_t now)
 {
-    if (s->interrupted_group > 0 || s->found.code > 128 || now - s->delivered > READER_AHEAD_AFTER) {
+    if (s->interrupt.group > 0 || s->run.found.code > 128 || now - s->run.delivered > READER_AHEAD_AFTER) {
         return true;
     }
-    if (now - s->delivered < FORK_TIME) {
+    if (now - s->run.delivered < FORK_TIME) {
         return false;
     }
     int64_t last = swx_kernel_last_start();
-    if (last >= 0 && last == s->last_start && !s->jobs) { /* with jobs, one may have been brought back */
+    if (last >= 0 && last == s->shell.last_start && !s->shell.jobs) { /* with jobs, one may have been brought back */
         return false;
     }
     int64_t worked = swx_kernel_worked(s->child.pid);
-    if (worked < 0 || worked - s->worked > FORK_WORK) {
+    if (worked < 0 || worked - s->shell.worked > FORK_WORK) {
         return true;
     }
-    s->worked = worked;
-    s->last_start = last;
+    s->shell.worked = worked;
+    s->shell.last_start = last;
     return false;
 }
 
@@ -141,28 +141,28 @@ static bool may_have_left(swx_session *s, int64_t now)
  * is typed, and only if a process may have been started, because a look costs a short command a tenth. */
 bool swx_evidence_is_reader_ahead(swx_session *s, where at, int64_t now)
 {
-    if (s->pty.carrier || !may_have_left(s, now)) {
+    if (s->pty.transport || !may_have_left(s, now)) {
         return false;
     }
     int64_t last = swx_kernel_last_start(); /* before the look, so that later starts count */
     bool proved = at == AT_PROMPT, tells = proved || !has_evidence(s);
     swx_kernel_reader reader = tells ? swx_kernel_reader_of(s->child.pid) : SWX_READER_UNKNOWN;
-    if (reader == SWX_READER_UNKNOWN && s->interrupted_group > 0 && s->interrupted_group != s->child.pid) {
-        swx_tree_kill_readers(&s->child, s->interrupted_group, s->pty.path);
-        s->interrupted_group = 0;
+    if (reader == SWX_READER_UNKNOWN && s->interrupt.group > 0 && s->interrupt.group != s->child.pid) {
+        swx_tree_kill_readers(&s->child, s->interrupt.group, s->pty.path);
+        s->interrupt.group = 0;
     }
     if (tells && !proved && reader == SWX_READER_UNKNOWN && is_seen_elsewhere(s)) { /* the shell has just woken up */
         swx_session_check_in(s, now, MS / 5);
         return true;
     }
     if (reader != SWX_READER_OTHER) {
-        s->worked = swx_kernel_worked(s->child.pid);
-        s->last_start = last;
-        s->reader_ahead = 0;
+        s->shell.worked = swx_kernel_worked(s->child.pid);
+        s->shell.last_start = last;
+        s->shell.reader_ahead = 0;
         return false;
     }
-    s->reader_ahead = s->reader_ahead ? s->reader_ahead : now;
-    if (now - s->reader_ahead > READER_AHEAD_LIMIT) {
+    s->shell.reader_ahead = s->shell.reader_ahead ? s->shell.reader_ahead : now;
+    if (now - s->shell.reader_ahead > READER_AHEAD_LIMIT) {
         swx_session_lose(s); /* it cannot be ended, and would take an unknown part of what is typed */
     } else if (proved) {
         swx_tree_kill_readers(&s->child, 0, s->pty.path);
@@ -180,7 +180,7 @@ bool swx_evidence_is_reader_ahead(swx_session *s, where at, int64_t now)
 
 bool swx_evidence_is_still(swx_session *s, int64_t now, bool alone)
 {
-    return now - s->last_data > UNHEARD && now - s->delivered > UNHEARD && typed_all(s) &&
+    return now - s->output.last_data > UNHEARD && now - s->run.delivered > UNHEARD && typed_all(s) &&
            swx_pty_input_consumed(&s->pty) && swx_pty_foreground(&s->pty) == s->child.pid &&
            swx_kernel_may_await_input(&s->kernel, s->child.pid, alone && !has_evidence(s));
 }

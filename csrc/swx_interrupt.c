@@ -16,11 +16,11 @@ static const char HELD_BY_SHELL[] =
 static const char HELD_BY_PROGRAM[] =
     "a program ignores SIGINT and cannot be killed: it belongs to another user, or waits for the kernel. End "
     "it yourself, or close the session";
-static const int64_t DELIVERY_GRACE = 50 * MS;      /* an interrupt waits that long for a command to begin */
-static const int64_t CARRIED_GRACE = 1000 * MS;     /* behind a carrier that may be far away */
-static const int64_t ARRIVAL_LIMIT = 10000 * MS;    /* or until the shell has read it, as long as it reads at all */
-static const int64_t BUSY_GRACE = 20 * MS;          /* for a shell that may be about to start a program */
-static const int64_t CARRIED_BUSY_GRACE = 100 * MS; /* behind a carrier */
+static const int64_t DELIVERY_GRACE = 50 * MS;        /* an interrupt waits that long for a command to begin */
+static const int64_t TRANSPORT_GRACE = 1000 * MS;     /* behind a transport that may be far away */
+static const int64_t ARRIVAL_LIMIT = 10000 * MS;      /* or until the shell has read it, as long as it reads at all */
+static const int64_t BUSY_GRACE = 20 * MS;            /* for a shell that may be about to start a program */
+static const int64_t TRANSPORT_BUSY_GRACE = 100 * MS; /* behind a transport */
 static const int64_t BUSY_LOOK = MS / 2;
 static const int64_t FORK_LIMIT = 2000 * MS;                      /* for one that does so all the time */
 static const int64_t FIRST_LOOK = MS / 4, LONGEST_LOOK = 20 * MS; /* at what became of an interrupt */
@@ -74,8 +74,8 @@ static bool is_program(const swx_session *s, pid_t group) { return group > 0 && 
  * forgotten the SIGINT when it was forked. */
 static pid_t in_front(const swx_session *s)
 {
-    pid_t group = swx_pty_foreground(&s->pty), interrupted = s->interrupted_group;
-    if (group != s->child.pid || s->found.rank || !is_program(s, interrupted) || kill(-interrupted, 0) != 0) {
+    pid_t group = swx_pty_foreground(&s->pty), interrupted = s->interrupt.group;
+    if (group != s->child.pid || s->run.found.rank || !is_program(s, interrupted) || kill(-interrupted, 0) != 0) {
         return group;
     }
     pid_t leaders = getsid(interrupted); /* fails if the leader is gone; another session's if the number was reused */
@@ -85,7 +85,7 @@ static pid_t in_front(const swx_session *s)
 /* Notes that the group is sent a signal now. */
 static void note_signal(swx_session *s, swx_op *op, pid_t group, int64_t now)
 {
-    s->interrupted_group = op->target = group;
+    s->interrupt.group = op->target = group;
     op->interrupted_at = now;
     op->look = FIRST_LOOK;
     op->calm = 0;
@@ -96,16 +96,16 @@ static void note_signal(swx_session *s, swx_op *op, pid_t group, int64_t now)
  * if they end in this moment; programs of another user are signalled by the terminal, which needs no permission. */
 static void signal_foreground(swx_session *s, swx_op *op, pid_t group, int64_t now)
 {
-    if (s->pty.carrier) { /* the key itself is all that gets there */
-        s->interrupted_at = now;
-        s->modes_may_differ = true;
+    if (s->pty.transport) { /* the key itself is all that gets there */
+        s->run.interrupted_at = now;
+        s->shell.modes_may_differ = true;
         swx_session_type_bytes(s, "\003", 1);
         return;
     }
     note_signal(s, op, group, now);
     op->missed = is_program(s, group) && swx_kernel_is_over(group);
     op->unborn = is_program(s, group) && swx_shell_is_program_of(s, group);
-    s->newborn = op->unborn ? group : 0;
+    s->interrupt.newborn = op->unborn ? group : 0;
     if (!is_program(s, group) || (kill(-group, SIGINT) != 0 && errno == EPERM)) {
         op->missed = false;
         swx_pty_interrupt(&s->pty);
@@ -115,26 +115,27 @@ static void signal_foreground(swx_session *s, swx_op *op, pid_t group, int64_t n
 bool swx_interrupt_left_newborn(swx_session *s)
 {
     pid_t shell = s->child.pid;
-    if (!s->newborn && s->interrupted_group == shell) {
+    if (!s->interrupt.newborn && s->interrupt.group == shell) {
         pid_t front = swx_pty_foreground(&s->pty), youngest = swx_kernel_youngest_child(shell);
-        s->newborn = is_program(s, front) ? front : youngest ? getpgid(youngest) : 0;
+        s->interrupt.newborn = is_program(s, front) ? front : youngest ? getpgid(youngest) : 0;
     }
-    return !s->pty.carrier && is_program(s, s->newborn) && getsid(s->newborn) == shell &&
-           !swx_kernel_is_over(s->newborn);
+    return !s->pty.transport && is_program(s, s->interrupt.newborn) && getsid(s->interrupt.newborn) == shell &&
+           !swx_kernel_is_over(s->interrupt.newborn);
 }
 
 void swx_interrupt_end_newborn(swx_session *s, int64_t now)
 {
-    pid_t shell = s->child.pid, youngest = s->newborn ? swx_kernel_youngest_child(shell) : 0;
-    bool another = youngest && getpgid(youngest) != s->newborn; /* the program of a trap, for which the shell waits */
-    if (!s->newborn || another || now - s->last_data < BUSY_GRACE || !swx_kernel_sleeps(shell)) {
+    pid_t shell = s->child.pid, youngest = s->interrupt.newborn ? swx_kernel_youngest_child(shell) : 0;
+    bool another =
+        youngest && getpgid(youngest) != s->interrupt.newborn; /* the program of a trap, for which the shell waits */
+    if (!s->interrupt.newborn || another || now - s->output.last_data < BUSY_GRACE || !swx_kernel_sleeps(shell)) {
         return;
     }
-    if (getsid(s->newborn) == shell) {
-        kill(-s->newborn, SIGINT);
+    if (getsid(s->interrupt.newborn) == shell) {
+        kill(-s->interrupt.newborn, SIGINT);
     }
-    if (!swx_shell_is_program_of(s, s->newborn)) { /* else it forgets the signal when it becomes one */
-        s->newborn = 0;
+    if (!swx_shell_is_program_of(s, s->interrupt.newborn)) { /* else it forgets the signal when it becomes one */
+        s->interrupt.newborn = 0;
     }
 }
 
@@ -169,7 +170,7 @@ static void release_shell(swx_session *s, swx_op *op, int64_t now)
         uint8_t end = swx_pty_end_of_input(&s->pty);
         swx_session_type_bytes(s, &end, 1);
     } else {
-        swx_tree_kill_begun(&s->child, s->facts.commenced, s->newest_before);
+        swx_tree_kill_begun(&s->child, s->facts.commenced, s->run.newest_before);
     }
 }
 
@@ -181,7 +182,7 @@ static void begin_attempt(const swx_session *s, swx_op *op, int64_t length, int6
     op->until = now + length;
     op->look = FIRST_LOOK;
     op->repeats = REPEATS;
-    op->next = s->pty.carrier ? op->until : earlier(op->until, now + op->look);
+    op->next = s->pty.transport ? op->until : earlier(op->until, now + op->look);
 }
 
 /* Looks at an attempt that is under way.  The interrupted program may have ended in that moment, or have been too young
@@ -192,7 +193,7 @@ static void watch_attempt(swx_session *s, swx_op *op, pid_t group, int64_t now)
     /* look often: the next program may be a short one */
     bool gone = group != op->target && now - op->interrupted_at < REPEAT_LIMIT;
     op->look = earlier(2 * op->look, gone ? BUSY_LOOK : LONGEST_LOOK);
-    if (s->found.rank) {
+    if (s->run.found.rank) {
         op->missed = false; /* the shell has shown its prompt */
     } else if (op->unborn && group == op->target && !swx_kernel_is_over(group) && !swx_shell_is_program_of(s, group)) {
         /* the leader was not yet a program, and forgot the signal at its exec; the other members did not */
@@ -212,7 +213,7 @@ static void watch_attempt(swx_session *s, swx_op *op, pid_t group, int64_t now)
                !may_be_forking(s, op, now)) {
         signal_foreground(s, op, group, now);
     }
-    if (gone && !s->found.rank && op->until - now < BUSY_GRACE &&
+    if (gone && !s->run.found.rank && op->until - now < BUSY_GRACE &&
         may_be_forking(s, op, now)) { /* another program will come */
         op->until = earlier(now + BUSY_GRACE, op->since + op->length + REPEAT_LIMIT);
     }
@@ -222,21 +223,22 @@ static void watch_attempt(swx_session *s, swx_op *op, pid_t group, int64_t now)
 /* Begins an attempt, or looks at the present one.  False: nothing is left to try. */
 static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
 {
-    if (op->silent && s->pty.carrier) {
-        s->interrupted_at = now;
-        s->modes_may_differ = true;
+    if (op->silent && s->pty.transport) {
+        s->run.interrupted_at = now;
+        s->shell.modes_may_differ = true;
         op->next = SWX_NEVER;
         return true;
     }
-    bool arriving = !typed_all(s) || !s->begun;
-    int64_t grace = s->pty.carrier ? CARRIED_GRACE : DELIVERY_GRACE;
+    bool arriving = !typed_all(s) || !s->run.begun;
+    int64_t grace = s->pty.transport ? TRANSPORT_GRACE : DELIVERY_GRACE;
     bool unread = has_unread_input(s) && now - op->since < FORK_LIMIT; /* the shell is about to begin the command */
-    if (s->arriving || (arriving && (unread || now - s->delivered < grace))) {
+    if (s->input.arriving || (arriving && (unread || now - s->run.delivered < grace))) {
         op->next = now + 2 * MS; /* the rest of a half-read command would run as a command of its own */
-        return !s->arriving || now - op->since < ARRIVAL_LIMIT;
+        return !s->input.arriving || now - op->since < ARRIVAL_LIMIT;
     }
-    if (s->pty.carrier && now - s->delivered < CARRIED_BUSY_GRACE) { /* a shell elsewhere may be forking unseen */
-        op->next = s->delivered + CARRIED_BUSY_GRACE;
+    if (s->pty.transport &&
+        now - s->run.delivered < TRANSPORT_BUSY_GRACE) { /* a shell elsewhere may be forking unseen */
+        op->next = s->run.delivered + TRANSPORT_BUSY_GRACE;
         return true;
     }
     pid_t group = in_front(s);
@@ -249,8 +251,8 @@ static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
         op->looks = 0;
         op->until = op->calm = 0;
     }
-    bool last = !op->tries && (s->pty.carrier || op->killed);
-    if (!last && !s->pty.carrier && !is_program(s, group) && may_be_forking(s, op, now)) {
+    bool last = !op->tries && (s->pty.transport || op->killed);
+    if (!last && !s->pty.transport && !is_program(s, group) && may_be_forking(s, op, now)) {
         op->next = now + BUSY_LOOK;
         return true;
     }
@@ -260,7 +262,7 @@ static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
         begin_attempt(s, op, op->step, now);
         return true;
     }
-    if (s->pty.carrier) {
+    if (s->pty.transport) {
         return false; /* the owner has other ways to what runs there */
     }
     if (!op->killed) {
@@ -290,15 +292,15 @@ static bool is_being_checked(const swx_session *s, int64_t now)
     if (s->state == RUNNING) {
         return s->current && s->current->ahead && now - s->facts.commenced < KILL_GRACE;
     }
-    return s->state == IDLE && s->first && (s->first->held || s->first->ahead);
+    return s->state == IDLE && s->queue.first && (s->queue.first->held || s->queue.first->ahead);
 }
 
 void swx_interrupt_step(swx_session *s, int64_t now)
 {
     if (s->state == IDLE && !is_being_checked(s, now)) {
-        swx_session_finish_list(s, &s->interrupts, SWX_END_DONE, 0);
+        swx_session_finish_list(s, &s->interrupt.first, SWX_END_DONE, 0);
     }
-    for (swx_op **at = &s->interrupts; *at;) {
+    for (swx_op **at = &s->interrupt.first; *at;) {
         swx_op *op = *at;
         if (op->next <= now && (s->state == RESYNC || s->state == STARTING)) {
             /* the command has ended, and the shell is being asked how; a shell that starts would die of SIGINT */
@@ -309,7 +311,7 @@ void swx_interrupt_step(swx_session *s, int64_t now)
             op->next = now + MS;
         }
         bool tries = op->next > now || interrupt_once(s, op, now);
-        if (s->state == RESYNC && !s->answered && now - op->since > question_patience(op)) {
+        if (s->state == RESYNC && !s->resync.answered && now - op->since > question_patience(op)) {
             tries = false; /* no answer: a question gets less time than a command */
         }
         if (s->state == LOST) {

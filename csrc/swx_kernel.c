@@ -79,11 +79,11 @@ void swx_kernel_open(swx_kernel *kernel, pid_t pid)
 
 void swx_kernel_close(swx_kernel *kernel) { swx_close(&kernel->fd); }
 
-bool swx_kernel_rests(const swx_kernel *kernel) { return kernel->fd < 0 && kernel->buffer; }
+bool swx_kernel_is_parked(const swx_kernel *kernel) { return kernel->fd < 0 && kernel->buffer; }
 
 swx_status swx_kernel_unpark(swx_kernel *kernel, pid_t pid, swx_error *err)
 {
-    if (!swx_kernel_rests(kernel)) {
+    if (!swx_kernel_is_parked(kernel)) {
         return SWX_OK;
     }
     kernel->fd = open_file(pid);

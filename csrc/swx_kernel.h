@@ -15,7 +15,7 @@
 #include "swx.h"
 
 typedef struct {
-    int fd; /* of /proc/PID/syscall, -1 where it cannot be read, and at rest */
+    int fd; /* of /proc/PID/syscall; -1: it cannot be read, or the session is parked */
     /* /proc/PID/wchan has named a wait of the shell: from then on a look that names none means that it does not wait */
     bool names_waits;
     uint64_t buffer; /* where the shell reads commands into; 0 before it was learned */
@@ -38,12 +38,12 @@ typedef enum {
 void swx_kernel_open(swx_kernel *kernel, pid_t pid);
 void swx_kernel_close(swx_kernel *kernel);
 
-/* Whether the file is closed at rest: what was learned stays, and a look returns SWX_SHELL_UNKNOWN. */
-bool swx_kernel_rests(const swx_kernel *kernel);
+/* Whether the file is closed, and what was learned stays; a look returns SWX_SHELL_UNKNOWN. */
+bool swx_kernel_is_parked(const swx_kernel *kernel);
 
 /* Opens the file again (4 us).  The process must not have been waited for, so that its number is still its own.
- * SWX_ESYS names the call that failed (EMFILE, ENFILE: no descriptors are left); the file rests then.  A refusal is no
- * error (EACCES, EPERM, ENOENT: the process has other rights now, or /proc is gone): the file rests, and looks return
+ * SWX_ESYS names the call that failed (EMFILE, ENFILE: no descriptors are left).  A refusal is no error (EACCES, EPERM,
+ * ENOENT: the process has other rights now, or /proc is gone).  In both cases the file stays closed, and looks return
  * SWX_SHELL_UNKNOWN. */
 swx_status swx_kernel_unpark(swx_kernel *kernel, pid_t pid, swx_error *err);
 

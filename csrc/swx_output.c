@@ -18,11 +18,11 @@ enum {
 static void keep_for_code(swx_session *s, swx_op *op)
 {
     op->matched = true;
-    op->deadline = op->grace < SWX_NEVER - s->last_data ? s->last_data + op->grace : SWX_NEVER;
+    op->deadline = op->grace < SWX_NEVER - s->output.last_data ? s->output.last_data + op->grace : SWX_NEVER;
     op->quiet = 0;
-    op->output = s->output;
-    s->reader_is_behind = false;
-    swx_buf_init(&s->output, op->output.limit);
+    op->output = s->output.kept;
+    s->output.reader_is_behind = false;
+    swx_buf_init(&s->output.kept, op->output.limit);
     swx_session_restart_output(s);
     if (op->stream && op->news) {
         op->news(op);
@@ -34,8 +34,8 @@ static void take_hit(swx_session *s, swx_op *op, swx_hit hit)
     bool waits = op == s->current && op->grace;
     hit.start += op->base;
     hit.end += op->base;
-    if (hit.start <= s->output.total) {
-        swx_buf_chop(&s->output, (size_t)(s->output.total - hit.start));
+    if (hit.start <= s->output.kept.total) {
+        swx_buf_chop(&s->output.kept, (size_t)(s->output.kept.total - hit.start));
     }
     size_t dropped = op == s->current ? swx_completion_drop_start(s) : 0;
     hit.start -= dropped < hit.start ? dropped : hit.start;
@@ -52,7 +52,7 @@ swx_op *swx_output_matching(const swx_session *s)
 {
     swx_op *op = swx_session_claimant(s);
     bool searches = op && (op->match || op->searched_by_owner);
-    return searches && !op->matched && s->begun ? op : NULL;
+    return searches && !op->matched && s->run.begun ? op : NULL;
 }
 
 void swx_output_begin_search(const swx_session *s, swx_op *op, uint64_t base)
@@ -64,39 +64,40 @@ void swx_output_begin_search(const swx_session *s, swx_op *op, uint64_t base)
     } else if (op->searched_by_owner) {
         swx_buf_free(&op->heard);
         swx_buf_free(&op->unsearched);
-        swx_buf_init(&op->heard, s->output_limit + SWX_SEARCH_BEHIND);
+        swx_buf_init(&op->heard, s->output.limit + SWX_SEARCH_BEHIND);
         swx_buf_init(&op->unsearched, UNSEARCHED_LIMIT);
     }
 }
 
-/* Answers the queries of programs to their terminal (ECMA-48 DSR and DA), so that none waits forever.  s->query is 1
- * after an ESC, and 2 after its bracket. */
+/* Answers the queries of programs to their terminal (ECMA-48 DSR and DA), so that none waits forever.  s->output.query
+ * is 1 after an ESC, and 2 after its bracket. */
 static void answer_queries(swx_session *s, const uint8_t *bytes, size_t size)
 {
     enum { ONE_DIGIT = 3, DIGITS = ONE_DIGIT + 10 };
-    if (s->arriving) {
+    if (s->input.arriving) {
         return; /* an answer must not get into a half-typed command */
     }
     for (size_t i = 0; i < size; i++) {
         uint8_t byte = bytes[i];
         if (byte == 0x1b) {
-            s->query = 1;
-        } else if (s->query == 0) {
+            s->output.query = 1;
+        } else if (s->output.query == 0) {
             return; /* a span without an escape at its beginning has none at all */
-        } else if (s->query == 1) {
-            s->query = byte == '[' ? 2 : 0;
+        } else if (s->output.query == 1) {
+            s->output.query = byte == '[' ? 2 : 0;
         } else if (byte >= '0' && byte <= '9') {
-            s->query = s->query == 2 ? ONE_DIGIT + byte - '0' : DIGITS;
+            s->output.query = s->output.query == 2 ? ONE_DIGIT + byte - '0' : DIGITS;
         } else {
             /* a program that uses the screen sets modes */
-            s->modes_may_differ = s->modes_may_differ || (s->pty.carrier && s->query == 2 && byte == '?');
-            const char *answer = byte == 'n' && s->query == ONE_DIGIT + 6                  ? "\033[1;1R"
-                                 : byte == 'n' && s->query == ONE_DIGIT + 5                ? "\033[0n"
-                                 : byte == 'c' && (s->query == 2 || s->query == ONE_DIGIT) ? "\033[?1;2c"
-                                                                                           : NULL;
-            s->query = 0;
+            s->shell.modes_may_differ =
+                s->shell.modes_may_differ || (s->pty.transport && s->output.query == 2 && byte == '?');
+            const char *answer = byte == 'n' && s->output.query == ONE_DIGIT + 6                         ? "\033[1;1R"
+                                 : byte == 'n' && s->output.query == ONE_DIGIT + 5                       ? "\033[0n"
+                                 : byte == 'c' && (s->output.query == 2 || s->output.query == ONE_DIGIT) ? "\033[?1;2c"
+                                                                                                         : NULL;
+            s->output.query = 0;
             if (answer && !swx_pty_is_canonical(&s->pty)) {
-                s->replied = !s->pty.carrier;
+                s->run.replied = !s->pty.transport;
                 swx_session_type_bytes(s, answer, strlen(answer));
             }
         }
@@ -107,7 +108,7 @@ static void answer_queries(swx_session *s, const uint8_t *bytes, size_t size)
 static void run_out_of_memory(swx_session *s)
 {
     swx_session_finish_claimant(s, SWX_END_MEMORY, 0);
-    swx_buf_free(&s->output);
+    swx_buf_free(&s->output.kept);
     swx_session_restart_output(s);
 }
 
@@ -135,7 +136,7 @@ void swx_output_take_output(swx_session *s, const uint8_t *bytes, size_t size)
         if (!swx_session_claimant(s)) {
             s->facts.late += part;
         }
-        bool kept = swx_buf_append(&s->output, bytes, part) == SWX_OK;
+        bool kept = swx_buf_append(&s->output.kept, bytes, part) == SWX_OK;
         bytes += part;
         size -= part;
         if (!kept || status == SWX_ENOMEM) {
@@ -157,17 +158,18 @@ void swx_output_take_plain(swx_session *s, const uint8_t *bytes, size_t size)
         break;
     case RESYNC:
         /* Output that was on its way when the shell was seen at its prompt. */
-        if (s->phase == ASK && s->owner_saw_end && !s->answered) {
-            s->give_up = s->last_data + RESYNC_LIMIT;
+        if (s->resync.phase == ASK && s->resync.owner_saw_end && !s->resync.answered) {
+            s->give_up = s->output.last_data + RESYNC_LIMIT;
             swx_output_take_output(s, bytes, size);
-        } else if (s->phase == ASK) {
-            if (s->part != PART_NOISE && swx_buf_append(&s->parts[s->part], bytes, size) != SWX_OK) {
+        } else if (s->resync.phase == ASK) {
+            if (s->answer.part != PART_NOISE &&
+                swx_buf_append(&s->answer.parts[s->answer.part], bytes, size) != SWX_OK) {
                 swx_session_lose(s); /* half of the answer must not be typed */
             }
         }
         break;
     case STARTING:
-        if (s->pty.carrier) { /* a carrier that cannot start the shell says why */
+        if (s->pty.transport) { /* a transport that cannot start the shell says why */
             swx_output_take_output(s, bytes, size);
         }
         break;
@@ -177,21 +179,21 @@ void swx_output_take_plain(swx_session *s, const uint8_t *bytes, size_t size)
 
 static void take_start(swx_session *s)
 {
-    if (s->state == RUNNING && s->begun && !s->start_dropped) { /* PS0 is ours again */
-        swx_buf_clear(&s->parts[PART_PS0]);
-        s->start_dropped = !s->output.total;
+    if (s->state == RUNNING && s->run.begun && !s->run.start_dropped) { /* PS0 is ours again */
+        swx_buf_clear(&s->answer.parts[PART_PS0]);
+        s->run.start_dropped = !s->output.kept.total;
         swx_completion_drop_start(s);
     }
-    if (s->state != RUNNING || s->begun) {
+    if (s->state != RUNNING || s->run.begun) {
         return;
     }
-    s->begun = s->started = true;
-    s->found = (candidate){ 0 };
-    if (s->pty.carrier) {
-        s->delivered = s->last_data; /* an interrupt counts its grace from here */
+    s->run.begun = s->run.started = true;
+    s->run.found = (candidate){ 0 };
+    if (s->pty.transport) {
+        s->run.delivered = s->output.last_data; /* an interrupt counts its grace from here */
     }
-    s->facts.late += s->output.total;
-    swx_buf_clear(&s->output);
+    s->facts.late += s->output.kept.total;
+    swx_buf_clear(&s->output.kept);
     swx_session_restart_output(s);
     swx_op *op = s->current;
     if (op) {
@@ -203,37 +205,38 @@ static void take_start(swx_session *s)
 static int rank_of(const swx_session *s, const swx_mark *mark)
 {
     if (mark->kind == SWX_MARK_GUARD) {
-        return s->guard ? 2 : 0;
+        return s->shell.guard ? 2 : 0;
     }
     if (s->state == STARTING || s->state == RESYNC) {
         return 2;
     }
-    if (mark->number == s->number) {
-        return s->started ? 0 : s->numbers_may_skip ? 2 : 1;
+    if (mark->number == s->shell.number) {
+        return s->run.started ? 0 : s->run.numbers_may_skip ? 2 : 1;
     }
-    return mark->number == s->number + 1 || (s->numbers_may_skip && mark->number > s->number) ? 2 : 0;
+    return mark->number == s->shell.number + 1 || (s->run.numbers_may_skip && mark->number > s->shell.number) ? 2 : 0;
 }
 
 static void take_prompt(swx_session *s, const swx_mark *mark)
 {
     int rank = rank_of(s, mark);
-    candidate *found = &s->found;
-    bool passes = rank && (mark->kind == SWX_MARK_GUARD || (s->state == RUNNING && mark->number == s->number));
+    candidate *found = &s->run.found;
+    bool passes = rank && (mark->kind == SWX_MARK_GUARD || (s->state == RUNNING && mark->number == s->shell.number));
     /* The prompt of the empty line, which without evidence would pass for the command's. */
-    if (s->empty_line_before && passes && !has_evidence(s)) {
-        s->empty_line_before = false;
+    if (s->run.empty_line_before && passes && !has_evidence(s)) {
+        s->run.empty_line_before = false;
         return;
     }
-    s->number_too_high =
-        s->number_too_high || (s->state == RUNNING && !s->numbers_may_skip && mark->number > s->number + 1);
-    bool late = s->state == RESYNC && s->phase == ASK && s->owner_saw_end && !s->answered;
-    bool awaited = s->state == RUNNING || s->state == STARTING || late || (s->state == RESYNC && s->phase == RESTORE);
+    s->run.number_too_high = s->run.number_too_high ||
+                             (s->state == RUNNING && !s->run.numbers_may_skip && mark->number > s->shell.number + 1);
+    bool late = s->state == RESYNC && s->resync.phase == ASK && s->resync.owner_saw_end && !s->resync.answered;
+    bool awaited =
+        s->state == RUNNING || s->state == STARTING || late || (s->state == RESYNC && s->resync.phase == RESTORE);
     if (!awaited || !rank || rank < found->rank) {
         return;
     }
-    bool guard = mark->kind == SWX_MARK_GUARD, lost = !mark->ps1_kept || (s->start_marks && !mark->ps0_kept);
+    bool guard = mark->kind == SWX_MARK_GUARD, lost = !mark->ps1_kept || (s->shell.start_marks && !mark->ps0_kept);
     bool again =
-        guard ? found->rank > 0 : found->rank == rank && (!s->numbers_may_skip || mark->number == found->number);
+        guard ? found->rank > 0 : found->rank == rank && (!s->run.numbers_may_skip || mark->number == found->number);
     *found = (candidate){ .rank = rank,
                           .code = mark->code,
                           .conflict = again && (found->conflict || found->code != mark->code),
@@ -241,7 +244,7 @@ static void take_prompt(swx_session *s, const swx_mark *mark)
                           .ps0_kept = mark->ps0_kept,
                           .number = mark->number,
                           .jobs = mark->jobs,
-                          .at = s->output.total };
+                          .at = s->output.kept.total };
 }
 
 static void take_mark(swx_session *s, const swx_mark *mark, int64_t now)
@@ -251,30 +254,30 @@ static void take_mark(swx_session *s, const swx_mark *mark, int64_t now)
     case SWX_MARK_PROMPT:
     case SWX_MARK_GUARD: take_prompt(s, mark); break;
     case SWX_MARK_REPORT:
-        if (s->state == RESYNC && s->phase == ASK) {
-            if (!s->answered) {
-                for (size_t i = 0; i < SWX_COUNT(s->parts); i++) {
-                    swx_buf_clear(&s->parts[i]);
+        if (s->state == RESYNC && s->resync.phase == ASK) {
+            if (!s->resync.answered) {
+                for (size_t i = 0; i < SWX_COUNT(s->answer.parts); i++) {
+                    swx_buf_clear(&s->answer.parts[i]);
                 }
-                s->report = *mark;
-                s->report.code = mark->code < 0 ? 0 : mark->code;
-                if (s->code_before >= 0) {
-                    s->report.code = s->code_before;
+                s->answer.report = *mark;
+                s->answer.report.code = mark->code < 0 ? 0 : mark->code;
+                if (s->resync.code_before >= 0) {
+                    s->answer.report.code = s->resync.code_before;
                 }
-                s->answered = true;
+                s->resync.answered = true;
             }
-            s->part = PART_STATE;
+            s->answer.part = PART_STATE;
         }
         break;
-    case SWX_MARK_VALUE: s->part += s->part != PART_NOISE && s->part != PART_MODES; break;
+    case SWX_MARK_VALUE: s->answer.part += s->answer.part != PART_NOISE && s->answer.part != PART_MODES; break;
     case SWX_MARK_END:
-        if (s->state == RESYNC && s->phase == ASK && s->answered) {
-            s->report.no_stderr = mark->no_stderr;
-            s->report.fixed_prompt = mark->fixed_prompt;
-            if (s->owner_saw_end) {
+        if (s->state == RESYNC && s->resync.phase == ASK && s->resync.answered) {
+            s->answer.report.no_stderr = mark->no_stderr;
+            s->answer.report.fixed_prompt = mark->fixed_prompt;
+            if (s->resync.owner_saw_end) {
                 swx_resync_end_doubt(s);
             }
-            s->phase = AWAIT_PROMPT;
+            s->resync.phase = AWAIT_PROMPT;
             s->backoff = MS / 20;
             swx_session_check_in(s, now, 0);
         }
@@ -287,7 +290,7 @@ static void take(swx_session *s, const uint8_t *bytes, size_t size, int64_t now)
     const uint8_t *plain;
     size_t plain_size;
     swx_mark mark;
-    s->last_data = now;
+    s->output.last_data = now;
     for (;;) {
         switch (swx_marks_next(&s->marks, &bytes, &size, &plain, &plain_size, &mark)) {
         case SWX_MARKS_MORE: return;
@@ -302,12 +305,12 @@ static void take(swx_session *s, const uint8_t *bytes, size_t size, int64_t now)
  * the bytes begin now. */
 static uint8_t *uncook(swx_session *s, uint8_t *bytes, size_t *size)
 {
-    if (s->cr_held) {
+    if (s->output.cr_held) {
         *--bytes = '\r';
         ++*size;
     }
-    s->cr_held = bytes[*size - 1] == '\r';
-    *size -= s->cr_held;
+    s->output.cr_held = bytes[*size - 1] == '\r';
+    *size -= s->output.cr_held;
     uint8_t *end = bytes + *size, *to = memchr(bytes, '\r', *size);
     for (uint8_t *from = to; from && from < end; from++) {
         if (*from != '\r' || from + 1 == end || from[1] != '\n') {
@@ -324,28 +327,28 @@ static uint8_t *uncook(swx_session *s, uint8_t *bytes, size_t *size)
  * tail of the buffer. */
 static uint64_t most_behind(const swx_session *s, bool whole)
 {
-    return whole ? s->output.limit / 2 - MARGIN : s->output.limit / 4;
+    return whole ? s->output.kept.limit / 2 - MARGIN : s->output.kept.limit / 4;
 }
 
 static bool streams(const swx_session *s)
 {
-    return s->current && s->current->stream && !s->current->matched && s->state == RUNNING && s->begun;
+    return s->current && s->current->stream && !s->current->matched && s->state == RUNNING && s->run.begun;
 }
 
 static uint64_t behind(const swx_session *s)
 {
-    return s->output.total > s->current->taken ? s->output.total - s->current->taken : 0;
+    return s->output.kept.total > s->current->taken ? s->output.kept.total - s->current->taken : 0;
 }
 
 /* Whether an operation waits for the end of the command, which comes after all of its output. */
 static bool is_to_end(const swx_session *s)
 {
-    for (const swx_op *op = s->first; op; op = op->link) {
+    for (const swx_op *op = s->queue.first; op; op = op->link) {
         if (op->kind == SWX_OP_LINE && !op->typed_size) {
             return true;
         }
     }
-    return s->interrupts;
+    return s->interrupt.first;
 }
 
 /* Whether the owner's search is more than SWX_STREAM_LEAST + `more` bytes behind. */
@@ -356,20 +359,20 @@ static bool search_is_behind(const swx_session *s, size_t more)
 
 bool swx_output_is_held(const swx_session *s)
 {
-    return ((s->reader_is_behind && streams(s)) || search_is_behind(s, 0)) && !is_to_end(s);
+    return ((s->output.reader_is_behind && streams(s)) || search_is_behind(s, 0)) && !is_to_end(s);
 }
 
 bool swx_session_wants_read(const swx_session *s)
 {
-    return s->state != CLOSED && !s->hung_up && !swx_output_is_held(s);
+    return s->state != CLOSED && !s->parking.hung_up && !swx_output_is_held(s);
 }
 
 void swx_output_make_room(swx_session *s, int64_t now)
 {
     uint64_t most = most_behind(s, false);
-    if (s->reader_is_behind && behind(s) <= most - (most / 2 < SWX_STREAM_LEAST ? most / 2 : SWX_STREAM_LEAST)) {
-        s->reader_is_behind = false;
-        s->last_data = now; /* it was not silent: it was not heard */
+    if (s->output.reader_is_behind && behind(s) <= most - (most / 2 < SWX_STREAM_LEAST ? most / 2 : SWX_STREAM_LEAST)) {
+        s->output.reader_is_behind = false;
+        s->output.last_data = now; /* it was not silent: it was not heard */
     }
 }
 
@@ -383,7 +386,7 @@ static bool has_no_room(swx_session *s, bool whole)
     if (!streams(s)) {
         return false;
     }
-    s->reader_is_behind = s->reader_is_behind || behind(s) >= most_behind(s, false);
+    s->output.reader_is_behind = s->output.reader_is_behind || behind(s) >= most_behind(s, false);
     return swx_output_is_held(s) && (!whole || behind(s) >= most_behind(s, true));
 }
 
@@ -406,7 +409,7 @@ bool swx_output_read(swx_session *s, bool whole, int64_t now)
             return false;
         }
         size_t left = (size_t)size;
-        if (s->adds_cr) {
+        if (s->shell.adds_cr) {
             bytes = uncook(s, bytes, &left);
         }
         take(s, bytes, left, now);
@@ -425,7 +428,7 @@ void swx_session_take_unsearched(swx_session *s, swx_op *op, swx_buf *bytes, uin
     *at = op->searched;
     op->searched += op->unsearched.size;
     if (op == s->current && search_is_behind(s, 0)) {
-        s->last_data = now; /* it was not silent: it was not heard */
+        s->output.last_data = now; /* it was not silent: it was not heard */
     }
     swx_buf_init(&op->unsearched, UNSEARCHED_LIMIT);
 }
@@ -489,12 +492,12 @@ bool swx_session_readable(swx_session *s, int64_t now)
     if (s->state == CLOSED) {
         return false;
     }
-    bool rests = s->pty.slave < 0, more = swx_output_read(s, false, now);
+    bool parked = s->pty.slave < 0, more = swx_output_read(s, false, now);
     /* It was hung up: without a pidfd that is the only sign that the shell has ended. */
-    if (rests && (s->hung_up || s->pty.slave >= 0)) {
+    if (parked && (s->parking.hung_up || s->pty.slave >= 0)) {
         swx_session_ended(s, now);
     }
-    if (s->found.rank || s->state == RESYNC) {
+    if (s->run.found.rank || s->state == RESYNC) {
         swx_completion_check(s, now, true);
     } else if (s->state == RUNNING) {
         s->backoff = FIRST_CHECK; /* a prompt without a mark would come right after the output */

@@ -8,7 +8,7 @@
 #include "swx_job_notice.h"
 
 enum { CHALLENGE_ATTEMPTS = 3 }; /* to get a mark shown at all */
-/* for a command without a START mark to be read, behind a carrier: longer than a round trip */
+/* for a command without a START mark to be read, behind a transport: longer than a round trip */
 static const int64_t ARRIVAL = 1500 * MS;
 
 static bool contains(const uint8_t *text, size_t size, const char *part)
@@ -72,8 +72,8 @@ static const uint8_t *find_own(const swx_session *s, const uint8_t *line, size_t
  * commands. */
 void swx_resync_drop_own(swx_session *s)
 {
-    swx_buf *output = &s->output;
-    while ((s->reassert || s->guard) && !swx_buf_dropped(output) && output->size &&
+    swx_buf *output = &s->output.kept;
+    while ((s->shell.reassert || s->shell.guard) && !swx_buf_dropped(output) && output->size &&
            output->data[output->size - 1] == '\n') {
         const uint8_t *before = memrchr(output->data, '\n', output->size - 1);
         const uint8_t *line = before ? before + 1 : output->data;
@@ -88,14 +88,14 @@ void swx_resync_drop_own(swx_session *s)
 
 /* ---- the question ---- */
 
-/* What to ask about a carrier's terminal.  Bash puts its modes back after a job that died of a signal, but takes over
+/* What to ask about a transport's terminal.  Bash puts its modes back after a job that died of a signal, but takes over
  * those that a job leaves when it exits. */
 static swx_modes_question modes_question(const swx_session *s)
 {
-    if (!s->pty.carrier || (s->adds_cr && !s->nonce_is_exposed)) {
+    if (!s->pty.transport || (s->shell.adds_cr && !s->shell.nonce_is_exposed)) {
         return SWX_MODES_SKIP;
     }
-    return s->nonce_is_exposed ? SWX_MODES_FIRST : s->hints & SWX_SCAN_STTY ? SWX_MODES_KEEP : SWX_MODES_ASK;
+    return s->shell.nonce_is_exposed ? SWX_MODES_FIRST : s->run.hints & SWX_SCAN_STTY ? SWX_MODES_KEEP : SWX_MODES_ASK;
 }
 
 /* Types one of our lines.  In readline a return ends it, because the user may have bound the newline to something else.
@@ -115,16 +115,16 @@ static const char *place_of_answer(const swx_session *s)
     char path[48];
     struct stat descriptor; /* its permissions are those of the descriptor */
     snprintf(path, sizeof(path), "/proc/%d/fd/0", (int)s->child.pid);
-    bool only_read = !s->pty.carrier && lstat(path, &descriptor) == 0 && !(descriptor.st_mode & S_IWUSR);
+    bool only_read = !s->pty.transport && lstat(path, &descriptor) == 0 && !(descriptor.st_mode & S_IWUSR);
     return only_read ? SWX_ANSWER_TERMINAL : SWX_ANSWER_INPUT;
 }
 
 /* Begins a phase; silence is measured from now on. */
 static void begin_phase(swx_session *s, resync_phase phase, int64_t now)
 {
-    s->phase = phase;
+    s->resync.phase = phase;
     s->give_up = now + RESYNC_LIMIT;
-    s->last_data = now;
+    s->output.last_data = now;
     swx_session_check_from(s, now, FIRST_CHECK);
 }
 
@@ -133,13 +133,13 @@ static void type_question(swx_session *s, int64_t now)
     swx_buf line;
     swx_buf_init(&line, PART_LIMIT);
     begin_phase(s, ASK, now);
-    s->part = PART_NOISE; /* the prompts' texts stay until there is an answer */
-    s->question = modes_question(s);
+    s->answer.part = PART_NOISE; /* the prompts' texts stay until there is an answer */
+    s->resync.question = modes_question(s);
     swx_completion_apply_modes(s);
-    bool typed = (s->owner_saw_end || swx_marks_init(&s->marks, NULL) == SWX_OK) && swx_session_drop_input(s) &&
-                 swx_shelltext_question(&line, &s->marks, s->question, place_of_answer(s)) == SWX_OK &&
+    bool typed = (s->resync.owner_saw_end || swx_marks_init(&s->marks, NULL) == SWX_OK) && swx_session_drop_input(s) &&
+                 swx_shelltext_question(&line, &s->marks, s->resync.question, place_of_answer(s)) == SWX_OK &&
                  type_line(s, &line);
-    s->nonce_is_exposed = s->modes_may_differ = false;
+    s->shell.nonce_is_exposed = s->shell.modes_may_differ = false;
     swx_buf_free(&line);
     if (!typed) {
         swx_session_lose(s);
@@ -151,24 +151,27 @@ void swx_resync_begin(swx_session *s, int64_t now, resync_reason reason)
     if (reason == PROMPT_WITHOUT_MARK) {
         swx_completion_take_held(s);
     }
-    s->owner_saw_end = reason == PROMPT_SEEN;
     swx_resync_drop_own(s); /* now, because it is found by this nonce */
-    if (s->begun && !swx_completion_holds_start(s)) {
+    if (s->run.begun && !swx_completion_holds_start(s)) {
         swx_completion_drop_start(s); /* now, because the answer brings new texts of the prompts */
     }
     s->state = RESYNC;
-    s->command_thrown_away = s->read_before > 0 && swx_kernel_bytes_read(s->child.pid) == s->read_before;
     s->facts.questions++;
-    s->attempt = 0;
-    s->doubted = s->found.rank;
-    s->answered = false;
-    s->prompt_missing = reason != MARK_IN_DOUBT;
-    s->unexpanded = s->found.rank && s->found.code < 0;
-    bool replied = s->replied && s->found.rank;
-    s->interrupted_once = s->ask_again = replied;
-    s->code_before = replied ? s->found.code : -1;
+    const candidate *found = &s->run.found;
+    bool replied = s->run.replied && found->rank;
+    s->resync = (swx_resync){
+        .doubted = found->rank,
+        .prompt_missing = reason == PROMPT_WITHOUT_MARK || reason == PROMPT_SEEN,
+        .owner_saw_end = reason == PROMPT_SEEN,
+        .arms_prompt = reason == NO_DOUBT,
+        .thrown_away = s->run.read_before > 0 && swx_kernel_bytes_read(s->child.pid) == s->run.read_before,
+        .unexpanded = found->rank && found->code < 0,
+        .interrupted = replied,
+        .ask_again = replied,
+        .code_before = replied ? found->code : -1,
+    };
     if (replied) { /* the shell may have read the answer to a query, and SIGINT makes it forget that */
-        s->replied = false;
+        s->run.replied = false;
         begin_phase(s, ASK, now);
         swx_pty_interrupt(&s->pty);
     } else {
@@ -181,13 +184,13 @@ bool swx_resync_is_needed(const swx_session *s)
     /* A START mark proves that the command was read.  Without one the command may still be on its way to a shell at its
      * prompt, and a program that it starts would read the question.  Where no START mark can come (a guard, a readonly
      * PS0, a line typed to a program), time has to do.  No question follows another line of ours. */
-    return s->pty.carrier && s->state == RUNNING && s->begun && !s->found.rank && !s->sync_newline_at && !s->notices &&
-           typed_all(s) && !swx_output_is_held(s);
+    return s->pty.transport && s->state == RUNNING && s->run.begun && !s->run.found.rank && !s->run.sync_newline_at &&
+           !s->run.notices && typed_all(s) && !swx_output_is_held(s);
 }
 
 bool swx_session_resync(swx_session *s, uint64_t commands, int64_t now)
 {
-    bool arrived = (s->expects_start && !s->numbers_may_skip) || now - s->delivered > ARRIVAL;
+    bool arrived = (s->run.expects_start && !s->run.numbers_may_skip) || now - s->run.delivered > ARRIVAL;
     if (s->facts.commands != commands || !arrived || !swx_resync_is_needed(s)) {
         return false;
     }
@@ -198,7 +201,7 @@ bool swx_session_resync(swx_session *s, uint64_t commands, int64_t now)
 /* Removes the question from the output's end, where a terminal with echo has shown it. */
 static void drop_echo(swx_session *s)
 {
-    swx_buf *output = &s->output;
+    swx_buf *output = &s->output.kept;
     while (output->size && !swx_buf_dropped(output)) { /* more than one of its commands begin so */
         size_t part = output->size < PART_LIMIT ? output->size : PART_LIMIT;
         const uint8_t *text = output->data + output->size - part, *at = find_last(text, part, SWX_QUESTION);
@@ -211,19 +214,19 @@ static void drop_echo(swx_session *s)
 
 void swx_resync_end_doubt(swx_session *s)
 {
-    s->prompt_missing = !s->found.rank;
-    if (s->found.rank) { /* the prompt's mark was only late */
-        swx_buf_chop(&s->output, (size_t)(s->output.total - s->found.at));
+    s->resync.prompt_missing = !s->run.found.rank;
+    if (s->run.found.rank) { /* the prompt's mark was only late */
+        swx_buf_chop(&s->output.kept, (size_t)(s->output.kept.total - s->run.found.at));
     } else {
-        const swx_buf *ps0 = &s->parts[PART_PS0]; /* printed when the shell read the question */
-        s->lost_prompts++;
-        if (ps0->size && !swx_buf_dropped(ps0) && swx_buf_ends_with(&s->output, ps0->data, ps0->size)) {
-            swx_buf_chop(&s->output, ps0->size);
+        const swx_buf *ps0 = &s->answer.parts[PART_PS0]; /* printed when the shell read the question */
+        s->shell.lost_prompts++;
+        if (ps0->size && !swx_buf_dropped(ps0) && swx_buf_ends_with(&s->output.kept, ps0->data, ps0->size)) {
+            swx_buf_chop(&s->output.kept, ps0->size);
         }
         drop_echo(s);
         static const uint8_t left[] = "\033[?2004l\r\n"; /* what readline writes where it does not show a line */
-        if (s->readline_seen && swx_buf_ends_with(&s->output, left, sizeof(left) - 1)) {
-            swx_buf_chop(&s->output, sizeof(left) - 1);
+        if (s->run.readline_seen && swx_buf_ends_with(&s->output.kept, left, sizeof(left) - 1)) {
+            swx_buf_chop(&s->output.kept, sizeof(left) - 1);
         }
     }
 }
@@ -234,14 +237,14 @@ void swx_resync_end_doubt(swx_session *s)
  * modes must be put back. */
 static bool take_modes(swx_session *s)
 {
-    if (!s->parts[PART_MODES].size) { /* not even printf: nothing is known */
+    if (!s->answer.parts[PART_MODES].size) { /* not even printf: nothing is known */
         return false;
     }
-    const uint8_t *at = s->parts[PART_MODES].data, *end = at + s->parts[PART_MODES].size;
+    const uint8_t *at = s->answer.parts[PART_MODES].data, *end = at + s->answer.parts[PART_MODES].size;
     bool processed = *at == '\r';
     at = memchr(at, '\n', (size_t)(end - at));
-    if (s->question == SWX_MODES_FIRST) {
-        s->reassert = !at || end - at < 2 || at[1] != '0';
+    if (s->resync.question == SWX_MODES_FIRST) {
+        s->shell.reassert = !at || end - at < 2 || at[1] != '0';
         at = at ? memchr(at + 1, '\n', (size_t)(end - at - 1)) : NULL;
     }
     size_t size = 0;
@@ -249,15 +252,16 @@ static bool take_modes(swx_session *s)
         size++;
     }
     bool known = swx_shelltext_is_modes(at, size);
-    s->processed = processed;
-    if (s->question == SWX_MODES_FIRST) {
-        s->adds_cr = processed && !known;
+    s->run.processed = processed;
+    if (s->resync.question == SWX_MODES_FIRST) {
+        s->shell.adds_cr = processed && !known;
     }
-    if (s->question == SWX_MODES_ASK || !known) {
-        return known && s->modes.size && (size != s->modes.size || memcmp(at, s->modes.data, size) != 0);
+    if (s->resync.question == SWX_MODES_ASK || !known) {
+        return known && s->shell.modes.size &&
+               (size != s->shell.modes.size || memcmp(at, s->shell.modes.data, size) != 0);
     }
-    swx_buf_clear(&s->modes);
-    swx_buf_append(&s->modes, at, size); /* out of memory: they stay unknown, and are not put back */
+    swx_buf_clear(&s->shell.modes);
+    swx_buf_append(&s->shell.modes, at, size); /* out of memory: they stay unknown, and are not put back */
     return false;
 }
 
@@ -274,53 +278,56 @@ static void type_restore(swx_session *s, int64_t now)
     swx_buf line;
     swx_buf_init(&line, PART_LIMIT);
     begin_phase(s, RESTORE, now);
-    s->attempt++;
-    bool first = s->question == SWX_MODES_FIRST, changed = s->question != SWX_MODES_SKIP && take_modes(s);
-    s->question = SWX_MODES_SKIP;
-    s->found = (candidate){ 0 };
+    s->resync.attempt++;
+    bool first = s->resync.question == SWX_MODES_FIRST, changed = s->resync.question != SWX_MODES_SKIP && take_modes(s);
+    s->resync.question = SWX_MODES_SKIP;
+    s->run.found = (candidate){ 0 };
     /* First restore the prompts alone.  If they do not show, the user's PROMPT_COMMAND may set them each time; if they
      * still do not, they may be readonly.  If stderr is elsewhere, prompts go there, and the kernel tells the end
      * better than PROMPT_COMMAND. */
-    bool silent = s->report.no_stderr, told = has_evidence(s), far = !told && s->prompt_missing;
+    bool silent = s->answer.report.no_stderr, told = has_evidence(s), far = !told && s->resync.prompt_missing;
     /* where only silence tells, each try takes long, so the first two are one */
-    bool last = s->attempt > (far ? 1 : 2);
-    bool set_behind_guard = s->guard && s->parts[PART_PS1].size; /* by a later element, or a PS1 that cannot be set */
-    s->guard = s->guard || (!told && (silent || last));
-    s->prompt_follows_guard =
-        !told && !silent &&
-        (s->prompt_follows_guard || last || set_behind_guard || (s->guard && s->report.fixed_prompt));
-    s->marks_impossible = s->marks_impossible || (told && (silent || last));
-    if (s->marks_impossible) {
-        s->reassert = s->reassert && !told;
-    } else if (s->attempt > 1 || (s->prompt_missing && s->lost_prompts > 1) || far) {
-        s->reassert = true;
+    bool last = s->resync.attempt > (far ? 1 : 2);
+    bool set_behind_guard =
+        s->shell.guard && s->answer.parts[PART_PS1].size; /* by a later element, or a PS1 that cannot be set */
+    s->shell.guard = s->shell.guard || (!told && (silent || last));
+    s->shell.prompt_follows_guard = !told && !silent &&
+                                    (s->shell.prompt_follows_guard || last || set_behind_guard ||
+                                     (s->shell.guard && s->answer.report.fixed_prompt));
+    s->shell.marks_impossible = s->shell.marks_impossible || (told && (silent || last));
+    if (s->shell.marks_impossible) {
+        s->shell.reassert = s->shell.reassert && !told;
+    } else if (s->resync.attempt > 1 || (s->resync.prompt_missing && s->shell.lost_prompts > 1) || far) {
+        s->shell.reassert = true;
     }
-    const swx_buf *state = &s->parts[PART_STATE];
+    const swx_buf *state = &s->answer.parts[PART_STATE];
     size_t codes = size_of_codes(state);
     swx_restore restore = {
-        .code = s->report.code,
+        .code = s->answer.report.code,
         .pipestatus = state->data,
         .pipestatus_size = codes,
         .last = state->size ? state->data + codes : NULL,
         .last_size = state->size - codes,
-        .prompt_variables = s->unexpanded,
-        .readline = s->readline_seen || s->pty.carrier, /* readline cannot be seen there, and this costs nothing */
-        .silent = silent || s->guard,
-        .guard = s->guard,
-        .reassert = s->reassert && !s->guard,
+        .prompt_variables = s->resync.unexpanded,
+        .readline =
+            s->run.readline_seen || s->pty.transport, /* readline cannot be seen there, and this costs nothing */
+        .silent = silent || s->shell.guard,
+        .guard = s->shell.guard,
+        .reassert = s->shell.reassert && !s->shell.guard,
         .unreassert =
-            silent || s->guard || (s->marks_impossible && told && (s->brace_may_be_alias || s->report.fixed_prompt)),
-        .brace_may_be_alias = s->brace_may_be_alias,
-        .disarm = first && !s->reassert,
-        .keep_modes = s->keeps_modes && s->arms_prompt,
-        .unkeep_modes = s->keeps_modes && !s->arms_prompt,
-        .modes = s->modes.data,
-        .modes_size = changed ? s->modes.size : 0,
+            silent || s->shell.guard ||
+            (s->shell.marks_impossible && told && (s->shell.brace_may_be_alias || s->answer.report.fixed_prompt)),
+        .brace_may_be_alias = s->shell.brace_may_be_alias,
+        .disarm = first && !s->shell.reassert,
+        .keep_modes = s->shell.keeps_modes && s->resync.arms_prompt,
+        .unkeep_modes = s->shell.keeps_modes && !s->resync.arms_prompt,
+        .modes = s->shell.modes.data,
+        .modes_size = changed ? s->shell.modes.size : 0,
     };
-    s->keeps_modes = restore.keep_modes;
+    s->shell.keeps_modes = restore.keep_modes;
     /* the old nonce's prompt may still come, and must not count */
-    bool fresh = !s->owner_saw_end || swx_marks_init(&s->marks, NULL) == SWX_OK;
-    s->owner_saw_end = false;
+    bool fresh = !s->resync.owner_saw_end || swx_marks_init(&s->marks, NULL) == SWX_OK;
+    s->resync.owner_saw_end = false;
     bool typed = fresh && swx_shelltext_restore(&line, &s->marks, &restore) == SWX_OK && type_line(s, &line);
     swx_buf_free(&line);
     if (!typed) {
@@ -373,15 +380,15 @@ static size_t find_prompt(const swx_buf *output, const uint8_t *prompt, size_t s
 static void drop_prompt(swx_session *s)
 {
     static const char head[] = "\033]7733;";
-    const swx_buf *prompt = &s->parts[PART_PS1];
+    const swx_buf *prompt = &s->answer.parts[PART_PS1];
     size_t size = prompt->size;
-    for (size_t i = 0; !s->prompt_missing && i < size; i++) {
+    for (size_t i = 0; !s->resync.prompt_missing && i < size; i++) {
         if (size - i >= sizeof(head) - 1 && memcmp(prompt->data + i, head, sizeof(head) - 1) == 0) {
             size = i;
         }
     }
-    if (!swx_buf_dropped(prompt) && !s->report.no_stderr) {
-        swx_buf_chop(&s->output, find_prompt(&s->output, prompt->data, size));
+    if (!swx_buf_dropped(prompt) && !s->answer.report.no_stderr) {
+        swx_buf_chop(&s->output.kept, find_prompt(&s->output.kept, prompt->data, size));
     }
 }
 
@@ -389,10 +396,10 @@ static void drop_prompt(swx_session *s)
  * the prompts.  -1: unknown. */
 static int64_t commands_read(const swx_session *s)
 {
-    if (s->numbers_may_skip || !s->found.rank || !s->found.number) {
+    if (s->run.numbers_may_skip || !s->run.found.rank || !s->run.found.number) {
         return -1;
     }
-    return (int64_t)(s->found.number - s->base) - 1 - s->attempt;
+    return (int64_t)(s->run.found.number - s->run.base) - 1 - s->resync.attempt;
 }
 
 /* Ends the command after the answer came and prompts and state were restored. */
@@ -401,25 +408,27 @@ static void conclude_resync(swx_session *s, int64_t now)
     const char *unread = NULL;
     int64_t count = commands_read(s);
     /* Another process typed a command too, whose exit code this may be. */
-    if (count > 1 && s->number_too_high && s->doubted == 2) {
+    if (count > 1 && s->run.number_too_high && s->resync.doubted == 2) {
         swx_session_lose(s);
         return;
     }
-    bool missed = count <= 0 && s->doubted < 2 && !s->begun;
-    if (s->current && s->current->runs && (missed || s->command_thrown_away)) {
+    bool missed = count <= 0 && s->resync.doubted < 2 && !s->run.begun;
+    if (s->current && s->current->runs && (missed || s->resync.thrown_away)) {
         unread = "the shell did not run what was typed: it waited for more of it, or something else read the terminal";
-    } else if (s->interrupted_once && s->code_before < 0 && !s->interrupts) {
+    } else if (s->resync.interrupted && s->resync.code_before < 0 && !s->interrupt.first) {
         unread = "its exit code is not known: the shell did not tell it before it was sent a SIGINT";
     }
     drop_prompt(s);
-    s->number = s->found.number ? s->found.number : s->number;
+    s->shell.number = s->run.found.number ? s->run.found.number : s->shell.number;
     /* A prompt that is right but for PS0 says that PS0 cannot be kept. */
-    s->start_marks = !s->guard && !s->marks_impossible && s->found.ps0_kept && s->start_misses < 2;
-    s->readline_seen = false;
-    uint32_t notices = s->found.rank && swx_completion_asks_about_notices(s)
-                           ? swx_job_notice_count(s->output.data, s->output.size, s->jobs + s->owed)
-                           : 0;
-    if (notices && s->jobs + s->owed >= s->found.jobs + notices) {
+    s->shell.start_marks =
+        !s->shell.guard && !s->shell.marks_impossible && s->run.found.ps0_kept && s->shell.start_misses < 2;
+    s->run.readline_seen = false;
+    uint32_t notices =
+        s->run.found.rank && swx_completion_asks_about_notices(s)
+            ? swx_job_notice_count(s->output.kept.data, s->output.kept.size, s->shell.jobs + s->shell.owed)
+            : 0;
+    if (notices && s->shell.jobs + s->shell.owed >= s->run.found.jobs + notices) {
         swx_completion_remove_notices(s);
     }
     for (unsigned i = 0; i < LOOKS_AT_ONCE && !has_evidence(s); i++) { /* another bash in the same process */
@@ -427,20 +436,21 @@ static void conclude_resync(swx_session *s, int64_t now)
             break;
         }
     }
-    swx_completion_conclude(s, s->report.code, s->found.rank ? s->found.jobs : s->jobs, unread, now);
+    swx_completion_conclude(s, s->answer.report.code, s->run.found.rank ? s->run.found.jobs : s->shell.jobs, unread,
+                            now);
 }
 
 /* Whether the question was needless: the shell was at no prompt, a program of the command has read the question, and
  * the command's mark came after all.  An unread question waits in the terminal as long as nothing reads. */
 static bool was_in_vain(swx_session *s, int64_t now)
 {
-    if (s->pty.carrier || !s->owner_saw_end || s->answered) {
+    if (s->pty.transport || !s->resync.owner_saw_end || s->resync.answered) {
         return false;
     }
     if (!swx_pty_input_consumed(&s->pty)) {
         s->give_up = now + RESYNC_LIMIT;
-    } else if (s->found.rank && now - s->last_data > UNHEARD) {
-        s->owner_saw_end = false;
+    } else if (s->run.found.rank && now - s->output.last_data > UNHEARD) {
+        s->resync.owner_saw_end = false;
         s->state = RUNNING;
         swx_session_check_in(s, now, 0);
         return true;
@@ -450,30 +460,30 @@ static bool was_in_vain(swx_session *s, int64_t now)
 
 void swx_resync_check(swx_session *s, int64_t now)
 {
-    if (s->phase == ASK && was_in_vain(s, now)) {
+    if (s->resync.phase == ASK && was_in_vain(s, now)) {
         return;
     }
-    if (s->phase == ASK && s->answered) { /* the shell stops before the answer's last mark */
+    if (s->resync.phase == ASK && s->resync.answered) { /* the shell stops before the answer's last mark */
         swx_interrupt_end_newborn(s, now);
     }
-    if (s->phase == ASK) { /* the answer's last mark moves on; without it the line was not understood */
+    if (s->resync.phase == ASK) { /* the answer's last mark moves on; without it the line was not understood */
         where at = swx_evidence_look(s, 1);
         bool waits = at == AT_PROMPT ? swx_evidence_is_silent(s, now) && swx_evidence_waits_for_input(s)
-                                     : at == NO_EVIDENCE && !s->pty.carrier && !s->owner_saw_end &&
+                                     : at == NO_EVIDENCE && !s->pty.transport && !s->resync.owner_saw_end &&
                                            swx_evidence_is_still(s, now, true);
-        if (waits && swx_evidence_drained(s, now) && s->phase == ASK) {
-            if (s->ask_again) {
-                s->ask_again = false;
+        if (waits && swx_evidence_drained(s, now) && s->resync.phase == ASK) {
+            if (s->resync.ask_again) {
+                s->resync.ask_again = false;
                 type_question(s, now);
                 return;
             }
-            if (s->interrupted_once) {
+            if (s->resync.interrupted) {
                 swx_session_lose(s);
                 return;
             }
-            s->interrupted_once = s->ask_again = true; /* the shell may wait for the rest of a command */
+            s->resync.interrupted = s->resync.ask_again = true; /* the shell may wait for the rest of a command */
             swx_pty_interrupt(&s->pty);
-            s->last_data = now;
+            s->output.last_data = now;
         }
         if (s->state == RESYNC) {
             swx_completion_look_again(s, now);
@@ -481,13 +491,14 @@ void swx_resync_check(swx_session *s, int64_t now)
         return;
     }
     where at = swx_evidence_look(s, LOOKS_AT_ONCE);
-    /* Behind a carrier the second line is typed right after the first, because the way there may take any time. */
-    bool ahead = s->pty.carrier && s->phase == AWAIT_PROMPT;
-    bool arrived = s->found.rank || s->phase != RESTORE || at != AT_PROMPT || swx_evidence_waits_for_input(s);
-    bool alone = s->phase != AWAIT_PROMPT; /* a shell that has answered has nothing left to run */
-    bool still =
-        at == NO_EVIDENCE && (s->found.rank || ahead ||
-                              (s->pty.carrier ? swx_evidence_is_silent(s, now) : swx_evidence_is_still(s, now, alone)));
+    /* Behind a transport the second line is typed right after the first, because the way there may take any time. */
+    bool ahead = s->pty.transport && s->resync.phase == AWAIT_PROMPT;
+    bool arrived =
+        s->run.found.rank || s->resync.phase != RESTORE || at != AT_PROMPT || swx_evidence_waits_for_input(s);
+    bool alone = s->resync.phase != AWAIT_PROMPT; /* a shell that has answered has nothing left to run */
+    bool still = at == NO_EVIDENCE &&
+                 (s->run.found.rank || ahead ||
+                  (s->pty.transport ? swx_evidence_is_silent(s, now) : swx_evidence_is_still(s, now, alone)));
     bool evident = (at == AT_PROMPT && arrived) || still;
     if (!evident || !swx_evidence_drained(s, now)) {
         if (s->state == RESYNC) {
@@ -498,12 +509,12 @@ void swx_resync_check(swx_session *s, int64_t now)
     if (swx_evidence_is_reader_ahead(s, at, now)) {
         return;
     }
-    if (s->phase == AWAIT_PROMPT) {
+    if (s->resync.phase == AWAIT_PROMPT) {
         type_restore(s, now);
     } else if (swx_completion_shows_prompt(s, now)) {
         swx_session_check_in(s, now, CALM / 4);
-    } else if (s->found.rank || s->marks_impossible || s->attempt >= CHALLENGE_ATTEMPTS) {
-        s->marks_impossible = !s->found.rank;
+    } else if (s->run.found.rank || s->shell.marks_impossible || s->resync.attempt >= CHALLENGE_ATTEMPTS) {
+        s->shell.marks_impossible = !s->run.found.rank;
         conclude_resync(s, now);
     } else {
         type_restore(s, now); /* the prompt does not show: mark the end another way */

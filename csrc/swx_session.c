@@ -14,35 +14,35 @@ enum { HELD_MOST = 64 * 1024 };     /* most bytes that are held back from the re
 enum { UNCLAIMED_LIMIT = 1 << 20 }; /* bytes kept of a command whose operation has ended */
 static const int64_t SHELL_START_LIMIT = 60000 * MS;
 
-/* ---- rest: see README.md ---- */
+/* ---- parking: see README.md ---- */
 
 void swx_session_become_idle(swx_session *s, int64_t now)
 {
     s->state = IDLE;
-    s->idle_since = now;
-    if (s->park_at == SWX_NEVER) {
-        s->park_at = now + PARK_AFTER;
+    s->parking.idle_since = now;
+    if (s->parking.park_at == SWX_NEVER) {
+        s->parking.park_at = now + PARK_AFTER;
     }
 }
 
-static bool may_rest(const swx_session *s) { return s->state == IDLE && !s->first; }
+static bool may_park(const swx_session *s) { return s->state == IDLE && !s->queue.first; }
 
 static void park(swx_session *s, int64_t now)
 {
-    if (now - s->idle_since < PARK_AFTER) { /* a command ran since then */
-        s->park_at = s->idle_since + PARK_AFTER;
+    if (now - s->parking.idle_since < PARK_AFTER) { /* a command ran since then */
+        s->parking.park_at = s->parking.idle_since + PARK_AFTER;
         return;
     }
-    s->park_at = SWX_NEVER;
+    s->parking.park_at = SWX_NEVER;
     if (swx_pty_park(&s->pty) && has_evidence(s)) { /* else the read of the prompt may still be learned */
         swx_kernel_close(&s->kernel);
     }
 }
 
-/* After a failure the session is at rest as before. */
+/* After a failure the session stays parked as before. */
 swx_status swx_session_unpark(swx_session *s, int64_t now, swx_error *err)
 {
-    if (s->pty.slave >= 0 && !swx_kernel_rests(&s->kernel)) {
+    if (s->pty.slave >= 0 && !swx_kernel_is_parked(&s->kernel)) {
         return SWX_OK;
     }
     swx_status status = swx_pty_unpark(&s->pty, err);
@@ -53,24 +53,24 @@ swx_status swx_session_unpark(swx_session *s, int64_t now, swx_error *err)
         swx_pty_park(&s->pty);
         return status;
     }
-    s->hung_up = false;
+    s->parking.hung_up = false;
     swx_session_become_idle(s, now);
     return SWX_OK;
 }
 
 void swx_session_end_hangup(swx_session *s)
 {
-    s->park_at = SWX_NEVER;
-    s->hung_up = s->state == CLOSING || swx_pty_unpark(&s->pty, NULL) != SWX_OK;
+    s->parking.park_at = SWX_NEVER;
+    s->parking.hung_up = s->state == CLOSING || swx_pty_unpark(&s->pty, NULL) != SWX_OK;
 }
 
 /* ---- the ends of operations ---- */
 
 void swx_session_restart_output(swx_session *s)
 {
-    s->found.at = 0;
-    s->notices = 0;
-    for (swx_op *op = s->interrupts; op; op = op->link) {
+    s->run.found.at = 0;
+    s->run.notices = 0;
+    for (swx_op *op = s->interrupt.first; op; op = op->link) {
         op->base = 0;
     }
 }
@@ -84,32 +84,32 @@ static void finish(swx_session *s, swx_op *op, swx_end end, int code, bool with_
     if (end == SWX_END_LOST) {
         op->error = (swx_error){ .status = SWX_ECLOSED, .text = s->loss };
     }
-    op->limit = s->output_limit;
+    op->limit = s->output.limit;
     /* Without START marks a shell that left its terminal, and ended before it read this command, looks like a shell
      * that this command has ended.  Only the kernel, or a guard's mark, tells that the shell read from its terminal
      * before. */
-    bool told = s->expects_start || s->guard || has_evidence(s) || op->kind != SWX_OP_RUN;
-    op->begun = with_output && s->begun && op->typed_out && told;
+    bool told = s->run.expects_start || s->shell.guard || has_evidence(s) || op->kind != SWX_OP_RUN;
+    op->begun = with_output && s->run.begun && op->typed_out && told;
     op->signal = end == SWX_END_DIED && WIFSIGNALED(s->child.wait_status) ? WTERMSIG(s->child.wait_status) : 0;
     if (with_output) {
         if (op->matched) {
-            swx_buf_free(&s->output);
+            swx_buf_free(&s->output.kept);
         } else {
             swx_completion_drop_start(s);
-            op->output = s->output;
+            op->output = s->output.kept;
         }
-        s->reader_is_behind = false;
-        swx_buf_init(&s->output, UNCLAIMED_LIMIT);
+        s->output.reader_is_behind = false;
+        swx_buf_init(&s->output.kept, UNCLAIMED_LIMIT);
         swx_session_restart_output(s);
     } else {
-        swx_buf_init(&op->output, s->output_limit);
+        swx_buf_init(&op->output, s->output.limit);
     }
     op->done(op);
 }
 
 void swx_session_finish(swx_session *s, swx_op *op, swx_end end, int code) { finish(s, op, end, code, false); }
 
-swx_op *swx_session_claimant(const swx_session *s) { return s->current ? s->current : s->interrupts; }
+swx_op *swx_session_claimant(const swx_session *s) { return s->current ? s->current : s->interrupt.first; }
 
 swx_op *swx_session_pop(swx_op **list)
 {
@@ -122,7 +122,7 @@ swx_op *swx_session_pop(swx_op **list)
 void swx_session_finish_claimant(swx_session *s, swx_end end, int code)
 {
     if (swx_session_claimant(s)) {
-        finish(s, swx_session_pop(s->current ? &s->current : &s->interrupts), end, code, true);
+        finish(s, swx_session_pop(s->current ? &s->current : &s->interrupt.first), end, code, true);
     }
 }
 
@@ -139,21 +139,21 @@ void swx_session_finish_all(swx_session *s, swx_end end, int code)
     if (s->current) {
         swx_session_finish_claimant(s, end, code);
     }
-    swx_session_finish_list(s, &s->interrupts, end, code);
-    swx_session_finish_list(s, &s->first, end, code);
-    s->end = &s->first;
+    swx_session_finish_list(s, &s->interrupt.first, end, code);
+    swx_session_finish_list(s, &s->queue.first, end, code);
+    s->queue.end = &s->queue.first;
 }
 
 swx_op *swx_session_take_first(swx_session *s)
 {
-    swx_op *op = swx_session_pop(&s->first);
-    s->end = s->first ? s->end : &s->first;
+    swx_op *op = swx_session_pop(&s->queue.first);
+    s->queue.end = s->queue.first ? s->queue.end : &s->queue.first;
     return op;
 }
 
 void swx_session_claim_start(swx_session *s)
 {
-    if (s->pty.carrier && s->state == STARTING && s->first && s->first->kind == SWX_OP_START) {
+    if (s->pty.transport && s->state == STARTING && s->queue.first && s->queue.first->kind == SWX_OP_START) {
         s->current = swx_session_take_first(s);
     }
 }
@@ -168,29 +168,29 @@ void swx_session_lose(swx_session *s)
 
 static int64_t quiet_deadline(const swx_session *s, const swx_op *op)
 {
-    return op->quiet && op == s->current && !swx_output_is_held(s) ? s->last_data + op->quiet : SWX_NEVER;
+    return op->quiet && op == s->current && !swx_output_is_held(s) ? s->output.last_data + op->quiet : SWX_NEVER;
 }
 
 int64_t swx_session_deadline(const swx_session *s)
 {
     if (s->state == CLOSED || s->state == CLOSING) {
-        return s->state == CLOSED ? SWX_NEVER : s->close_step;
+        return s->state == CLOSED ? SWX_NEVER : s->close.step;
     }
     int64_t due = s->check;
-    if (may_rest(s)) {
-        due = earlier(due, s->park_at);
+    if (may_park(s)) {
+        due = earlier(due, s->parking.park_at);
     }
     if (s->state == STARTING || s->state == RESYNC) {
         due = earlier(due, s->give_up);
     }
-    if (s->paced) {
-        due = earlier(due, s->pace);
+    if (s->input.paced) {
+        due = earlier(due, s->input.pace);
     }
     if (s->current) {
         due = earlier(due, earlier(s->current->deadline, quiet_deadline(s, s->current)));
     }
-    due = s->first ? earlier(due, s->expiry) : due;
-    for (const swx_op *op = s->interrupts; op; op = op->link) {
+    due = s->queue.first ? earlier(due, s->queue.expiry) : due;
+    for (const swx_op *op = s->interrupt.first; op; op = op->link) {
         due = earlier(due, op->next);
     }
     return due;
@@ -198,19 +198,20 @@ int64_t swx_session_deadline(const swx_session *s)
 
 static void expire_waiting(swx_session *s, int64_t now)
 {
-    if (!s->first || s->expiry > now) {
+    if (!s->queue.first || s->queue.expiry > now) {
         return;
     }
-    s->expiry = SWX_NEVER;
-    for (s->end = &s->first; *s->end;) {
-        swx_op *op = *s->end;
+    s->queue.expiry = SWX_NEVER;
+    for (s->queue.end = &s->queue.first; *s->queue.end;) {
+        swx_op *op = *s->queue.end;
         if (op->deadline > now) {
-            s->expiry = earlier(s->expiry, op->deadline);
-            s->end = &op->link;
+            s->queue.expiry = earlier(s->queue.expiry, op->deadline);
+            s->queue.end = &op->link;
             continue;
         }
-        swx_session_pop(s->end);
-        if (op->held && s->end == &s->first && !s->current && s->state == IDLE) { /* no earlier command delays it */
+        swx_session_pop(s->queue.end);
+        if (op->held && s->queue.end == &s->queue.first && !s->current &&
+            s->state == IDLE) { /* no earlier command delays it */
             op->error = (swx_error){ .status = SWX_EBUSY, .text = "its syntax was still being checked" };
         }
         swx_session_finish(s, op, SWX_END_TIMEOUT, 0);
@@ -226,13 +227,13 @@ void swx_session_due(swx_session *s, int64_t now)
         swx_session_ended(s, now);
     }
     if (s->state == CLOSING) {
-        if (s->close_step <= now) {
+        if (s->close.step <= now) {
             swx_close_step(s, now);
         }
         return;
     }
-    if (s->paced && s->pace <= now) {
-        s->pace = now + MS;
+    if (s->input.paced && s->input.pace <= now) {
+        s->input.pace = now + MS;
         bool may = has_evidence(s) || swx_pty_input_consumed(&s->pty);
         if (may && !has_evidence(s)) { /* only a mark tells whether the shell has read the piece, or a program */
             swx_output_read(s, true, now);
@@ -252,7 +253,7 @@ void swx_session_due(swx_session *s, int64_t now)
     swx_op *op = s->current;
     if (op && (op->deadline <= now || quiet_deadline(s, op) <= now)) {
         swx_output_read(s, true, now); /* output that is there came in time */
-        if (s->found.rank) {
+        if (s->run.found.rank) {
             swx_completion_check(s, now, true);
         }
         if (s->current == op && (op->deadline <= now || quiet_deadline(s, op) <= now)) {
@@ -263,7 +264,7 @@ void swx_session_due(swx_session *s, int64_t now)
     swx_interrupt_step(s, now);
     swx_session_begin(s, now);
     swx_output_tell_news(s);
-    if (may_rest(s) && s->park_at <= now) {
+    if (may_park(s) && s->parking.park_at <= now) {
         park(s, now);
     }
 }
@@ -281,24 +282,24 @@ static void push(swx_op **list, swx_op *op)
 static void submit_interrupt(swx_session *s, swx_op *op, int64_t now)
 {
     op->next = op->since = now;
-    swx_output_begin_search(s, op, s->output.total);
-    push(&s->interrupts, op);
+    swx_output_begin_search(s, op, s->output.kept.total);
+    push(&s->interrupt.first, op);
     swx_interrupt_step(s, now);
 }
 
 void swx_session_submit(swx_session *s, swx_op *op, int64_t now)
 {
     if (op->kind == SWX_OP_CLOSE) {
-        push(&s->closer, op);
+        push(&s->close.first, op);
         swx_close_begin(s, now);
         if (s->state == CLOSED) {
-            swx_session_finish_list(s, &s->closer, SWX_END_DONE, 0);
+            swx_session_finish_list(s, &s->close.first, SWX_END_DONE, 0);
         }
         return;
     }
     switch (s->state) {
     case DEAD:
-        if (s->idle_since && s->facts.wait_status != SWX_STATUS_LOST && WIFEXITED(s->facts.wait_status)) {
+        if (s->parking.idle_since && s->facts.wait_status != SWX_STATUS_LOST && WIFEXITED(s->facts.wait_status)) {
             op->error = (swx_error){ .status = SWX_ECLOSED,
                                      .text = "it did so while no command ran, as TMOUT makes a shell do" };
         }
@@ -313,18 +314,18 @@ void swx_session_submit(swx_session *s, swx_op *op, int64_t now)
         submit_interrupt(s, op, now);
         return;
     }
-    if (op->kind == SWX_OP_START && s->pty.carrier && s->state == STARTING) {
-        /* the carrier may wait for a password, or for a frozen container */
+    if (op->kind == SWX_OP_START && s->pty.transport && s->state == STARTING) {
+        /* the transport may wait for a password, or for a frozen container */
         int64_t limit = op->patience ? op->patience : op->step;
         s->give_up = limit < SWX_NEVER - now ? earlier(s->give_up, now + limit) : s->give_up;
     }
-    s->expiry = s->first ? earlier(s->expiry, op->deadline) : op->deadline;
-    if (op->ahead && s->first) {
-        op->link = s->first;
-        s->first = op;
+    s->queue.expiry = s->queue.first ? earlier(s->queue.expiry, op->deadline) : op->deadline;
+    if (op->ahead && s->queue.first) {
+        op->link = s->queue.first;
+        s->queue.first = op;
     } else {
-        *s->end = op;
-        s->end = &op->link;
+        *s->queue.end = op;
+        s->queue.end = &op->link;
     }
     swx_session_begin(s, now);
 }
@@ -352,9 +353,9 @@ void swx_session_cancel(swx_session *s, swx_op *op)
     }
     if (s->current == op) {
         swx_session_finish_claimant(s, SWX_END_CANCELLED, 0);
-    } else if (unlink_op(&s->first, op) || unlink_op(&s->interrupts, op) || unlink_op(&s->closer, op)) {
-        for (s->end = &s->first; *s->end;) {
-            s->end = &(*s->end)->link;
+    } else if (unlink_op(&s->queue.first, op) || unlink_op(&s->interrupt.first, op) || unlink_op(&s->close.first, op)) {
+        for (s->queue.end = &s->queue.first; *s->queue.end;) {
+            s->queue.end = &(*s->queue.end)->link;
         }
         swx_session_finish(s, op, SWX_END_CANCELLED, 0);
     }
@@ -368,9 +369,9 @@ void swx_session_cancel(swx_session *s, swx_op *op)
  * may have. */
 static uint64_t may_take(const swx_session *s, const swx_op *op)
 {
-    uint64_t size = s->output.total > op->taken ? s->output.total - op->taken : 0;
-    bool prompt = (s->hints & SWX_HINT_PROMPT) || s->marks_impossible || s->prompt_follows_guard ||
-                  (!s->pty.carrier && (s->hints & SWX_HINT_SOURCE));
+    uint64_t size = s->output.kept.total > op->taken ? s->output.kept.total - op->taken : 0;
+    bool prompt = (s->run.hints & SWX_HINT_PROMPT) || s->shell.marks_impossible || s->shell.prompt_follows_guard ||
+                  (!s->pty.transport && (s->run.hints & SWX_HINT_SOURCE));
     if (swx_completion_holds_start(s)) {
         return 0;
     }
@@ -378,7 +379,7 @@ static uint64_t may_take(const swx_session *s, const swx_op *op)
         size = size > PROMPT_MOST ? size - PROMPT_MOST : 0;
     }
     if (size && size <= HELD_MOST && swx_completion_asks_about_notices(s)) {
-        size = swx_job_notice_begin(s->output.data + op->taken, (size_t)size);
+        size = swx_job_notice_begin(s->output.kept.data + op->taken, (size_t)size);
     }
     return size;
 }
@@ -389,10 +390,10 @@ size_t swx_session_take(swx_session *s, swx_op *op, uint8_t *out, size_t room, i
     if (runs && op == s->current && !swx_completion_holds_start(s)) {
         swx_completion_drop_start(s);
     }
-    const swx_buf *from = runs ? &s->output : &op->output;
+    const swx_buf *from = runs ? &s->output.kept : &op->output;
     swx_span spans[3];
     size_t copied = 0;
-    if (op->end == SWX_END_NONE && (op != s->current || !s->begun)) {
+    if (op->end == SWX_END_NONE && (op != s->current || !s->run.begun)) {
         return 0;
     }
     swx_buf_spans(from, spans);
@@ -433,11 +434,11 @@ swx_status swx_session_type(swx_session *s, const uint8_t *bytes, size_t size, i
     if (s->state == DEAD || s->state == CLOSING || s->state == CLOSED || s->state == LOST) {
         return SWX_ECLOSED;
     }
-    if (s->state != RUNNING || s->arriving) {
+    if (s->state != RUNNING || s->input.arriving) {
         return SWX_EBUSY;
     }
-    s->numbers_may_skip = true;
-    s->delivered = now;
+    s->run.numbers_may_skip = true;
+    s->run.delivered = now;
     swx_typing_note(s, bytes, size);
     return swx_session_type_bytes(s, bytes, size) ? SWX_OK : SWX_ENOMEM;
 }
@@ -489,17 +490,17 @@ swx_status swx_session_new(swx_session **out, const swx_session_config *config, 
         return swx_fail(err, SWX_ENOMEM, "out of memory");
     }
     s->pty.master = s->pty.slave = s->kernel.fd = s->child.pidfd = -1;
-    s->end = &s->first;
-    s->begun = true;
-    s->output_limit = config->output_limit;
-    swx_buf_init(&s->output, s->output_limit);
-    swx_buf_init(&s->pending, SIZE_MAX / 2);
-    swx_buf_init(&s->tail, SIZE_MAX / 2);
-    swx_buf_init(&s->modes, PART_LIMIT);
-    for (size_t i = 0; i < SWX_COUNT(s->parts); i++) {
-        swx_buf_init(&s->parts[i], PART_LIMIT);
+    s->queue.end = &s->queue.first;
+    s->run.begun = true;
+    s->output.limit = config->output_limit;
+    swx_buf_init(&s->output.kept, s->output.limit);
+    swx_buf_init(&s->input.pending, SIZE_MAX / 2);
+    swx_buf_init(&s->input.tail, SIZE_MAX / 2);
+    swx_buf_init(&s->shell.modes, PART_LIMIT);
+    for (size_t i = 0; i < SWX_COUNT(s->answer.parts); i++) {
+        swx_buf_init(&s->answer.parts[i], PART_LIMIT);
     }
-    s->check = s->park_at = SWX_NEVER;
+    s->check = s->parking.park_at = SWX_NEVER;
     s->give_up = now + SHELL_START_LIMIT;
     s->backoff = FIRST_CHECK;
     swx_status status = swx_pty_open(&s->pty, config->argv != NULL, config->rows, config->columns, err);
@@ -516,7 +517,7 @@ swx_status swx_session_new(swx_session **out, const swx_session_config *config, 
     if (!config->argv && !config->unproven) {
         swx_kernel_open(&s->kernel, s->child.pid);
     }
-    s->last_data = now;
+    s->output.last_data = now;
     *out = s;
     return SWX_OK;
 }
@@ -540,12 +541,12 @@ void swx_session_free(swx_session *s)
     swx_kernel_close(&s->kernel);
     swx_child_close(&s->child);
     swx_pty_close(&s->pty);
-    swx_buf_free(&s->output);
-    swx_buf_free(&s->pending);
-    swx_buf_free(&s->tail);
-    swx_buf_free(&s->modes);
-    for (size_t i = 0; i < SWX_COUNT(s->parts); i++) {
-        swx_buf_free(&s->parts[i]);
+    swx_buf_free(&s->output.kept);
+    swx_buf_free(&s->input.pending);
+    swx_buf_free(&s->input.tail);
+    swx_buf_free(&s->shell.modes);
+    for (size_t i = 0; i < SWX_COUNT(s->answer.parts); i++) {
+        swx_buf_free(&s->answer.parts[i]);
     }
     free(s);
 }
@@ -553,14 +554,14 @@ void swx_session_free(swx_session *s)
 int swx_session_terminal(const swx_session *s) { return s->pty.master; }
 int swx_session_pidfd(const swx_session *s) { return s->child.pidfd; }
 pid_t swx_session_pid(const swx_session *s) { return s->child.pid; }
-bool swx_session_wants_write(const swx_session *s) { return s->state != CLOSED && !typed_all(s) && !s->paced; }
+bool swx_session_wants_write(const swx_session *s) { return s->state != CLOSED && !typed_all(s) && !s->input.paced; }
 
 swx_session_state swx_session_look(const swx_session *s)
 {
     swx_session_state facts = s->facts;
-    facts.idle = s->state == IDLE && !s->first;
+    facts.idle = s->state == IDLE && !s->queue.first;
     facts.doubtful = swx_resync_is_needed(s);
     facts.kernel_proof = has_evidence(s);
-    facts.hides = s->hints & SWX_HINT_HIDES;
+    facts.hides = s->run.hints & SWX_HINT_HIDES;
     return facts;
 }

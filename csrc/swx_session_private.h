@@ -52,123 +52,163 @@ typedef struct {
     uint64_t at; /* output.total when it came */
 } candidate;
 
+/* The operations that wait, in order. */
+typedef struct {
+    swx_op *first, **end; /* where the next one goes */
+    int64_t expiry;       /* none of them has an earlier deadline; some may have had */
+} swx_waiting;
+
+/* What holds for the shell. */
+typedef struct {
+    struct stat program;  /* to know it again */
+    uint64_t stack;       /* where its stack begins, for the same; 0: not known */
+    int64_t learn_until;  /* when it gets an operation although the read of its prompt was not learned */
+    uint64_t number;      /* of the last prompt */
+    uint32_t jobs;        /* at the last prompt */
+    uint32_t owed;        /* jobs of the prompt before that may have ended without a notice so far */
+    int code;             /* of the last command */
+    int64_t worked;       /* its own processor time when its terminal was last known to be its own */
+    int64_t last_start;   /* of any process then, see swx_kernel_last_start */
+    int64_t reader_ahead; /* since when another process is seen to read the terminal ahead of it; 0: not seen */
+    bool helper;          /* its stdout is a pipe, and its output comes through another process */
+    int64_t helper_busy;  /* when that was last seen with unread bytes */
+    /* its prompts */
+    bool start_marks;          /* PS0 works */
+    unsigned start_misses;     /* commands in a row without a START mark */
+    unsigned lost_prompts;     /* questions in a row because of a prompt without a mark */
+    bool marks_impossible;     /* only the kernel tells the end, and the shell is asked after each command */
+    bool guard, reassert;      /* elements of PROMPT_COMMAND: see swx_restore */
+    bool prompt_follows_guard; /* the prompt shows in spite of the guard */
+    bool brace_may_be_alias;   /* those elements do without */
+    /* behind a transport, where its own terminal is out of reach */
+    bool nonce_is_exposed; /* it is in the environments of the transport and the shell, where others can read it */
+    bool adds_cr;          /* "\n" comes as "\r\n", and there is no stty to change that */
+    bool modes_may_differ; /* a program was typed to or interrupted, or used the screen */
+    bool keeps_modes;      /* PROMPT_COMMAND restores the modes in which commands can be typed */
+    swx_buf modes;         /* the modes that commands start with, as `stty -g` prints them; empty: unknown */
+} swx_shell;
+
+/* What is typed. */
+typedef struct {
+    swx_buf pending;           /* bytes that are not written yet */
+    size_t written;            /* how many of them are */
+    size_t column;             /* bytes of the last line that was typed to a program */
+    bool half_line;            /* half a line was typed to a program, and may lie there unread */
+    bool paced;                /* has a line that is longer than a terminal keeps: written in pieces, see flush_paced */
+    bool passed_on;            /* the last piece is a part of a line */
+    bool shell_may_have_piece; /* the shell may have a piece: type no more, and report no end */
+    int64_t pace;              /* when to look whether the last piece was read */
+    bool arriving;             /* a command is typed except its end, which waits until the shell has read the rest */
+    bool raw;                  /* it is typed in raw mode */
+    bool hidden;               /* its end must be typed without an echo, see swx_pty_hide */
+    swx_buf tail;              /* that end */
+} swx_input;
+
+/* The running command. */
+typedef struct {
+    candidate found;
+    unsigned hints;
+    unsigned lines;         /* typed for it */
+    int64_t delivered;      /* when it or the last line for its program was typed; behind a transport when it began */
+    int64_t newest_before;  /* the newest process before that, if the shell had jobs */
+    uint64_t base;          /* the shell's count before it */
+    bool begun;             /* its START mark came, or it needs none */
+    bool expects_start;     /* a START mark is to come */
+    bool started;           /* a START mark came: the shell's count has to go up */
+    bool start_dropped;     /* see swx_completion_drop_start */
+    int64_t read_before;    /* bytes the shell had read before a command without a START mark; -1: unknown */
+    bool empty_line_before; /* an empty line was typed before it, whose prompt is still to come */
+    bool numbers_may_skip;  /* lines typed to programs: numbers may advance by more than one */
+    bool number_too_high;   /* a mark had too high a number: another process may have typed a command */
+    bool readline_seen;
+    bool replied;              /* a query of it was answered, and the shell may have read the answer */
+    bool processed;            /* "\n" came as "\r\n" from it */
+    uint32_t notices;          /* possible job notices in the output, which the next prompt verifies */
+    uint64_t notice_end;       /* the end of the output before that prompt */
+    int64_t helper_until;      /* until when its end waits for the shell's helper; 0: the end was not seen yet */
+    int64_t worked_when_still; /* the shell's processor time when last seen silent, or without a START mark; 0: not */
+    /* behind a transport */
+    int64_t interrupted_at;  /* 0: it was not */
+    int64_t sync_newline_at; /* when an empty line was typed to prove that the shell reads again; 0: not yet */
+    unsigned sync_newlines;  /* how many */
+    candidate before;        /* the prompt before the first of them */
+} swx_run;
+
+/* What the terminal says. */
+typedef struct {
+    swx_buf kept; /* of the running command */
+    size_t limit;
+    bool reader_is_behind; /* the reader of that is too far behind; see swx_session_wants_read */
+    int64_t last_data;     /* when something came */
+    bool cr_held;          /* a CR is held back, because it may be the first half of "\r\n" */
+    unsigned query;        /* progress in a terminal query */
+} swx_output;
+
+/* A question to the shell. */
+typedef struct {
+    resync_phase phase;
+    unsigned attempt;            /* to restore the prompts */
+    int doubted;                 /* the rank of the mark in doubt */
+    bool prompt_missing;         /* the reason: a prompt without a mark */
+    bool owner_saw_end;          /* the reason: PROMPT_SEEN; bytes before the answer are the command's output */
+    bool arms_prompt;            /* it arms PROMPT_COMMAND for the command that waits */
+    bool thrown_away;            /* the shell has read no more since the command: another program has taken that */
+    bool unexpanded;             /* the mark in doubt was */
+    bool answered;               /* the answer holds the truth about the command */
+    bool interrupted;            /* the shell was, because it did not answer or may have read something else */
+    bool ask_again;              /* ask once the SIGINT was handled, which may discard input */
+    int code_before;             /* the exit code of a mark before that; -1: none came */
+    swx_modes_question question; /* about the terminal's modes */
+} swx_resync;
+
+/* The shell's last answer. */
+typedef struct {
+    swx_mark report;
+    answer_part part; /* that comes now */
+    swx_buf parts[PARTS];
+} swx_answer;
+
+/* The interrupts under way. */
+typedef struct {
+    swx_op *first;
+    pid_t group;   /* that was interrupted last; 0: none since the command began */
+    pid_t newborn; /* the group of a child that may have missed an interrupt when it was forked; 0: none */
+} swx_interrupts;
+
+/* The end. */
+typedef struct {
+    swx_op *first; /* operations that wait for it */
+    int64_t step, limit;
+    unsigned sweeps;
+} swx_closing;
+
+/* A session without a command gives descriptors back. */
+typedef struct {
+    int64_t idle_since; /* valid while idle; 0 for a shell that died while it was not idle */
+    int64_t park_at;    /* when to look whether it may park, whatever ran since; SWX_NEVER: it is, or cannot */
+    bool hung_up;       /* the terminal is hung up and no descriptor was left to end that, so it is not watched */
+} swx_parking;
+
 struct swx_session {
     state state;
     swx_pty pty;
     swx_child child;
     swx_kernel kernel;
     swx_marks marks;
-    struct stat program; /* of the shell, to know it again */
-    uint64_t stack;      /* where its stack begins, for the same; 0: not known */
-    const char *loss;    /* why the session is lost, if that is known */
-
-    swx_op *first, **end; /* waiting, in order; where the next one goes */
-    int64_t expiry;       /* no waiting operation has an earlier deadline; some may have had */
-    swx_op *current;      /* the operation of the command that runs; NULL: it has ended before its command */
-    swx_op *interrupts;   /* the interrupts under way */
-    swx_op *closer;
-    pid_t interrupted_group; /* the group that was interrupted last; 0: none since the command began */
-    pid_t newborn;           /* the group of a child that may have missed an interrupt when it was forked; 0: none */
-    int64_t worked;          /* the shell's own processor time when its terminal was last known to be its own */
-    int64_t last_start;      /* of any process then, see swx_kernel_last_start */
-    int64_t reader_ahead; /* since when another process is seen to read the terminal ahead of the shell; 0: not seen */
-
-    swx_buf pending;           /* bytes to type that are not written yet */
-    size_t written;            /* how many of them are */
-    size_t column;             /* bytes of the last line that was typed to a program */
-    bool paced;                /* has a line that is longer than a terminal keeps: written in pieces, see flush_paced */
-    bool passed_on;            /* the last piece is a part of a line */
-    bool shell_may_have_piece; /* the shell may have a piece: type no more, and report no end */
-    int64_t pace;              /* when to look whether the last piece was read */
-    swx_buf output;            /* of the running command */
-    bool reader_is_behind;     /* the reader of that is too far behind; see swx_session_wants_read */
-
-    /* the running command */
-    candidate found;
-    bool begun;             /* its START mark came, or it needs none */
-    bool expects_start;     /* a START mark is to come */
-    bool started;           /* a START mark came: the shell's count has to go up */
-    bool start_dropped;     /* see swx_completion_drop_start */
-    bool number_too_high;   /* a mark had too high a number: another process may have typed a command */
-    uint64_t base;          /* the shell's count before it */
-    bool numbers_may_skip;  /* lines typed to programs: numbers may advance by more than one */
-    bool empty_line_before; /* an empty line was typed before it, whose prompt is still to come */
-    bool arriving;          /* its text is typed except its end, which waits until the shell has read the rest */
-    bool raw;               /* it is typed in raw mode */
-    bool hidden;            /* its end must be typed without an echo, see swx_pty_hide */
-    swx_buf tail;           /* that end */
-    bool readline_seen;
-    bool replied; /* a query of the command was answered, and the shell may have read the answer */
-    unsigned hints;
-    unsigned lines;      /* typed for the command */
-    uint32_t notices;    /* possible job notices in the output, which the next prompt verifies */
-    uint64_t notice_end; /* the end of the output before that prompt */
-    int64_t delivered; /* when the command or the last line for its program was typed; behind a carrier when it began */
-    int64_t newest_before; /* the newest process before that, if the shell had jobs */
-    int64_t last_data;
-    int64_t check;      /* when to look at the shell again */
-    int64_t idle_since; /* valid while idle; 0 for a shell that died while it was not idle */
-    int64_t park_at;    /* when to look whether it may rest; commands do not move it.  SWX_NEVER: it rests, or cannot */
-    bool hung_up;       /* the terminal is hung up and no descriptor was left to end that, so it is not watched */
-    int64_t backoff;
-
-    /* what holds for the shell */
-    uint64_t number;  /* of the last prompt */
-    uint32_t jobs;    /* at the last prompt */
-    uint32_t owed;    /* jobs of the prompt before that may have ended without a notice so far */
-    bool start_marks; /* PS0 works */
-    bool guard, reassert;
-    bool brace_may_be_alias; /* a brace may be an alias: elements of PROMPT_COMMAND use none */
-    int code;                /* of the last command */
-    bool helper;             /* the shell's stdout is a pipe, and its output comes through another process */
-    int64_t helper_busy;     /* when it was last seen with unread bytes */
-    int64_t helper_until;    /* until when the command's end waits for the helper; 0: the end was not seen yet */
-    unsigned start_misses;
-    unsigned lost_prompts; /* questions in a row because of a prompt without a mark */
-
-    /* a question */
-    resync_phase phase;
-    unsigned attempt;
-    int64_t give_up;
-    int doubted;              /* the rank of the mark in doubt */
-    bool answered;            /* report holds the truth about the command */
-    int64_t read_before;      /* bytes the shell had read before a command without a START mark; -1: unknown */
-    bool command_thrown_away; /* it has read no more since: another program has taken the command */
-    bool prompt_missing;      /* the reason for the question: a prompt without a mark */
-    bool marks_impossible;    /* only the kernel tells the end, and the shell is asked after each command */
-    bool owner_saw_end;       /* PROMPT_SEEN: bytes before the answer are the command's output */
-    bool unexpanded;
-    int64_t worked_when_still; /* its processor time when last seen silent, or without a START mark; 0: not seen */
-    bool interrupted_once;
-    int code_before; /* the exit code of a mark before that; -1: none came */
-    bool ask_again;  /* ask once the SIGINT was handled, which may discard input */
-    swx_mark report;
-    answer_part part;     /* that comes now */
-    swx_buf parts[PARTS]; /* of the last answer */
-
-    /* behind a carrier, where the shell's own terminal is out of reach */
-    bool nonce_is_exposed; /* the nonce is in the environments of the carrier and the shell, where others can read it */
-    bool adds_cr;          /* "\n" comes as "\r\n", and there is no stty to change that */
-    bool cr_held;          /* a CR is held back, because it may be the first half of that */
-    bool half_line_typed;  /* half a line was typed to a program, and may lie there unread */
-    bool modes_may_differ; /* a program was typed to or interrupted, or used the screen */
-    bool processed;        /* from the answer to a question: "\n" came as "\r\n" after the command */
-    bool keeps_modes;      /* PROMPT_COMMAND restores the modes in which commands can be typed */
-    bool arms_prompt;      /* the question arms PROMPT_COMMAND for the command that waits */
-    bool prompt_follows_guard;   /* the prompt shows in spite of the guard */
-    int64_t interrupted_at;      /* when the running command was interrupted; 0: it was not */
-    int64_t sync_newline_at;     /* when an empty line was typed to prove that the shell reads again; 0: not yet */
-    unsigned sync_newlines;      /* how many */
-    candidate before;            /* the prompt before the first of them */
-    swx_modes_question question; /* of the question */
-    swx_buf modes;               /* the modes that commands start with, as `stty -g` prints them; empty: unknown */
-
-    int64_t learn_until;
-    int64_t close_step, close_limit;
-    unsigned sweeps;
-    size_t output_limit;
-    unsigned query; /* progress in a terminal query */
-
+    swx_waiting queue;
+    swx_op *current; /* the operation of the command that runs; NULL: it has ended before its command */
+    swx_shell shell;
+    swx_input input;
+    swx_run run;
+    swx_output output;
+    swx_resync resync;
+    swx_answer answer;
+    swx_interrupts interrupt;
+    swx_closing close;
+    swx_parking parking;
+    int64_t check, backoff; /* when to look at the shell again, and the next pause */
+    int64_t give_up;        /* a shell that starts, or does not answer */
+    const char *loss;       /* why the session is lost, if that is known */
     swx_session_state facts;
     void (*unwatch)(void *owner, int fd);
     void *owner;
@@ -186,7 +226,7 @@ static inline void swx_session_check_from(swx_session *s, int64_t now, int64_t d
 }
 
 static inline bool has_evidence(const swx_session *s) { return s->kernel.buffer != 0; }
-static inline bool typed_all(const swx_session *s) { return s->written == s->pending.size; }
+static inline bool typed_all(const swx_session *s) { return s->input.written == s->input.pending.size; }
 
 /* ---- swx_session.c ---- */
 
@@ -194,11 +234,11 @@ void swx_session_become_idle(swx_session *s, int64_t now);
 /* Takes the first operation out of a list, or of the queue. */
 swx_op *swx_session_pop(swx_op **list);
 swx_op *swx_session_take_first(swx_session *s);
-/* Handles a hang-up of a terminal at rest, which no process has open. */
+/* Handles a hang-up of a parked terminal, which no process has open. */
 void swx_session_end_hangup(swx_session *s);
 /* Resets the offsets that refer to the output, which begins anew. */
 void swx_session_restart_output(swx_session *s);
-/* Opens the descriptors again that a session at rest has closed. */
+/* Opens the descriptors again that a parked session has closed. */
 swx_status swx_session_unpark(swx_session *s, int64_t now, swx_error *err);
 
 /* The operation that gets the present output: that of the running command, else the first interrupt that waits for its
@@ -212,7 +252,7 @@ void swx_session_finish_list(swx_session *s, swx_op **list, swx_end end, int cod
 void swx_session_finish_all(swx_session *s, swx_end end, int code);
 /* Ends everything as LOST, because synchronisation cannot be proved; the session is of no more use. */
 void swx_session_lose(swx_session *s);
-/* Gives the output of a carrier that ends or is silent before the first prompt to the START operation. */
+/* Gives the output of a transport that ends or is silent before the first prompt to the START operation. */
 void swx_session_claim_start(swx_session *s);
 
 /* ---- swx_typing.c ---- */
@@ -224,8 +264,8 @@ void swx_typing_forget(swx_session *s);
 bool swx_session_type_bytes(swx_session *s, const void *bytes, size_t size);
 /* Types the end of a command, and sets the modes in which it runs. */
 bool swx_session_type_end(swx_session *s);
-/* Drops half a line that the shell at its prompt would take for the beginning of the next command.  Of a carrier: half
- * a line that was typed to a program. */
+/* Drops half a line that the shell at its prompt would take for the beginning of the next command.  Of a transport:
+ * half a line that was typed to a program. */
 bool swx_session_drop_input(swx_session *s);
 /* Notes what was typed to a program. */
 void swx_typing_note(swx_session *s, const uint8_t *bytes, size_t size);
@@ -286,12 +326,12 @@ void swx_completion_remove_notices(swx_session *s);
 /* ---- swx_resync.c ---- */
 
 /* Asks the shell how its last command ended.  PROMPT_SEEN: the owner saw it at its prompt, and output and a mark may be
- * on their way. */
-typedef enum { MARK_IN_DOUBT, PROMPT_WITHOUT_MARK, PROMPT_SEEN } resync_reason;
+ * on their way.  NO_DOUBT: only to change its PROMPT_COMMAND for the command that waits. */
+typedef enum { MARK_IN_DOUBT, PROMPT_WITHOUT_MARK, PROMPT_SEEN, NO_DOUBT } resync_reason;
 void swx_resync_begin(swx_session *s, int64_t now, resync_reason reason);
 /* Checks whether the question is answered, and takes the next step. */
 void swx_resync_check(swx_session *s, int64_t now);
-/* Whether a shell behind a carrier has read the command, and its end was not heard. */
+/* Whether a shell behind a transport has read the command, and its end was not heard. */
 bool swx_resync_is_needed(const swx_session *s);
 /* Takes the output that came before the answer for the command's, up to its prompt. */
 void swx_resync_end_doubt(swx_session *s);

@@ -25,15 +25,16 @@ static bool has_reader(const swx_session *s)
 static void flush_paced(swx_session *s)
 {
     while (!typed_all(s) && swx_pty_input_consumed(&s->pty)) {
-        bool at_prompt = has_evidence(s) ? swx_kernel_look(&s->kernel) == SWX_SHELL_PROMPT : s->found.rank > 0;
-        if (at_prompt && s->begun) {
-            s->written = s->pending.size;
-            s->shell_may_have_piece = s->passed_on;
+        bool at_prompt = has_evidence(s) ? swx_kernel_look(&s->kernel) == SWX_SHELL_PROMPT : s->run.found.rank > 0;
+        if (at_prompt && s->run.begun) {
+            s->input.written = s->input.pending.size;
+            s->input.shell_may_have_piece = s->input.passed_on;
             s->check = 0;
             return;
         }
-        size_t part = s->pending.size - s->written < PACED_PIECE ? s->pending.size - s->written : PACED_PIECE;
-        const uint8_t *from = s->pending.data + s->written, *end = memrchr(from, '\n', part);
+        size_t part = s->input.pending.size - s->input.written < PACED_PIECE ? s->input.pending.size - s->input.written
+                                                                             : PACED_PIECE;
+        const uint8_t *from = s->input.pending.data + s->input.written, *end = memrchr(from, '\n', part);
         part = end ? (size_t)(end + 1 - from) : part;
         bool canonical = swx_pty_is_canonical(&s->pty);
         if (!end && canonical && (!has_reader(s) || !swx_pty_is_canonical(&s->pty))) {
@@ -43,10 +44,10 @@ static void flush_paced(swx_session *s)
         if (size <= 0) {
             return;
         }
-        s->written += (size_t)size;
-        s->passed_on = from[size - 1] != '\n';
+        s->input.written += (size_t)size;
+        s->input.passed_on = from[size - 1] != '\n';
         uint8_t key = swx_pty_end_of_input(&s->pty);
-        if (s->passed_on && canonical && write(s->pty.master, &key, 1) != 1) {
+        if (s->input.passed_on && canonical && write(s->pty.master, &key, 1) != 1) {
             return;
         }
         if (!has_evidence(s)) { /* first see whether a mark says that the program has ended: swx_session_due reads */
@@ -57,35 +58,36 @@ static void flush_paced(swx_session *s)
 
 void swx_typing_forget(swx_session *s)
 {
-    swx_buf_clear(&s->pending);
-    s->written = 0;
-    s->paced = false;
+    swx_buf_clear(&s->input.pending);
+    s->input.written = 0;
+    s->input.paced = false;
 }
 
 void swx_session_flush_pending(swx_session *s)
 {
-    if (s->paced) {
+    if (s->input.paced) {
         flush_paced(s);
         if (!typed_all(s)) {
             return;
         }
     }
-    while (s->written < s->pending.size) {
-        ssize_t size = write(s->pty.master, s->pending.data + s->written, s->pending.size - s->written);
+    while (s->input.written < s->input.pending.size) {
+        ssize_t size =
+            write(s->pty.master, s->input.pending.data + s->input.written, s->input.pending.size - s->input.written);
         if (size < 0 && errno == EINTR) {
             continue;
         }
         if (size <= 0) {
             return; /* full: writable will come; anything worse shows as the shell's end */
         }
-        s->written += (size_t)size;
+        s->input.written += (size_t)size;
     }
     swx_typing_forget(s);
 }
 
 bool swx_session_type_bytes(swx_session *s, const void *bytes, size_t size)
 {
-    if (swx_buf_append(&s->pending, bytes, size) != SWX_OK) {
+    if (swx_buf_append(&s->input.pending, bytes, size) != SWX_OK) {
         return false;
     }
     swx_session_flush_pending(s);
@@ -94,27 +96,27 @@ bool swx_session_type_bytes(swx_session *s, const void *bytes, size_t size)
 
 bool swx_session_type_end(swx_session *s)
 {
-    const uint8_t *text = s->tail.data, *end = s->hidden ? memchr(text, '\n', s->tail.size) : NULL;
-    size_t line = end ? (size_t)(end - text) : s->tail.size;
+    const uint8_t *text = s->input.tail.data, *end = s->input.hidden ? memchr(text, '\n', s->input.tail.size) : NULL;
+    size_t line = end ? (size_t)(end - text) : s->input.tail.size;
     bool typed = swx_session_type_bytes(s, text, line) &&
                  (!end || swx_session_type_bytes(s, SWX_QUOTED_NEWLINE, sizeof(SWX_QUOTED_NEWLINE) - 1));
-    if (s->hidden) {
+    if (s->input.hidden) {
         swx_pty_show(&s->pty);
     }
     if (end) {
         typed = typed && swx_session_type_bytes(s, &s->pty.baseline.c_cc[VEOF], 1) &&
-                swx_session_type_bytes(s, end + 1, s->tail.size - line - 1);
+                swx_session_type_bytes(s, end + 1, s->input.tail.size - line - 1);
     }
-    s->hidden = s->raw = false;
-    swx_buf_clear(&s->tail);
+    s->input.hidden = s->input.raw = false;
+    swx_buf_clear(&s->input.tail);
     return typed;
 }
 
 bool swx_session_drop_input(swx_session *s)
 {
-    bool half = s->half_line_typed;
-    s->half_line_typed = false;
-    if (!s->pty.carrier) {
+    bool half = s->input.half_line;
+    s->input.half_line = false;
+    if (!s->pty.transport) {
         swx_pty_forget_input(&s->pty);
         return true;
     }
@@ -126,35 +128,34 @@ bool swx_session_drop_input(swx_session *s)
 static void expect_end(swx_session *s, int64_t now, bool at_prompt)
 {
     s->state = RUNNING;
-    s->found = (candidate){ 0 };
-    s->expects_start = at_prompt && s->start_marks;
-    s->begun = !s->expects_start;
+    s->run.found = (candidate){ 0 };
+    s->run.expects_start = at_prompt && s->shell.start_marks;
+    s->run.begun = !s->run.expects_start;
     if (at_prompt) {
-        s->started = s->replied = false;
-        s->base = s->number;
-        s->read_before = s->expects_start || !has_evidence(s) ? -1 : swx_kernel_bytes_read(s->child.pid);
+        s->run.read_before = s->run.expects_start || !has_evidence(s) ? -1 : swx_kernel_bytes_read(s->child.pid);
         s->facts.commenced = now;
-        s->newest_before = s->jobs ? swx_kernel_last_start() : 0;
-        s->newest_before = s->newest_before < 0 ? INT64_MAX : s->newest_before;
+        s->run.newest_before = s->shell.jobs ? swx_kernel_last_start() : 0;
+        s->run.newest_before = s->run.newest_before < 0 ? INT64_MAX : s->run.newest_before;
     }
-    s->number_too_high = s->empty_line_before = false;
-    s->start_dropped = s->start_marks || s->report.no_stderr; /* the prompts show no text of the user's */
-    s->helper_until = 0;
-    s->delivered = s->last_data = now;
+    s->run.number_too_high = s->run.empty_line_before = false;
+    s->run.start_dropped =
+        s->shell.start_marks || s->answer.report.no_stderr; /* the prompts show no text of the user's */
+    s->run.helper_until = 0;
+    s->run.delivered = s->output.last_data = now;
     /* readline cannot be seen there, so it may be on */
-    s->readline_seen = s->pty.carrier && (s->hints & SWX_SCAN_EDITING);
-    s->interrupted_at = s->sync_newline_at = s->worked_when_still = 0;
-    s->notices = 0;
+    s->run.readline_seen = s->pty.transport && (s->run.hints & SWX_SCAN_EDITING);
+    s->run.interrupted_at = s->run.sync_newline_at = s->run.worked_when_still = 0;
+    s->run.notices = 0;
     swx_session_check_from(s, now, FIRST_CHECK);
 }
 
 static bool type_startup(swx_session *s, const swx_op *op)
 {
-    s->reassert = !has_evidence(s); /* a prompt that the user has set could not be noticed */
+    s->shell.reassert = !has_evidence(s); /* a prompt that the user has set could not be noticed */
     swx_startup startup = {
-        .script = op->typed, .size = op->typed_size, .carrier = s->pty.carrier, .reassert = s->reassert
+        .script = op->typed, .size = op->typed_size, .transport = s->pty.transport, .reassert = s->shell.reassert
     };
-    if (swx_shelltext_startup(&s->pending, &s->marks, &startup) != SWX_OK) {
+    if (swx_shelltext_startup(&s->input.pending, &s->marks, &startup) != SWX_OK) {
         return false;
     }
     swx_session_flush_pending(s); /* in one write, so that the shell wakes once */
@@ -175,14 +176,14 @@ static bool has_long_line(const uint8_t *bytes, size_t size, size_t column, size
 /* Whatever reads them may change the modes, and may leave the last line unread. */
 void swx_typing_note(swx_session *s, const uint8_t *bytes, size_t size)
 {
-    s->modes_may_differ = s->pty.carrier;
-    s->half_line_typed = size ? bytes[size - 1] != '\n' && bytes[size - 1] != '\r' : s->half_line_typed;
+    s->shell.modes_may_differ = s->pty.transport;
+    s->input.half_line = size ? bytes[size - 1] != '\n' && bytes[size - 1] != '\r' : s->input.half_line;
     const uint8_t *end = size ? memrchr(bytes, '\n', size) : NULL;
-    if (!s->paced && !s->pty.carrier && has_long_line(bytes, size, s->column, LINE_MAX)) {
-        s->paced = true;
-        s->passed_on = false;
+    if (!s->input.paced && !s->pty.transport && has_long_line(bytes, size, s->input.column, LINE_MAX)) {
+        s->input.paced = true;
+        s->input.passed_on = false;
     }
-    s->column = end ? size - (size_t)(end + 1 - bytes) : s->column + size;
+    s->input.column = end ? size - (size_t)(end + 1 - bytes) : s->input.column + size;
 }
 
 static size_t last_line(const uint8_t *text, size_t size)
@@ -195,21 +196,22 @@ static size_t last_line(const uint8_t *text, size_t size)
 static bool type_command(swx_session *s, const swx_op *op, bool at_prompt)
 {
     size_t part = op->typed_size;
-    s->hidden = at_prompt && part && swx_pty_hide(&s->pty);
-    s->raw = at_prompt && op->raw && part > RAW_TAIL;
-    if (s->raw) {
+    s->input.hidden = at_prompt && part && swx_pty_hide(&s->pty);
+    s->input.raw = at_prompt && op->raw && part > RAW_TAIL;
+    if (s->input.raw) {
         part -= RAW_TAIL;
-    } else if (s->hidden) {
+    } else if (s->input.hidden) {
         part = op->kind == SWX_OP_RUN ? last_line(op->typed, part) : 0;
     }
-    if (part < op->typed_size && swx_buf_append(&s->tail, op->typed + part, op->typed_size - part) != SWX_OK) {
+    if (part < op->typed_size && swx_buf_append(&s->input.tail, op->typed + part, op->typed_size - part) != SWX_OK) {
         return false;
     }
-    s->arriving = s->raw || (s->hidden && (part || s->empty_line_before));
-    if (s->raw) {
+    s->input.arriving = s->input.raw || (s->input.hidden && (part || s->run.empty_line_before));
+    if (s->input.raw) {
         swx_pty_set_raw(&s->pty, true);
     }
-    return swx_session_type_bytes(s, op->typed, part) && (s->arriving || !s->tail.size || swx_session_type_end(s));
+    return swx_session_type_bytes(s, op->typed, part) &&
+           (s->input.arriving || !s->input.tail.size || swx_session_type_end(s));
 }
 
 static unsigned count_lines(const uint8_t *text, size_t size)
@@ -223,18 +225,18 @@ static unsigned count_lines(const uint8_t *text, size_t size)
 
 bool swx_typing_can_begin(const swx_session *s)
 {
-    const swx_op *op = s->first;
-    return op && !op->held && !s->current && !s->shell_may_have_piece &&
-           (s->state == IDLE || (s->state == RUNNING && !s->arriving && op->kind == SWX_OP_LINE));
+    const swx_op *op = s->queue.first;
+    return op && !op->held && !s->current && !s->input.shell_may_have_piece &&
+           (s->state == IDLE || (s->state == RUNNING && !s->input.arriving && op->kind == SWX_OP_LINE));
 }
 
 /* Why the text cannot be typed at all, or NULL. */
 static const char *refusal(const swx_session *s, const swx_op *op)
 {
-    if (s->pty.carrier && op->kind == SWX_OP_LINE && has_long_line(op->typed, op->typed_size, 0, LINE_MAX)) {
-        return "a line for a carrier's terminal has at most 4095 bytes";
+    if (s->pty.transport && op->kind == SWX_OP_LINE && has_long_line(op->typed, op->typed_size, 0, LINE_MAX)) {
+        return "a line for a transport's terminal has at most 4095 bytes";
     }
-    return s->pty.carrier && op->raw ? "a carrier's terminal cannot be put into raw mode for a command" : NULL;
+    return s->pty.transport && op->raw ? "a transport's terminal cannot be put into raw mode for a command" : NULL;
 }
 
 /* Whether an empty line must come before the command.  It lets the shell report jobs that have ended, and run a trap on
@@ -242,10 +244,11 @@ static const char *refusal(const swx_session *s, const swx_op *op)
  * there are jobs or their number is unknown, and before long lines. */
 static bool wants_pause(const swx_session *s, const swx_op *op)
 {
-    bool silent = s->marks_impossible && s->report.no_stderr; /* the prompt with the number of jobs is not seen */
+    bool silent =
+        s->shell.marks_impossible && s->answer.report.no_stderr; /* the prompt with the number of jobs is not seen */
     bool parts = op->kind == SWX_OP_RUN && has_long_line(op->typed, op->typed_size, 0, SHELL_READ - 1);
-    return silent || (s->start_marks && (s->jobs || s->owed)) ||
-           ((s->start_marks || (s->guard && !s->prompt_follows_guard && !s->pty.carrier)) && parts);
+    return silent || (s->shell.start_marks && (s->shell.jobs || s->shell.owed)) ||
+           ((s->shell.start_marks || (s->shell.guard && !s->shell.prompt_follows_guard && !s->pty.transport)) && parts);
 }
 
 /* Asks the shell before the first operation is typed, if our elements of PROMPT_COMMAND must change for it.  It gets
@@ -254,26 +257,26 @@ static bool wants_pause(const swx_session *s, const swx_op *op)
  * that it has are written without braces if a brace may become an alias.  True: the question was typed. */
 static bool arms_first(swx_session *s, const swx_op *op, bool at_prompt, int64_t now)
 {
-    const bool runs = op->kind == SWX_OP_RUN, told = has_evidence(s), armed = s->reassert || s->guard;
+    const bool runs = op->kind == SWX_OP_RUN, told = has_evidence(s), armed = s->shell.reassert || s->shell.guard;
     const bool prompts = op->hints & (SWX_HINT_PROMPT | SWX_HINT_SOURCE);
     const bool touches = runs ? prompts : op->kind == SWX_OP_LINE && op->typed_size;
-    const bool hides = !told && runs && (op->hints & SWX_HINT_STDERR) && !s->guard;
-    const bool last = runs && (op->hints & SWX_HINT_LAST) && !armed && !s->marks_impossible;
+    const bool hides = !told && runs && (op->hints & SWX_HINT_STDERR) && !s->shell.guard;
+    const bool last = runs && (op->hints & SWX_HINT_LAST) && !armed && !s->shell.marks_impossible;
     /* after the command the terminal may have modes in which no question can be typed, such as a letter that erases */
-    const bool modes = s->pty.carrier && runs && (op->hints & SWX_SCAN_STTY) && !s->adds_cr && !s->keeps_modes;
-    const bool arms = at_prompt && (last || hides || modes || (s->pty.carrier && !armed && touches));
-    const bool spoils = at_prompt && !s->brace_may_be_alias && (op->hints & SWX_HINT_BRACE);
-    const bool rewrites = arms || (spoils && (armed || s->marks_impossible));
-    s->brace_may_be_alias = s->brace_may_be_alias || spoils;
+    const bool modes =
+        s->pty.transport && runs && (op->hints & SWX_SCAN_STTY) && !s->shell.adds_cr && !s->shell.keeps_modes;
+    const bool arms = at_prompt && (last || hides || modes || (s->pty.transport && !armed && touches));
+    const bool spoils = at_prompt && !s->shell.brace_may_be_alias && (op->hints & SWX_HINT_BRACE);
+    const bool rewrites = arms || (spoils && (armed || s->shell.marks_impossible));
+    s->shell.brace_may_be_alias = s->shell.brace_may_be_alias || spoils;
     if (arms) {
-        s->keeps_modes = modes;
-        s->guard = s->guard || hides;
-        s->reassert = s->reassert || !modes || prompts;
+        s->shell.keeps_modes = modes;
+        s->shell.guard = s->shell.guard || hides;
+        s->shell.reassert = s->shell.reassert || !modes || prompts;
     }
     if (rewrites) { /* no command is in doubt: the answer's `$?`, `$_` and PIPESTATUS are put back as they are */
-        s->arms_prompt = true;
-        s->found = (candidate){ 0 };
-        swx_resync_begin(s, now, MARK_IN_DOUBT);
+        s->run.found = (candidate){ 0 };
+        swx_resync_begin(s, now, NO_DOUBT);
     }
     return rewrites;
 }
@@ -282,27 +285,30 @@ static bool arms_first(swx_session *s, const swx_op *op, bool at_prompt, int64_t
 static void make_current(swx_session *s, swx_op *op, bool at_prompt, int64_t now)
 {
     s->current = op;
-    s->hints = at_prompt ? op->hints : s->hints | op->hints;
-    s->numbers_may_skip = op->kind == SWX_OP_LINE;
-    s->column = at_prompt ? 0 : s->column;
+    if (at_prompt) {
+        s->run = (swx_run){ .base = s->shell.number };
+        s->input.column = 0;
+    }
+    s->run.hints |= op->hints;
+    s->run.numbers_may_skip = op->kind == SWX_OP_LINE;
     if (op->kind == SWX_OP_LINE && op->typed_size) {
         swx_typing_note(s, op->typed, op->typed_size);
     }
-    size_t limit = op->stream && s->output_limit < SWX_STREAM_LEAST ? SWX_STREAM_LEAST : s->output_limit;
+    size_t limit = op->stream && s->output.limit < SWX_STREAM_LEAST ? SWX_STREAM_LEAST : s->output.limit;
     limit +=
         op->searched_by_owner ? SWX_SEARCH_BEHIND : 0; /* output after a match must not displace the output before it */
-    s->reader_is_behind = false;
-    if (s->output.limit == limit) {
-        swx_buf_clear(&s->output);
+    s->output.reader_is_behind = false;
+    if (s->output.kept.limit == limit) {
+        swx_buf_clear(&s->output.kept);
     } else {
-        swx_buf_free(&s->output);
-        swx_buf_init(&s->output, limit);
+        swx_buf_free(&s->output.kept);
+        swx_buf_init(&s->output.kept, limit);
     }
     swx_session_restart_output(s);
     if (at_prompt || op->typed_size) { /* else it only waits for the end of the command that runs */
         expect_end(s, now, at_prompt);
     }
-    s->lines = count_lines(op->typed, op->typed_size);
+    s->run.lines = count_lines(op->typed, op->typed_size);
     op->typed_out = true;
     swx_output_begin_search(s, op, 0);
 }
@@ -317,17 +323,17 @@ static void type_current(swx_session *s, swx_op *op, bool at_prompt, int64_t now
     }
     if (at_prompt && wants_pause(s, op)) {
         typed = swx_session_type_bytes(s, "\n", 1);
-        s->empty_line_before = true;
+        s->run.empty_line_before = true;
     }
     if (!typed || !type_command(s, op, at_prompt)) {
         s->current = NULL;
-        if (s->raw) {
+        if (s->input.raw) {
             swx_pty_set_raw(&s->pty, false);
         }
-        s->arriving = s->raw = s->hidden = false;
-        swx_buf_clear(&s->tail);
+        s->input.arriving = s->input.raw = s->input.hidden = false;
+        swx_buf_clear(&s->input.tail);
         swx_session_finish(s, op, SWX_END_MEMORY, 0);
-    } else if (s->arriving) {
+    } else if (s->input.arriving) {
         swx_session_check_from(s, now, MS / 20);
     }
 }
@@ -342,7 +348,7 @@ static void refuse_first(swx_session *s, swx_error why)
 
 static void begin_first(swx_session *s, int64_t now)
 {
-    swx_op *op = s->first;
+    swx_op *op = s->queue.first;
     bool at_prompt = s->state == IDLE, asks = at_prompt && op->kind == SWX_OP_LINE && !op->typed_size;
     swx_error failed;
     const char *refused = refusal(s, op);
@@ -352,7 +358,7 @@ static void begin_first(swx_session *s, int64_t now)
     }
     if (at_prompt && !asks && swx_session_unpark(s, now, &failed) != SWX_OK) {
         swx_session_ended(s, now); /* if the shell has just ended, that is the reason to tell */
-        if (s->first == op) {
+        if (s->queue.first == op) {
             refuse_first(s, failed);
         }
         return;
@@ -364,7 +370,7 @@ static void begin_first(swx_session *s, int64_t now)
     if (asks) { /* it only asks how the last command ended */
         op->typed_out = true;
         s->current = op;
-        swx_session_finish_claimant(s, SWX_END_DONE, s->code);
+        swx_session_finish_claimant(s, SWX_END_DONE, s->shell.code);
     } else if (at_prompt && !swx_session_drop_input(s)) {
         swx_session_finish(s, op, SWX_END_MEMORY, 0);
     } else {

@@ -22,9 +22,13 @@ from tests.support.wait import until
 OPEN = "import fcntl, os, sys, termios, time; fd = os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY); print(flush=True); "
 
 
-def outsider(code: str) -> str:
-    """Return a command that starts a program in a session of its own, which has opened the shell's terminal."""
-    program = f"{shlex.quote(sys.executable)} -c {shlex.quote(OPEN + code)}"
+def outsider(code: str, begin: Path) -> str:
+    """Return a command that starts a program in a session of its own, which has opened the shell's terminal.
+
+    The program runs `code` when `begin` exists, and removes that file before.
+    """
+    waits = f"\nwhile not os.path.exists({str(begin)!r}): time.sleep(0.001)\nos.unlink({str(begin)!r})\n"
+    program = f"{shlex.quote(sys.executable)} -c {shlex.quote(OPEN + waits + code)}"
     wait = "while [[ -z $READY ]]; do sleep 0.01; done"
     return f'trap READY=1 USR1; setsid {program} "$(tty)" > >(head -n 1 >/dev/null; kill -USR1 $$) & {wait}'
 
@@ -57,14 +61,19 @@ THROWN_AWAY = "end = time.time() + 2\nwhile time.time() < end: termios.tcflush(f
     [
         *((":", f"[os.read(fd, 4096) for i in range({lines})]", 3) for lines in (1, 100)),
         (":", THROWN_AWAY, 93),
-        ("readonly PS0= PS1=", f"time.sleep(0.1); {THROWN_AWAY}; time.sleep(0.002)", 93),
+        ("readonly PS0= PS1=", f"{THROWN_AWAY}; time.sleep(0.002)", 93),
     ],
     ids=["one read", "many reads", "thrown away", "thrown away, readonly prompts"],
 )
-def test_what_is_typed_is_taken_by_somebody_else(sh: Shell, before: str, code: str, commands: int) -> None:
+def test_what_is_typed_is_taken_by_somebody_else(
+    sh: Shell, tmp_path: Path, before: str, code: str, commands: int
+) -> None:
     sh.ended = True
     sh.run(before)
-    sh.run(outsider(code))
+    begin = tmp_path / "begin"
+    sh.run(outsider(code, begin))
+    begin.touch()
+    until(lambda: not begin.exists())
     for number in range(7, 7 + commands):
         own_or_none(sh, number)
 

@@ -5,11 +5,11 @@ Nothing is installed in the sandbox, and no port is opened.
 Of the streams of Daytona's toolbox only its terminals, which are behind a WebSocket, can be made exact. By itself a
 terminal is not: its shell greets, echoes and edits; the toolbox cuts off a program that prints faster than the network
 takes ("slow consumer", once 256 messages wait); the last output of a program may be lost when it ends. So each program
-has a terminal of its own, on which the bash script `CARRIER` of `terminal` runs: it keeps the program on pipes and
+has a terminal of its own, on which the bash script `TRANSPORT` of `terminal` runs: it keeps the program on pipes and
 transports their bytes in frames, never more at a time than were requested.
 
-    send()    == "i SIZE" + bytes ==> terminal --> CARRIER --> pipe --> the program
-    receive() <== nonce, stream, size, base64 == terminal <-- CARRIER <-- pipes <-- the program
+    send()    == "i SIZE" + bytes ==> terminal --> TRANSPORT --> pipe --> the program
+    receive() <== nonce, stream, size, base64 == terminal <-- TRANSPORT <-- pipes <-- the program
               == "1", "2": one more frame may come ==>
 
 The frames begin with a nonce that programs do not get, so that other output on the terminal is ignored. A process of
@@ -61,7 +61,7 @@ _PREAMBLE = 2000
 
 
 class DaytonaProgram(Process):
-    """A program on a terminal of the toolbox, run by the script `CARRIER`."""
+    """A program on a terminal of the toolbox, run by the script `TRANSPORT`."""
 
     def __init__(self, name: str) -> None:
         """Prepare a program. `name` is the sandbox's name in messages."""

@@ -32,7 +32,7 @@ there is no `stty`. T: other tools are missing. B: there is no bash. After a fai
 before an exit may be lost. Bash reads more than the requested line from a terminal, but not from a pipe, so a `dd` is
 between them. (The `cat` of busybox waits for more data before it passes on its data.)"""
 
-CARRIER = read_script("providers/daytona/carrier.bash")
+TRANSPORT = read_script("providers/daytona/transport.bash")
 
 _SPAWN = (
     "import os,pty,sys\n"
@@ -73,4 +73,4 @@ def script(
         f"swx_variables() {{{exports or ' :;'} }}\n"
         f"set -- {words}\n"
     )
-    return os.fsencode(head + CARRIER)
+    return os.fsencode(head + TRANSPORT)

@@ -88,7 +88,7 @@ async def box(open_box: OpenBox) -> Box:
 
 
 async def test_an_answer_is_the_programs_own(box: Box) -> None:
-    """The terminal of the carrier has no part in it."""
+    """The terminal of the transport has no part in it."""
     script = "echo out; echo err >&2; { echo loud >/dev/tty; } 2>/dev/null; (sleep 1000; echo late) & exit 7"
     assert await box.run("sh", "-c", script) == (7, b"out\n", b"err\n")
     assert await box.run("sh", "-c", "kill -INT $$; echo ignored") == (130, b"", b"")

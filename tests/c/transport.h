@@ -1,8 +1,8 @@
-/* A carrier and sessions behind it, for the tests of those: a program of them is its own carrier.  `test_NAME carry
- * PROGRAM...` puts its terminal into raw mode and carries bytes to and from a terminal of PROGRAM's own, as `docker
- * exec -it` does. */
-#ifndef SWX_TEST_CARRIED_H
-#define SWX_TEST_CARRIED_H
+/* A transport and sessions behind it, for the tests of those: a program of them is its own transport.  `test_NAME
+ * transport PROGRAM...` puts its terminal into raw mode and carries bytes to and from a terminal of PROGRAM's own, as
+ * `docker exec -it` does. */
+#ifndef SWX_TEST_TRANSPORT_H
+#define SWX_TEST_TRANSPORT_H
 
 #include <errno.h>
 #include <pty.h>
@@ -13,7 +13,7 @@
 
 #include "turns.h"
 
-/* ---- the carrier ---- */
+/* ---- the transport ---- */
 
 static volatile sig_atomic_t resized;
 
@@ -23,7 +23,7 @@ static void note_resize(int number)
     resized = 1;
 }
 
-static bool carry_bytes(int from, int to)
+static bool transport_bytes(int from, int to)
 {
     char bytes[16384];
     ssize_t size = read(from, bytes, sizeof(bytes));
@@ -36,7 +36,7 @@ static bool carry_bytes(int from, int to)
     return size > 0 || (size < 0 && errno == EINTR);
 }
 
-static inline int carry(char **argv)
+static inline int run_transport(char **argv)
 {
     struct winsize size;
     struct termios raw;
@@ -47,7 +47,7 @@ static inline int carry(char **argv)
     pid_t pid = forkpty(&inner, NULL, NULL, &size); /* with the modes that every fresh terminal has: echo, "\r\n" */
     if (pid == 0) {
         execvp(argv[0], argv);
-        dprintf(2, "carrier: exec: \"%s\": executable file not found\n", argv[0]);
+        dprintf(2, "transport: exec: \"%s\": executable file not found\n", argv[0]);
         _exit(127);
     }
     cfmakeraw(&raw);
@@ -62,9 +62,9 @@ static inline int carry(char **argv)
             ioctl(inner, TIOCSWINSZ, &size);
         }
         if (ends[1].revents) {
-            open = carry_bytes(inner, 1);
+            open = transport_bytes(inner, 1);
         } else if (ends[0].revents) {
-            open = carry_bytes(0, inner);
+            open = transport_bytes(0, inner);
         }
     }
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
@@ -74,8 +74,8 @@ static inline int carry(char **argv)
 
 /* ---- sessions behind it ---- */
 
-static char *const carried[] = {
-    (char[]){ "/proc/self/exe" }, (char[]){ "carry" },       (char[]){ "bash" }, (char[]){ "--noprofile" },
+static char *const transport_argv[] = {
+    (char[]){ "/proc/self/exe" }, (char[]){ "transport" },   (char[]){ "bash" }, (char[]){ "--noprofile" },
     (char[]){ "--norc" },         (char[]){ "--noediting" }, (char[]){ "-i" },   NULL
 };
 
@@ -99,13 +99,13 @@ static inline swx_session *open_behind(char *const *argv, const char *script)
     return s;
 }
 
-static inline swx_session *open_carried(void) { return open_behind(carried, ":"); }
+static inline swx_session *open_transport(void) { return open_behind(transport_argv, ":"); }
 
 /* Runs the tests, or carries: what the `main` of such a test does. */
-static inline int run_or_carry(const swx_test *tests, size_t count, int argc, char **argv)
+static inline int run_or_transport(const swx_test *tests, size_t count, int argc, char **argv)
 {
-    if (argc > 2 && strcmp(argv[1], "carry") == 0) {
-        return carry(argv + 2);
+    if (argc > 2 && strcmp(argv[1], "transport") == 0) {
+        return run_transport(argv + 2);
     }
     CHECK(setenv("TERM", "xterm", 1) == 0 && unsetenv("PROMPT_COMMAND") == 0);
     for (size_t i = 0; i < count; i++) {
@@ -115,11 +115,11 @@ static inline int run_or_carry(const swx_test *tests, size_t count, int argc, ch
     return 0;
 }
 
-#define CARRIED_MAIN(...)                                         \
-    int main(int argc, char **argv)                               \
-    {                                                             \
-        const swx_test tests[] = { __VA_ARGS__ };                 \
-        return run_or_carry(tests, SWX_COUNT(tests), argc, argv); \
+#define TRANSPORT_MAIN(...)                                           \
+    int main(int argc, char **argv)                                   \
+    {                                                                 \
+        const swx_test tests[] = { __VA_ARGS__ };                     \
+        return run_or_transport(tests, SWX_COUNT(tests), argc, argv); \
     }
 
 #endif

@@ -1,10 +1,10 @@
-/* A session at rest: the descriptors it keeps, what is right behind it, and what may happen during it. */
+/* A parked session: the descriptors it keeps, what is right behind it, and what may happen during it. */
 #include <fcntl.h>
 
-#include "carried.h"
+#include "transport.h"
 
 /* Tells it that the time has come, so that nobody has to wait for it. */
-static void send_to_rest(swx_session *s)
+static void park(swx_session *s)
 {
     CHECK(swx_session_look(s).idle && swx_session_deadline(s) < now() + 1001 * MS);
     for (int64_t due; (due = swx_session_deadline(s)) != SWX_NEVER;) {
@@ -13,9 +13,9 @@ static void send_to_rest(swx_session *s)
 }
 
 /* The same, and what it keeps. */
-static void check_rest(swx_session *s, size_t before, size_t kept)
+static void check_parked(swx_session *s, size_t before, size_t kept)
 {
-    send_to_rest(s);
+    park(s);
     CHECK(open_descriptors() == before + kept);
 }
 
@@ -48,10 +48,10 @@ static void test_descriptors(void)
     size_t before = open_descriptors();
     swx_session *s = open_configured(1 << 20, true);
     CHECK(open_descriptors() == before + 3);
-    check_rest(s, before, 2);
+    check_parked(s, before, 2);
     expect_run(s, "sleep 0.01; echo hi; (exit 3)\n", 3, "hi\n");
     CHECK(open_descriptors() == before + 3 && swx_session_look(s).questions == 0);
-    check_rest(s, before, 2);
+    check_parked(s, before, 2);
     close_session(s);
     CHECK(open_descriptors() == before);
 }
@@ -78,7 +78,7 @@ static void test_when(void)
     CHECK(open_descriptors() == before + 4);
     swx_session_release(s, &held, now());
     AWAIT(s, &held, SWX_END_DONE, 0, "held\n");
-    check_rest(s, before, 2);
+    check_parked(s, before, 2);
     submit(s, &asks); /* how the last one ended is known */
     EXPECT(&asks, SWX_END_DONE, 0, "");
     held = operation(SWX_OP_RUN, "echo held\n"); /* a place in the queue takes no descriptors */
@@ -105,7 +105,7 @@ static void test_jobs(void)
     swx_session *s = open_session(1 << 20);
     uint64_t late = swx_session_look(s).late;
     expect_run(s, "(sleep 1; echo late; sleep 0.05; seq 20000) & sleep 0.1 &\n", 0, NULL);
-    send_to_rest(s);
+    park(s);
     CHECK(open_descriptors() == before + 2);
     CHECK(hear(s, late + 5 + 108894) < 1000);
     rest(s, 200 * MS);
@@ -124,7 +124,7 @@ static void test_death(void)
         swx_session *s = open_session(1 << 20);
         uint64_t late = swx_session_look(s).late;
         expect_run(s, held ? "trap '' HUP; (sleep 1; seq 20000; sleep 0.1) & disown\n" : ":\n", 0, NULL);
-        check_rest(s, before, 2);
+        check_parked(s, before, 2);
         CHECK(kill(swx_session_pid(s), SIGKILL) == 0);
         TURN_UNTIL(s, swx_session_look(s).dead)
         swx_op op = operation(SWX_OP_RUN, "echo\n"), line = operation(SWX_OP_LINE, "");
@@ -146,7 +146,7 @@ static void test_death_that_nobody_saw(void)
 {
     swx_session *s = open_session(1 << 20);
     expect_run(s, "trap 'echo bye' EXIT\n", 0, "");
-    send_to_rest(s);
+    park(s);
     CHECK(kill(swx_session_pid(s), SIGHUP) == 0);
     siginfo_t info;
     CHECK(waitid(P_PID, (id_t)swx_session_pid(s), &info, WEXITED | WNOWAIT) == 0);
@@ -167,7 +167,7 @@ static void test_without_descriptors(void)
     size_t before = open_descriptors();
     swx_session *s = open_session(1 << 20);
     expect_run(s, "x=5; (exit 4)\n", 4, "");
-    check_rest(s, before, 2);
+    check_parked(s, before, 2);
     for (rlim_t room = 0; room < 2; room++) {
         swx_op op = operation(SWX_OP_RUN, "echo\n"), line = operation(SWX_OP_LINE, "echo\n"),
                asks = operation(SWX_OP_LINE, "");
@@ -196,7 +196,7 @@ static void test_without_descriptors(void)
     EXPECT(&held, SWX_END_SYSTEM, 0, "");
     EXPECT(&next, SWX_END_SYSTEM, 0, "");
     expect_run(s, "echo $? $x\n", 0, "4 5\n");
-    check_rest(s, before, 2);
+    check_parked(s, before, 2);
     close_session(s);
     CHECK(open_descriptors() == before);
 }
@@ -216,7 +216,7 @@ static void test_closing_without_descriptors(void)
         expect_run(s, line, 0, "");
         expect_run(s, lines[i], 0, NULL);
         close(alive[1]);
-        send_to_rest(s);
+        park(s);
         int filled[256], count = 0, lowest = dup(0), highest = lowest;
         for (int fd = 0; fd < 256; fd++) { /* those of the session itself are to be of use when they are given back */
             highest = fcntl(fd, F_GETFD) >= 0 ? fd : highest;
@@ -251,13 +251,13 @@ static void test_exclusive(void)
     swx_session *s = open_session(1 << 20);
     expect_run(s, "perl -e 'ioctl(STDIN, 0x540C, 0) or die' || python3 -c 'import fcntl; fcntl.ioctl(0, 0x540C)'\n", 0,
                "");
-    check_rest(s, before, 4);
+    check_parked(s, before, 4);
     expect_run(s, "echo lives\n", 0, "lives\n");
-    check_rest(s, before, 4);
+    check_parked(s, before, 4);
     close_session(s);
 }
 
-/* ---- behind a carrier ---- */
+/* ---- behind a transport ---- */
 
 static char terminal[64];
 
@@ -276,14 +276,14 @@ static void let_go(int number)
     }
 }
 
-static void test_carried(void)
+static void test_transport(void)
 {
     size_t before = open_descriptors();
-    swx_session *s = open_carried();
+    swx_session *s = open_transport();
     CHECK(open_descriptors() == before + 3);
-    check_rest(s, before, 2);
+    check_parked(s, before, 2);
     expect_run(s, "echo hi; (exit 3)\n", 3, "hi\n");
-    check_rest(s, before, 2);
+    check_parked(s, before, 2);
     swx_op op = operation(SWX_OP_RUN, "echo $?; stty -echo\n");
     op.hints = SWX_SCAN_STTY;
     take_descriptors_away(0);
@@ -293,9 +293,9 @@ static void test_carried(void)
     op = operation(SWX_OP_RUN, "echo $?; PS1=x\n"); /* for which PROMPT_COMMAND is armed first */
     op.hints = SWX_HINT_PROMPT | SWX_SCAN_STTY;
     COMPLETE(s, &op, SWX_END_DONE, 0, "3\n");
-    check_rest(s, before, 2);
+    check_parked(s, before, 2);
     expect_run(s, "echo $?\n", 0, "0\n");
-    check_rest(s, before, 2);
+    check_parked(s, before, 2);
     close_session(s);
     CHECK(open_descriptors() == before);
 }
@@ -304,17 +304,17 @@ static void test_carried(void)
 static void test_hangup(void)
 {
     size_t before = open_descriptors();
-    char *letting_go[SWX_COUNT(carried)];
-    memcpy(letting_go, carried, sizeof(carried));
+    char *letting_go[SWX_COUNT(transport_argv)];
+    memcpy(letting_go, transport_argv, sizeof(transport_argv));
     letting_go[1] = (char[]){ "let-go" };
     swx_session *s = open_behind(letting_go, ":");
-    check_rest(s, before, 2);
+    check_parked(s, before, 2);
     CHECK(kill(swx_session_pid(s), SIGUSR1) == 0);
     TURN_UNTIL(s, open_descriptors() == before + 3)
     CHECK(turns_in(s, 100 * MS) < 20);
     rest(s, 100 * MS);
     expect_run(s, "echo lives; (exit 3)\n", 3, "lives\n");
-    check_rest(s, before, 2);
+    check_parked(s, before, 2);
     take_descriptors_away(0);
     CHECK(kill(swx_session_pid(s), SIGUSR1) == 0);
     TURN_UNTIL(s, !swx_session_wants_read(s))
@@ -323,7 +323,7 @@ static void test_hangup(void)
     give_descriptors_back();
     expect_run(s, "echo $?\n", 0, "3\n");
     CHECK(swx_session_wants_read(s));
-    check_rest(s, before, 2);
+    check_parked(s, before, 2);
     CHECK(kill(swx_session_pid(s), SIGKILL) == 0);
     take_descriptors_away(0);
     TURN_UNTIL(s, swx_session_look(s).dead)
@@ -344,14 +344,14 @@ static const swx_test tests[] = { test_descriptors,
                                   test_without_descriptors,
                                   test_closing_without_descriptors,
                                   test_exclusive,
-                                  test_carried,
+                                  test_transport,
                                   test_hangup };
 
 int main(int argc, char **argv)
 {
     if (argc > 2 && strcmp(argv[1], "let-go") == 0) {
         sigaction(SIGUSR1, &(struct sigaction){ .sa_handler = let_go }, NULL);
-        return ttyname_r(0, terminal, sizeof(terminal)) == 0 ? carry(argv + 2) : 125;
+        return ttyname_r(0, terminal, sizeof(terminal)) == 0 ? run_transport(argv + 2) : 125;
     }
-    return run_or_carry(tests, SWX_COUNT(tests), argc, argv);
+    return run_or_transport(tests, SWX_COUNT(tests), argc, argv);
 }
