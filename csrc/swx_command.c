@@ -260,7 +260,10 @@ swx_delivery swx_command_delivery(const swx_scan *scan, bool accepted, unsigned 
     if ((way == SWX_DELIVERY_GROUP || way == SWX_DELIVERY_RAW) && spoils & SWX_SPOILS_GROUP && !editing) {
         way = spoils & SWX_SPOILS_BRACE ? SWX_DELIVERY_EVAL : SWX_DELIVERY_TOGETHER;
     }
-    return way >= SWX_DELIVERY_EVAL && spoils & SWX_SPOILS_EVAL ? SWX_DELIVERY_SOURCE : way;
+    if (way < SWX_DELIVERY_EVAL || !(spoils & SWX_SPOILS_EVAL)) {
+        return way;
+    }
+    return way == SWX_DELIVERY_TOGETHER ? SWX_DELIVERY_SOURCE_TOGETHER : SWX_DELIVERY_SOURCE;
 }
 
 enum { PIECE = 4000 /* bytes of a typed line before its end; the longest escape, ending and `'\` newline fit above */ };
@@ -287,7 +290,7 @@ static swx_status append(swx_buf *out, const char *text) { return swx_buf_append
 
 static swx_status encode_quoted(swx_delivery way, const uint8_t *text, size_t size, swx_buf *out)
 {
-    const bool source = way == SWX_DELIVERY_SOURCE;
+    const bool source = way >= SWX_DELIVERY_SOURCE;
     /* Quoted, because an alias may have any name. */
     swx_status status = append(out, source                   ? "\\builtin source <(\\builtin printf %s $'"
                                     : size && text[0] == '-' ? "\\builtin eval -- $'"
@@ -327,11 +330,11 @@ swx_status swx_command_encode(swx_delivery way, const uint8_t *text, size_t size
         return SWX_EINVAL;
     }
     swx_status status;
-    if (way == SWX_DELIVERY_TOGETHER) {
+    if (way == SWX_DELIVERY_TOGETHER || way == SWX_DELIVERY_SOURCE_TOGETHER) {
         swx_buf group;
         swx_buf_init(&group, out->limit);
         status = encode_body(SWX_DELIVERY_GROUP, text, size, &group);
-        status = status == SWX_OK ? encode_quoted(SWX_DELIVERY_EVAL, group.data, group.size - 1, out) : status;
+        status = status == SWX_OK ? encode_quoted(way, group.data, group.size - 1, out) : status;
         swx_buf_free(&group);
     } else {
         status = (way >= SWX_DELIVERY_EVAL ? encode_quoted : encode_body)(way, text, size, out);

@@ -92,7 +92,9 @@ typedef enum {
     /* EVAL of what GROUP types: parsed whole, and what ends one of its commands ends all of it */
     SWX_DELIVERY_TOGETHER,
     SWX_DELIVERY_DOCUMENT, /* EVAL of a text that ends in a backslash inside of a here-document */
-    SWX_DELIVERY_SOURCE    /* as EVAL, but source <(builtin printf %s $'...'): for a shell whose eval is disabled */
+    /* as EVAL and TOGETHER, but source <(builtin printf %s $'...'): for a shell whose eval is disabled */
+    SWX_DELIVERY_SOURCE,
+    SWX_DELIVERY_SOURCE_TOGETHER
 } swx_delivery;
 
 /* Effects of a text on the way that later texts can be typed.  GROUP: it defines an alias and holds a brace (then BRACE
@@ -116,7 +118,8 @@ unsigned swx_command_spoils(const swx_scan *scan, const uint8_t *text, size_t si
  *   one line                                           -> PLAIN
  *
  * Where GROUP is spoilt, it and RAW become TOGETHER unless EDITING.  TOGETHER is EVAL where BRACE is spoilt, and behind
- * a transport for one line and with EDITING.  Where EVAL is spoilt, all that is made of it becomes SOURCE. */
+ * a transport for one line and with EDITING.  Where EVAL is spoilt, TOGETHER becomes SOURCE_TOGETHER, and all else that
+ * is made of it SOURCE. */
 swx_delivery swx_command_delivery(const swx_scan *scan, bool accepted, unsigned spoils, bool transport);
 
 /* Appends the exact bytes to type, final newline included, to out.  PLAIN, GROUP and RAW type the body, the others the

@@ -33,6 +33,14 @@ def test_answers_stay_right(sh: Shell, spoils: tuple[str, ...]) -> None:
     sh.run("set +e; trap - CHLD; unalias -a; unset -f eval test; PROMPT_COMMAND=")
 
 
+def test_lines_end_together_in_a_shell_without_eval(sh: Shell) -> None:
+    """Also if they are sourced: a trap on SIGCHLD forbids a group, or one is long and the terminal elsewhere."""
+    sh.run("set -u; enable -n eval")
+    for before, after in (":", ""), ("trap : CHLD", ""), (":", "x" * 5000):
+        sh.run(before)
+        sh.gives(f'echo "$nope"\n: {after}', "bash: nope: unbound variable\n", 1)
+
+
 def test_a_trap_runs_while_the_shell_is_asked(sh: Shell) -> None:
     """Bash loses a line that it reads in several parts, when a trap on SIGCHLD runs in between."""
     sh.run("trap : CHLD; exec 2>/dev/null")

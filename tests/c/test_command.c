@@ -190,6 +190,7 @@ static void test_delivery(void)
     expect_way(line, false, spoilt, false, SWX_DELIVERY_TOGETHER);
     expect_way(two, false, 0, false, SWX_DELIVERY_RAW);
     expect_way(two, false, spoilt, true, SWX_DELIVERY_TOGETHER);
+    expect_way(two, false, spoilt | SWX_SPOILS_EVAL, true, SWX_DELIVERY_SOURCE_TOGETHER);
     expect_way(two, false, brace, true, SWX_DELIVERY_EVAL);
     snprintf(two, sizeof(two), "y\n%s", line);
     expect_way(two, false, 0, false, SWX_DELIVERY_RAW);
@@ -239,6 +240,7 @@ static void test_typed_bytes(void)
     expect_typed(SWX_DELIVERY_EVAL, "# <<b\na \\", "\\builtin eval $'# <<b\\na \\\\\\\\'\n");
     expect_typed(SWX_DELIVERY_TOGETHER, "a\nb # c\n", "\\builtin eval $'{\\na\\nb # c\\n}'\n");
     expect_typed(SWX_DELIVERY_SOURCE, "-a\n'b' \\", "\\builtin source <(\\builtin printf %s $'-a\\n\\'b\\' \\\\')\n");
+    expect_typed(SWX_DELIVERY_SOURCE_TOGETHER, "a\nb\n", "\\builtin source <(\\builtin printf %s $'{\\na\\nb\\n}')\n");
     expect_typed(SWX_DELIVERY_DOCUMENT, "a <<b\\", "\\builtin eval $'a <<b\\\\\\n'\n");
 }
 
@@ -248,7 +250,7 @@ static void test_refusals(void)
     swx_buf_init(&out, 64);
     CHECK(swx_command_encode(SWX_DELIVERY_EVAL, (const uint8_t *)"a\0b", 3, &out) == SWX_EINVAL);
     CHECK(swx_command_encode(SWX_DELIVERY_NONE, (const uint8_t *)"a", 1, &out) == SWX_EINVAL);
-    for (swx_delivery way = SWX_DELIVERY_PLAIN; way <= SWX_DELIVERY_SOURCE; way++) {
+    for (swx_delivery way = SWX_DELIVERY_PLAIN; way <= SWX_DELIVERY_SOURCE_TOGETHER; way++) {
         uint8_t text[64] = { 0 };
         memset(text, 'a', sizeof(text));
         CHECK(swx_command_encode(way, text, sizeof(text), &out) == SWX_ELIMIT);
@@ -261,7 +263,7 @@ static void test_failing_allocations(void)
 {
     static uint8_t text[20000];
     memset(text, 'x', sizeof(text));
-    for (swx_delivery way = SWX_DELIVERY_PLAIN; way <= SWX_DELIVERY_SOURCE; way++) {
+    for (swx_delivery way = SWX_DELIVERY_PLAIN; way <= SWX_DELIVERY_SOURCE_TOGETHER; way++) {
         for (unsigned long n = 1;; n++) {
             swx_buf out;
             swx_buf_init(&out, 1 << 20);
