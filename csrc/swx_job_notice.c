@@ -138,15 +138,15 @@ size_t swx_job_notice_begin(const uint8_t *text, size_t size)
 
 size_t swx_job_notice_lead(const uint8_t *text, size_t size)
 {
-    size_t lead = 0;
-    while (lead < size) {
-        const uint8_t *next = line_end(text + lead, text + size);
-        if (next[-1] != '\n' || !is_notice(text + lead, next - 1)) {
+    const uint8_t *at = text, *end = text + size;
+    while (at < end) {
+        const uint8_t *next = line_end(at, end);
+        if (next[-1] != '\n' || !is_notice(at, next - 1)) {
             break;
         }
-        lead = (size_t)(next - text);
+        at = notice_end(at, next, end);
     }
-    return lead;
+    return (size_t)(at - text);
 }
 
 size_t swx_job_notice_remove(uint8_t *text, size_t size)

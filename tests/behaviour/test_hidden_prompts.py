@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -129,22 +130,24 @@ def test_an_interrupt_of_what_hid_the_prompts(sh: Shell, hide: str) -> None:
 
 @pytest.mark.parametrize("command", ["echo a\necho b", ": " + "x" * 9000 + "; echo a; echo b"], ids=["lines", "long"])
 @pytest.mark.parametrize("streams", [False, True])
-@pytest.mark.parametrize("before", [":", "exec 2>&0"])
+@pytest.mark.parametrize(("before", "after"), [(":", ":"), ("exec 2>&0", ":"), ("exec 2>&0", "cd /")])
 def test_a_job_is_reported_before_a_start_that_cannot_be_hidden(
-    sh: Shell, tmp_path: Path, command: str, streams: bool, before: str
+    sh: Shell, tmp_path: Path, command: str, streams: bool, before: str, after: str
 ) -> None:
     """The report itself may stay behind a guard, whose mark does not tell how many jobs there are."""
     sh.run(before)
     sh.run("readonly PS0=x PS2=y")
     sh.run(f"sh -c 'until [ -e {tmp_path}/end ]; do sleep 0.01; done' &")
     job = sh.out("echo $!").strip()
+    sh.run(after)
     (tmp_path / "end").touch()
     until(lambda: not Path("/proc", job).exists(), "the shell has not collected the job")
     told = sh.aio.sessions["default"].core.facts()["kernel_proof"]
     text, seen = sh.stream(command) if streams else ("", sh.run(command))
-    report = seen.output.partition("\n")[0] + "\n" if before != ":" and not told else ""
-    assert seen.output == report + "a\nb\n"
-    assert not report or report.startswith("[1]+  Done")
+    report, told_of, rest = seen.output.partition("a\nb\n")
+    assert told_of and not rest and bool(report) == (before != ":" and not told)
+    lines = r"\[1\]\+  Done .*( \(wd: .*\)\n\(wd now: /\))?\n"
+    assert not report or re.fullmatch(lines, report) and ("wd" in report) == (after != ":")
     assert not streams or text == seen.output
 
 

@@ -118,8 +118,9 @@ static void test_begin(void)
 
 static void test_lead(void)
 {
-    const char *notices = "[1]+  Done                    sleep 1\n[2]-  Exit 127                a b\n",
-               *lines[] = { "", "x", "[1]", "X[1]+  Done                    sleep 1\n" };
+    const char *
+        notices = "[1]+  Done                    sleep 1\n[2]-  Exit 127                a b  (wd: /)\n(wd now: /tmp)\n",
+       *lines[] = { "", "x", "[1]", "X[1]+  Done                    sleep 1\n" };
     for (size_t i = 0; i < SWX_COUNT(lines); i++) {
         char text[200];
         snprintf(text, sizeof(text), "%s%s", notices, lines[i]);
