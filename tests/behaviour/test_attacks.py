@@ -23,10 +23,7 @@ OPEN = "import fcntl, os, sys, termios, time; fd = os.open(sys.argv[1], os.O_RDW
 
 
 def outsider(code: str, begin: Path) -> str:
-    """Return a command that starts a program in a session of its own, which has opened the shell's terminal.
-
-    The program runs `code` when `begin` exists, and removes that file before.
-    """
+    """Return a command that starts a program on the shell's terminal: it waits for `begin`, removes it, runs `code`."""
     waits = f"\nwhile not os.path.exists({str(begin)!r}): time.sleep(0.001)\nos.unlink({str(begin)!r})\n"
     program = f"{shlex.quote(sys.executable)} -c {shlex.quote(OPEN + waits + code)}"
     wait = "while [[ -z $READY ]]; do sleep 0.01; done"

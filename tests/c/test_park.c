@@ -12,14 +12,12 @@ static void park(swx_session *s)
     }
 }
 
-/* The same, and what it keeps. */
 static void check_parked(swx_session *s, size_t before, size_t kept)
 {
     park(s);
     CHECK(open_descriptors() == before + kept);
 }
 
-/* Turns of the loop in some milliseconds: few, if nothing is reported again and again. */
 static unsigned turns_in(swx_session *s, int64_t length)
 {
     unsigned count = 0;

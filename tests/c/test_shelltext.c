@@ -258,8 +258,7 @@ static void test_no_memory(void)
 #endif
 }
 
-/* Of a transport's terminal: what may be typed back, and that the questions are single lines that a terminal can take.
- */
+/* Of a transport's terminal: what may be typed back, and that the questions are single lines that it can take. */
 static void test_modes(void)
 {
     static const char *const good[] = { "500:5:bf:8a3b:3:1c:7f", "gfmt1:cflag=4b00:iflag=2b02" };

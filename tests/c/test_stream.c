@@ -211,7 +211,7 @@ static void test_a_notice_that_was_taken(void)
 }
 
 /* Behind a transport a shell may be at its prompt, which nobody has heard because of the reader: that is no doubt. */
-static void test_behind_a_transport(void)
+static void test_transport(void)
 {
     swx_session *s = open_transport();
     swx_op op = streamed("seq 400000; (exit 4)\n"); /* the limit is 4 MiB */
@@ -231,5 +231,4 @@ static void test_behind_a_transport(void)
 }
 
 TRANSPORT_MAIN(test_the_end_is_heard_while_held, test_a_deadline_hears_the_end, test_the_shell_is_killed_while_held,
-               test_interrupt_while_held, test_a_wait_for_the_end, test_a_notice_that_was_taken,
-               test_behind_a_transport)
+               test_interrupt_while_held, test_a_wait_for_the_end, test_a_notice_that_was_taken, test_transport)

@@ -1,6 +1,5 @@
-/* A transport and sessions behind it, for the tests of those: a program of them is its own transport.  `test_NAME
- * transport PROGRAM...` puts its terminal into raw mode and carries bytes to and from a terminal of PROGRAM's own, as
- * `docker exec -it` does. */
+/* A transport, and sessions behind it.  `test_NAME transport PROGRAM...` puts its terminal into raw mode and carries
+ * bytes to and from a terminal of PROGRAM's own, as `docker exec -it` does. */
 #ifndef SWX_TEST_TRANSPORT_H
 #define SWX_TEST_TRANSPORT_H
 

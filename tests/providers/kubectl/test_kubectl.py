@@ -9,17 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from swerex_c.exceptions import InvalidInputError, SandboxLostError, SessionDiedError
+from swerex_c.exceptions import ConnectionLostError, InvalidInputError, SandboxLostError, SessionDiedError
 from swerex_c.models import Command
 from swerex_c.providers.kubernetes.kubectl import KubectlBackend
-from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.utils.background import run_blocking
 from tests.support import needs
 from tests.support.harness import write_script
 from tests.support.kubernetes_server import ApiServer, kubectl
 from tests.support.sandboxes import kubectl_backend, lost, working
 from tests.support.targets import Session
-from tests.support.wait import until_async
 
 
 def test_an_error_has_the_last_line_of_kubectl(tmp_path: Path) -> None:
@@ -61,20 +59,16 @@ async def test_a_pod_that_is_lost(lose: Callable[[ApiServer, str], object], word
 async def test_the_exit_code_that_kubectl_itself_has(kubernetes: ApiServer) -> None:
     """After a lost connection, it is not reported as the command's."""
     pod = kubernetes.start_pod()
-    runtime = SandboxRuntime(kubectl_backend(kubernetes, pod))
+    runtime, waiting = await working(kubectl_backend(kubernetes, pod), kubernetes.directory / "begun-lost")
+    kubernetes.drop()
+    kubernetes.kill(pod)
+    await lost(waiting, kind=ConnectionLostError)
+    with pytest.raises(SessionDiedError, match="as after a lost connection.*exit code of its command is unknown"):
+        await waiting[1]
     session = Session(runtime)
     await session.create()
     said = await session.run("exit 1")
     assert said.exit_code == 1 and "status 1" in said.failure_reason
-    begun = kubernetes.directory / "begun-lost"
-    another = Session(runtime)
-    await another.create()
-    running = asyncio.ensure_future(another.run(f"touch {begun}; sleep 1000"))
-    await until_async(begun.exists)
-    kubernetes.drop()
-    kubernetes.kill(pod)
-    with pytest.raises(SessionDiedError, match="as after a lost connection.*exit code of its command is unknown"):
-        await running
     await runtime.close()
     kubernetes.delete(pod)
 
