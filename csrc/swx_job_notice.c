@@ -138,7 +138,7 @@ size_t swx_job_notice_begin(const uint8_t *text, size_t size)
 
 size_t swx_job_notice_lead(const uint8_t *text, size_t size)
 {
-    const uint8_t *at = text, *end = text + size;
+    const uint8_t *at = text, *end = size ? text + size : text; /* there may be no text */
     while (at < end) {
         const uint8_t *next = line_end(at, end);
         if (next[-1] != '\n' || !is_notice(at, next - 1)) {

@@ -18,7 +18,6 @@ __all__ = ["KubectlBackend"]
 _LOG_LINE = re.compile(r"[EFIW]\d{4} [\d:.]+ ")
 """Prefix of the log lines of kubectl. The last line has no such prefix, and repeats the error."""
 
-
 _FAILED = 1
 """Exit code of kubectl for its own errors, and for a program that exits with 1; then it prints that."""
 
