@@ -122,9 +122,10 @@ def open_files(pid: int) -> int:
 
 
 def connections_to(port: int) -> int:
-    """Count this machine's open connections to a port of 127.0.0.1."""
-    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
-    return sum(line.split()[2:4] == [f"0100007F:{port:04X}", "01"] for line in lines)
+    """Count this process's open connections to a port of 127.0.0.1."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    found = {f"socket:[{line[9]}]" for line in lines if line[2:4] == [f"0100007F:{port:04X}", "01"]}
+    return len(found & {os.path.realpath(path).rpartition("/")[2] for path in Path("/proc/self/fd").iterdir()})
 
 
 in_background = ThreadPoolExecutor().submit

@@ -7,7 +7,6 @@ import base64
 import contextlib
 import json
 import os
-import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,6 +32,7 @@ from tests.support.direct_programs import run, started
 from tests.support.harness import in_forked_child, needs
 from tests.support.kubernetes_server import ApiServer, credential_program, server, status
 from tests.support.sandboxes import lost, working
+from tests.support.server_process import connections_to
 from tests.support.wait import DEADLINE, until, until_async
 
 __all__ = ["server"]
@@ -264,15 +264,6 @@ def test_tls_and_its_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         untrusted = pytest.raises(SandboxLostError, match="CERTIFICATE_VERIFY_FAILED|certificate verify failed")
         with untrusted, opened(pod, str(none)):
             pass
-
-
-def connections_to(port: int) -> int:
-    """Count this process's connections to a port."""
-    found = 0
-    for each in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(each))) as connection:
-            found += connection.getpeername()[1:2] == (port,)
-    return found
 
 
 def test_connections_are_closed_with_their_last_user(server: ApiServer, pod: str) -> None:
