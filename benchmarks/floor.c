@@ -279,12 +279,21 @@ static int mode_start(size_t count, uint64_t until)
     return 0;
 }
 
-/* Until a job other than the shell is in the foreground: `sleep` has started. */
-static void wait_job(shell *sh)
+/* Until `sleep` is in the foreground: a child of bash may forget a signal that comes before its exec. */
+static void wait_sleep(shell *sh)
 {
-    pid_t group = sh->pid;
-    while (!ioctl(sh->master, TIOCGPGRP, &group) && group == sh->pid) {
+    char path[32], name[8] = "";
+    pid_t group;
+    while (strcmp(name, "sleep\n")) {
         usleep(200);
+        if (ioctl(sh->master, TIOCGPGRP, &group)) {
+            die("foreground");
+        }
+        snprintf(path, sizeof path, "/proc/%d/comm", (int)group);
+        FILE *file = fopen(path, "r");
+        if (!file || !fgets(name, sizeof name, file) || fclose(file)) {
+            die(path);
+        }
     }
     usleep(20000);
 }
@@ -299,7 +308,7 @@ static int mode_interrupt(size_t count, uint64_t until)
     for (; goes_on(taken, count, until); taken++) {
         pid_t group = 0;
         send_text(&sh, "sleep 100\n", 10);
-        wait_job(&sh);
+        wait_sleep(&sh);
         uint64_t start = now_ns();
         if (ioctl(sh.master, TIOCGPGRP, &group) || kill(-group, SIGINT)) {
             die("interrupt");

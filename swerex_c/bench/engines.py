@@ -22,6 +22,7 @@ import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 __all__ = [
@@ -42,7 +43,7 @@ Answer = tuple["str | bytes", "int | None"]
 """Output and exit code of a command; the code is None from an engine that does not know it."""
 
 GIVE_UP = 0.2
-"""Seconds that the caller of `begin` waits before it gives up on the command, which must have started by then."""
+"""Seconds that the caller of `begin` waits before it gives up on the command."""
 
 CHUNK = 65536
 """Maximum number of bytes of one read."""
@@ -163,6 +164,17 @@ class Engine:
 # Without a library
 
 
+async def until_it_runs(fd: int, text: str) -> None:
+    """Wait until the program of a command has a terminal, and then `GIVE_UP`.
+
+    A child of bash may forget a signal that comes before it has become that program.
+    """
+    name = text.split()[0]
+    while Path(f"/proc/{os.tcgetpgrp(fd)}/comm").read_text() != f"{name}\n":
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(GIVE_UP)
+
+
 def plain_terminal(fd: int) -> None:
     """Turn off echo and output processing, so that a terminal returns what commands print."""
     mode = termios.tcgetattr(fd)
@@ -214,7 +226,7 @@ class RawTerminals(Terminals):
 
     async def begin(self, key: str, text: str) -> None:
         os.write(self.shells[key].fd, text.encode() + b"\n")
-        await asyncio.sleep(GIVE_UP)
+        await until_it_runs(self.shells[key].fd, text)
 
 
 @dataclass
@@ -349,7 +361,7 @@ class Pexpect(Terminals):
 
     async def begin(self, key: str, text: str) -> None:
         self.shells[key].sendline(text)
-        await asyncio.sleep(GIVE_UP)
+        await until_it_runs(self.shells[key].child_fd, text)
 
     async def interrupt(self, key: str) -> None:
         self.shells[key].sendintr()
