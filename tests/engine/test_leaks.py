@@ -20,7 +20,7 @@ from swerex_c.runtime.abstract import (
     Command,
     CreateBashSessionRequest,
 )
-from tests.support.processes import Family, command_lines, memory_of
+from tests.support.processes import Family, command_lines, memory_of, open_file
 from tests.support.session import Shell, make_runtime
 
 pytestmark = [pytest.mark.usefixtures("family"), pytest.mark.idle, pytest.mark.timeout(620)]
@@ -39,8 +39,7 @@ class Footprint:
 
     def __init__(self) -> None:
         gc.collect()
-        links = (Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd"))
-        self.fds = sorted(os.readlink(link) for link in links if link.is_symlink())
+        self.fds = sorted(filter(None, map(open_file, os.listdir("/proc/self/fd"))))
         self.threads = len(os.listdir("/proc/self/task"))
         self.processes = set(command_lines())
         self.memory = memory_of()

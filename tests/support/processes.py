@@ -31,6 +31,13 @@ def descendants(pid: int) -> list[int]:
     return found[1:]
 
 
+def open_file(fd: str) -> str:
+    """Return what a descriptor of this process refers to; an empty text for one that another thread has closed."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.readlink(f"/proc/self/fd/{fd}")
+    return ""
+
+
 def command_lines() -> dict[int, str]:
     """Return the command lines of this worker's descendants; zombies have none, and do not count."""
     return {pid: line for pid in descendants(os.getpid()) if (line := command_line(pid))}

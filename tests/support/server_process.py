@@ -18,6 +18,7 @@ import pytest
 import requests
 
 from tests.support.original import original_python, our_environment
+from tests.support.processes import open_file
 from tests.support.wait import DEADLINE, until
 
 KEY = "the-key-of-the-tests"
@@ -125,7 +126,7 @@ def connections_to(port: int) -> int:
     """Count this process's open connections to a port of 127.0.0.1."""
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     found = {f"socket:[{line[9]}]" for line in lines if line[2:4] == [f"0100007F:{port:04X}", "01"]}
-    return len(found & {os.path.realpath(path).rpartition("/")[2] for path in Path("/proc/self/fd").iterdir()})
+    return len(found & set(map(open_file, os.listdir("/proc/self/fd"))))
 
 
 in_background = ThreadPoolExecutor().submit
