@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -112,9 +112,9 @@ def supervisor_of(program: int) -> int:
     """Return the process that has a pidfd of the program as its standard input, and nothing else open."""
     found = []
     for pid in running("swerex-c-supervisor "):
-        lines = Path(f"/proc/{pid}/fdinfo/0").read_text().splitlines()
-        if [line.split()[1] for line in lines if line.startswith("Pid:")] == [str(program)]:
-            found.append(pid)
+        with suppress(FileNotFoundError):  # another test's has just ended
+            lines = Path(f"/proc/{pid}/fdinfo/0").read_text().splitlines()
+            found += [pid for line in lines if line.split() == ["Pid:", str(program)]]
     (one,) = found
     return one
 
