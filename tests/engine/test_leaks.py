@@ -20,7 +20,7 @@ from swerex_c.runtime.abstract import (
     Command,
     CreateBashSessionRequest,
 )
-from tests.support.processes import Family, command_lines, memory_of, open_file
+from tests.support.processes import Family, command_lines, file_of_descriptor, memory_of
 from tests.support.session import Shell, make_runtime
 
 pytestmark = [pytest.mark.usefixtures("family"), pytest.mark.idle, pytest.mark.timeout(620)]
@@ -39,7 +39,7 @@ class Footprint:
 
     def __init__(self) -> None:
         gc.collect()
-        self.fds = sorted(filter(None, map(open_file, os.listdir("/proc/self/fd"))))
+        self.fds = sorted(filter(None, map(file_of_descriptor, os.listdir("/proc/self/fd"))))
         self.threads = len(os.listdir("/proc/self/task"))
         self.processes = set(command_lines())
         self.memory = memory_of()

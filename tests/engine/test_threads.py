@@ -15,7 +15,7 @@ from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequ
 from swerex_c.runtime.local import LocalRuntime
 from tests.support.harness import few_descriptors
 from tests.support.original import run_python
-from tests.support.processes import open_file
+from tests.support.processes import file_of_descriptor
 from tests.support.session import Gate
 from tests.support.wait import until, until_async
 
@@ -81,7 +81,7 @@ async def test_programs_start_while_the_environment_changes() -> None:
 
 def is_terminal(fd: str) -> bool:
     """Return whether a descriptor is a terminal's master; another thread may take its number afterwards."""
-    return open_file(fd).endswith("/ptmx")
+    return file_of_descriptor(fd).endswith("/ptmx")
 
 
 def terminals() -> set[str]:

@@ -31,7 +31,7 @@ def descendants(pid: int) -> list[int]:
     return found[1:]
 
 
-def open_file(fd: str) -> str:
+def file_of_descriptor(fd: str) -> str:
     """Return what a descriptor of this process refers to; an empty text for one that another thread has closed."""
     with contextlib.suppress(FileNotFoundError):
         return os.readlink(f"/proc/self/fd/{fd}")

@@ -18,7 +18,7 @@ import pytest
 import requests
 
 from tests.support.original import original_python, our_environment
-from tests.support.processes import open_file
+from tests.support.processes import file_of_descriptor
 from tests.support.wait import DEADLINE, until
 
 KEY = "the-key-of-the-tests"
@@ -123,10 +123,10 @@ def open_files(pid: int) -> int:
 
 
 def connections_to(port: int) -> int:
-    """Count this process's open connections to a port of 127.0.0.1."""
+    """Count this process's connections to a port of 127.0.0.1, in any state."""
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    found = {f"socket:[{line[9]}]" for line in lines if line[2:4] == [f"0100007F:{port:04X}", "01"]}
-    return len(found & set(map(open_file, os.listdir("/proc/self/fd"))))
+    found = {f"socket:[{line[9]}]" for line in lines if line[2] == f"0100007F:{port:04X}"}
+    return len(found & set(map(file_of_descriptor, os.listdir("/proc/self/fd"))))
 
 
 in_background = ThreadPoolExecutor().submit

@@ -31,7 +31,7 @@ from tests.support import exec_program
 from tests.support.direct_programs import run, started
 from tests.support.harness import in_forked_child, needs
 from tests.support.kubernetes_server import ApiServer, credential_program, server, status
-from tests.support.processes import open_file
+from tests.support.processes import file_of_descriptor
 from tests.support.sandboxes import lost, working
 from tests.support.server_process import connections_to
 from tests.support.wait import DEADLINE, until, until_async
@@ -260,7 +260,7 @@ def test_tls_and_its_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             with opened(pod, kubeconfig) as backend:
                 assert run(backend, "cat", input=data).stdout == data
         assert set(os.listdir(tmp_path)) == {"inline", "none"}
-        assert not [it for it in map(open_file, os.listdir("/proc/self/fd")) if it.startswith(str(tmp_path))]
+        assert not [it for it in map(file_of_descriptor, os.listdir("/proc/self/fd")) if it.startswith(str(tmp_path))]
         untrusted = pytest.raises(SandboxLostError, match="CERTIFICATE_VERIFY_FAILED|certificate verify failed")
         with untrusted, opened(pod, str(none)):
             pass
