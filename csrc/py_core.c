@@ -156,7 +156,11 @@ static swx_py_engine *engine_new(void)
     atomic_init(&engine->references, 1);
     atomic_init(&engine->ended, false);
     atomic_init(&engine->inside, 0);
-    if (start_supervisor(&engine->program_mark, &err) != SWX_OK || swx_reactor_new(&engine->reactor, &err) != SWX_OK) {
+    bool ready = swx_reactor_new(&engine->reactor, &err) == SWX_OK;
+    if (!ready || start_supervisor(&engine->program_mark, &err) != SWX_OK) {
+        if (ready) {
+            swx_reactor_free(engine->reactor);
+        }
         free(engine);
         swx_py_raise(&err);
         return NULL;

@@ -103,6 +103,9 @@ PyObject *swx_py_raise(const swx_error *err);
  * crlf: also turn CR LF into LF. */
 PyObject *swx_py_text(const swx_buf *buf, bool crlf);
 
+/* Program output as bytes, with the same line. */
+PyObject *swx_py_bytes(const swx_buf *buf);
+
 /* A number of seconds, or None for "no limit", as a point in time from now (INT64_MAX).  -1: exception set. */
 int swx_py_deadline(PyObject *seconds, int64_t now, int64_t *deadline);
 

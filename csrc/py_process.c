@@ -245,15 +245,6 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     return (PyObject *)self;
 }
 
-static PyObject *bytes_of(const swx_buf *buf)
-{
-    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)buf->size);
-    if (bytes) {
-        swx_buf_copy(buf, (uint8_t *)PyBytes_AsString(bytes));
-    }
-    return bytes;
-}
-
 static PyObject *returncode_of(int wait_status)
 {
     if (wait_status == SWX_STATUS_LOST) {
@@ -287,8 +278,8 @@ static PyObject *process_fact(PyObject *object, void *which)
     case DONE: return PyBool_FromLong(done);
     case MARK: return PyLong_FromUnsignedLongLong(req->mark);
     case END: return PyUnicode_FromString(end_of(&req->result));
-    case STDOUT: return bytes_of(&req->result.output);
-    case STDERR: return bytes_of(&req->result.error);
+    case STDOUT: return swx_py_bytes(&req->result.output);
+    case STDERR: return swx_py_bytes(&req->result.error);
     case RETURNCODE: return returncode_of(req->result.wait_status);
     }
     Py_UNREACHABLE();

@@ -1,27 +1,8 @@
-/* Output as a str. */
-#include <stdio.h>
-#include <string.h>
+/* Output as a str, and as bytes. */
+#include <stdlib.h>
 
 #include "py_core.h"
 #include "swx_strip.h"
-
-/* The contents of a buffer with the note, plain; `out` has room for both.  Returns the size. */
-static size_t write_plain(const swx_buf *buf, const char *note, bool crlf, uint8_t *out)
-{
-    uint8_t *end = out;
-    swx_span spans[3];
-    swx_buf_spans(buf, spans);
-    for (size_t i = 0; i < SWX_COUNT(spans); i++) {
-        if (spans[i].size) {
-            end = mempcpy(end, spans[i].bytes, spans[i].size);
-        }
-        if (i == 0) {
-            end = mempcpy(end, note, strlen(note));
-        }
-    }
-    size_t size = (size_t)(end - out);
-    return crlf || swx_strip_needed(out, size) ? swx_strip_whole(out, size, crlf) : size;
-}
 
 static PyObject *decode(const uint8_t *bytes, size_t size)
 {
@@ -30,22 +11,33 @@ static PyObject *decode(const uint8_t *bytes, size_t size)
 
 PyObject *swx_py_text(const swx_buf *buf, bool crlf)
 {
-    char note[80] = "";
-    if (!crlf && !swx_buf_dropped(buf) && !swx_strip_needed(buf->data, buf->size)) {
-        return decode(buf->data, buf->size);
+    char note[SWX_NOTE_SIZE];
+    size_t size = buf->size + swx_buf_note(buf, note);
+    if (!crlf && size == buf->size && !swx_strip_needed(buf->data, size)) {
+        return decode(buf->data, size);
     }
-    if (swx_buf_dropped(buf)) {
-        snprintf(note, sizeof(note), SWX_DROPPED_NOTE, (unsigned long long)swx_buf_dropped(buf));
-    }
-    uint8_t *text = malloc(buf->size + strlen(note));
+    uint8_t *text = malloc(size);
     if (!text) {
         return PyErr_NoMemory();
     }
-    size_t size;
     Py_BEGIN_ALLOW_THREADS
-    size = write_plain(buf, note, crlf, text);
+    swx_buf_copy(buf, note, text);
+    if (crlf || swx_strip_needed(text, size)) {
+        size = swx_strip_whole(text, size, crlf);
+    }
     Py_END_ALLOW_THREADS
     PyObject *str = decode(text, size);
     free(text);
     return str;
+}
+
+PyObject *swx_py_bytes(const swx_buf *buf)
+{
+    char note[SWX_NOTE_SIZE];
+    size_t size = buf->size + swx_buf_note(buf, note);
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    if (bytes) {
+        swx_buf_copy(buf, note, (uint8_t *)PyBytes_AsString(bytes));
+    }
+    return bytes;
 }

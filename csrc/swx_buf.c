@@ -1,5 +1,6 @@
 #include "swx_buf.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -142,14 +143,25 @@ void swx_buf_spans(const swx_buf *buf, swx_span spans[3])
     }
 }
 
-void swx_buf_copy(const swx_buf *buf, uint8_t *out)
+size_t swx_buf_note(const swx_buf *buf, char note[SWX_NOTE_SIZE])
 {
+    uint64_t dropped = swx_buf_dropped(buf);
+    note[0] = 0;
+    return dropped ? (size_t)snprintf(note, SWX_NOTE_SIZE, SWX_DROPPED_NOTE, (unsigned long long)dropped) : 0;
+}
+
+size_t swx_buf_copy(const swx_buf *buf, const char *note, uint8_t *out)
+{
+    uint8_t *end = out;
     swx_span spans[3];
     swx_buf_spans(buf, spans);
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < SWX_COUNT(spans); i++) {
+        if (i == 1) {
+            end = mempcpy(end, note, strlen(note));
+        }
         if (spans[i].size) {
-            memcpy(out, spans[i].bytes, spans[i].size);
-            out += spans[i].size;
+            end = mempcpy(end, spans[i].bytes, spans[i].size);
         }
     }
+    return (size_t)(end - out);
 }

@@ -17,6 +17,7 @@
 
 /* Stands for dropped bytes in a text; the argument is their number, an unsigned long long. */
 #define SWX_DROPPED_NOTE "\n[... %llu bytes of output were dropped here ...]\n"
+#define SWX_NOTE_SIZE (sizeof(SWX_DROPPED_NOTE) + 20)
 
 typedef struct {
     uint8_t *data;
@@ -62,7 +63,10 @@ typedef struct {
 } swx_span;
 void swx_buf_spans(const swx_buf *buf, swx_span spans[3]);
 
-/* Copies everything held into out, which has room for buf->size bytes. */
-void swx_buf_copy(const swx_buf *buf, uint8_t *out);
+/* Writes SWX_DROPPED_NOTE with the number of dropped bytes, or "" if there are none.  Returns the size. */
+size_t swx_buf_note(const swx_buf *buf, char note[SWX_NOTE_SIZE]);
+
+/* Copies everything held into out, with `note` where bytes were dropped; out has room for both.  Returns the size. */
+size_t swx_buf_copy(const swx_buf *buf, const char *note, uint8_t *out);
 
 #endif

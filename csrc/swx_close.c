@@ -68,28 +68,33 @@ void swx_close_begin(swx_session *s, int64_t now)
     if (s->state == CLOSING || s->state == CLOSED) {
         return;
     }
-    pid_t group = swx_pty_foreground(&s->pty);
-    bool idle = s->state == IDLE && !s->input.half_line;
+    s->close.was_idle = s->state == IDLE && !s->input.half_line;
+    s->close.step = now; /* a look at all processes is too slow for this thread */
     s->state = CLOSING;
     s->check = SWX_NEVER;
-    s->close.step = now;
-    s->close.sweeps = 0;
+}
+
+/* Requests the end of the shell, as a terminal that is closed does. */
+static void hang_up(swx_session *s, int64_t now)
+{
+    pid_t group = swx_pty_foreground(&s->pty);
     swx_tree_kill_orphans(&s->child);
-    if (s->pty.transport && idle && !swx_child_ended(&s->child)) { /* else the shell would outlive its transport */
+    if (swx_child_ended(&s->child)) {
+        return;
+    }
+    if (s->pty.transport && s->close.was_idle) { /* else the shell would outlive its transport */
         swx_session_type_bytes(s, "\004", 1);
         s->close.step = s->close.limit = now + TRANSPORT_CLOSE_GRACE;
         return;
     }
-    if (!swx_child_ended(&s->child)) { /* as when a terminal is closed */
-        if (group > 0 && group != s->child.pid) {
-            kill(-group, SIGHUP);
-            kill(-group, SIGCONT);
-        }
-        swx_child_signal(&s->child, SIGHUP);
-        swx_child_signal(&s->child, SIGCONT);
-        s->close.step = now + CLOSE_LOOK;
-        s->close.limit = now + (has_evidence(s) ? CLOSE_GRACE : 10 * CLOSE_LOOK);
+    if (group > 0 && group != s->child.pid) {
+        kill(-group, SIGHUP);
+        kill(-group, SIGCONT);
     }
+    swx_child_signal(&s->child, SIGHUP);
+    swx_child_signal(&s->child, SIGCONT);
+    s->close.step = now + CLOSE_LOOK;
+    s->close.limit = now + (has_evidence(s) ? CLOSE_GRACE : 10 * CLOSE_LOOK);
 }
 
 /* Whether the shell may still be ending: it is not back at its prompt, or cannot be seen for want of a descriptor. */
@@ -101,6 +106,13 @@ static bool may_be_ending(swx_session *s)
 
 void swx_close_step(swx_session *s, int64_t now)
 {
+    if (!s->close.begun) {
+        s->close.begun = true;
+        hang_up(s, now);
+        if (s->close.step > now) {
+            return;
+        }
+    }
     if (!swx_child_ended(&s->child) && now < s->close.limit && may_be_ending(s)) {
         s->close.step = now + CLOSE_LOOK;
         return;

@@ -105,7 +105,9 @@ static bool may_start_with_notices(const swx_session *s)
 /* The size of the notices at this place of the output. */
 static size_t notices_at(const swx_session *s, size_t at)
 {
-    return may_start_with_notices(s) ? swx_job_notice_lead(s->output.kept.data + at, s->output.kept.size - at) : 0;
+    return s->output.kept.size && may_start_with_notices(s)
+               ? swx_job_notice_lead(s->output.kept.data + at, s->output.kept.size - at)
+               : 0;
 }
 
 /* To be called once for a command, when enough of its output is there. */
@@ -116,14 +118,14 @@ size_t swx_completion_drop_start(swx_session *s)
     }
     s->run.start_dropped = true;
     uint8_t *data = s->output.kept.data;
-    size_t from = 0, kept = 0; /* of the notices */
+    size_t from = 0, kept = 0, notices = notices_at(s, 0);
     for (unsigned line = 1; line <= s->run.lines && s->output.kept.size; line++) {
         const swx_buf *text = &s->answer.parts[line < s->run.lines ? PART_PS2 : PART_PS0];
-        size_t notices = notices_at(s, from);
         if (starts_with(&s->output.kept, from + notices, text)) {
             memmove(data + kept, data + from, notices);
             kept += notices;
             from += notices + text->size;
+            notices = notices_at(s, from);
         }
     }
     size_t dropped = from - kept;

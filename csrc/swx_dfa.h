@@ -58,7 +58,7 @@ typedef struct {
     uint16_t *next_map;     /* per new group the old one */
     size_t next_groups;
     swx_dfa_move made; /* the move at hand, when it could not be kept */
-    uint64_t work;     /* states of the NFA that were looked at, ever */
+    uint64_t work;     /* states of the NFA that were looked at, or could have been, ever */
 } swx_dfa;
 
 /* Words of a set of letters, a bit a letter. */

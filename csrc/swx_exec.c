@@ -264,7 +264,9 @@ void swx_exec_due(swx_exec *e, int64_t now)
                 drain(e, i, READS_PER_CALL);
                 close_stream(e, i);
             }
-            close_pidfd(e);
+            if (e->child.reaped) {
+                close_pidfd(e);
+            } /* else another user's program lives, and its end will be seen */
             finish(e);
         } else {
             e->sweep = now + (e->sweeps < 20 ? MS : 10 * MS);

@@ -178,8 +178,8 @@ static void begin_attempt(const swx_session *s, swx_op *op, int64_t length, int6
 {
     op->since = now;
     op->looks = 0;
-    op->length = length;
-    op->until = now + length;
+    op->length = length > MS ? length : MS; /* without a pause all attempts would be made at once */
+    op->until = now + op->length;
     op->look = FIRST_LOOK;
     op->repeats = REPEATS;
     op->next = s->pty.transport ? op->until : earlier(op->until, now + op->look);

@@ -7,7 +7,8 @@
 enum {
     STATE_WIDTH = 24,
     COMMAND_COLUMN = 4 + STATE_WIDTH, /* from the bracket behind the number */
-    COMMAND_MOST = 64 << 10           /* bytes of a command of several lines */
+    COMMAND_MOST = 64 << 10,          /* bytes of a command of several lines */
+    COMMANDS_MOST = 1 << 20           /* bytes of all of them that are read in one text, which a program may write */
 };
 
 static bool begins(const uint8_t *at, const uint8_t *end, const char *word)
@@ -95,13 +96,15 @@ static const uint8_t *notice_of_line(const uint8_t *line, const uint8_t *next)
 
 /* The end of a notice whose first line ends at `next`.  The command may have several lines: a loop as bash prints it, a
  * text in quotes, a here-document (with an empty line after it).  After a notice with "(wd: ...)" bash prints the
- * present directory in a line of its own. */
-static const uint8_t *notice_end(const uint8_t *notice, const uint8_t *next, const uint8_t *end)
+ * present directory in a line of its own.  *budget: bytes of commands that may still be read. */
+static const uint8_t *notice_end(const uint8_t *notice, const uint8_t *next, const uint8_t *end, size_t *budget)
 {
     const uint8_t *command = memchr(notice, ']', (size_t)(next - notice)) + COMMAND_COLUMN;
-    size_t size = (size_t)(end - command);
-    const uint8_t *whole = command + swx_grammar_first(command, size < COMMAND_MOST ? size : COMMAND_MOST);
-    next = whole > next ? line_end(whole, end) : next;
+    size_t most = *budget < COMMAND_MOST ? *budget : COMMAND_MOST;
+    most = (size_t)(end - command) < most ? (size_t)(end - command) : most;
+    size_t size = swx_grammar_first(command, most);
+    *budget -= size ? size : most;
+    next = command + size > next ? line_end(command + size, end) : next;
     bool told = memmem(notice, (size_t)(next - notice), "  (wd: ", 7) != NULL && begins(next, end, "(wd now: ");
     const uint8_t *behind = told ? line_end(next, end) : next;
     return behind[-1] == '\n' ? behind : next;
@@ -110,12 +113,13 @@ static const uint8_t *notice_end(const uint8_t *notice, const uint8_t *next, con
 uint32_t swx_job_notice_count(const uint8_t *text, size_t size, uint32_t most)
 {
     uint32_t notices = 0;
+    size_t budget = COMMANDS_MOST;
     for (const uint8_t *at = text, *end = size ? text + size : text; at < end;) {
         const uint8_t *next = line_end(at, end), *notice = notice_of_line(at, next);
         if (notice && notices++ == most) {
             return 0;
         }
-        at = notice ? notice_end(notice, next, end) : next;
+        at = notice ? notice_end(notice, next, end, &budget) : next;
     }
     return notices;
 }
@@ -139,19 +143,20 @@ size_t swx_job_notice_begin(const uint8_t *text, size_t size)
 size_t swx_job_notice_lead(const uint8_t *text, size_t size)
 {
     const uint8_t *at = text, *end = size ? text + size : text; /* there may be no text */
+    size_t budget = COMMANDS_MOST;
     while (at < end) {
         const uint8_t *next = line_end(at, end);
         if (next[-1] != '\n' || !is_notice(at, next - 1)) {
             break;
         }
-        at = notice_end(at, next, end);
+        at = notice_end(at, next, end, &budget);
     }
     return (size_t)(at - text);
 }
 
 size_t swx_job_notice_remove(uint8_t *text, size_t size)
 {
-    size_t kept = 0;
+    size_t kept = 0, budget = COMMANDS_MOST;
     if (!size) {
         return 0; /* there may be no text */
     }
@@ -161,7 +166,7 @@ size_t swx_job_notice_remove(uint8_t *text, size_t size)
         size_t length = (size_t)((notice ? notice : next) - at);
         memmove(text + kept, at, length);
         kept += length;
-        at = notice ? notice_end(notice, next, end) : next;
+        at = notice ? notice_end(notice, next, end, &budget) : next;
     }
     return kept;
 }

@@ -219,6 +219,8 @@ swx_status swx_match_feed(swx_match *match, const uint8_t *bytes, size_t size, s
 {
     swx_status status = match->failed;
     size_t at = 0;
+    uint64_t earned = match->offset * SWX_MATCH_WORK_PER_BYTE; /* is not saved for later */
+    match->dfa.work = match->dfa.work < earned ? earned : match->dfa.work;
     while (status == SWX_MORE && (match->owed || at < size)) {
         if (match->owed) {
             uint64_t start = match->offset + at - match->owed--;

@@ -96,7 +96,8 @@ static void answer_queries(swx_session *s, const uint8_t *bytes, size_t size)
                                  : byte == 'c' && (s->output.query == 2 || s->output.query == ONE_DIGIT) ? "\033[?1;2c"
                                                                                                          : NULL;
             s->output.query = 0;
-            if (answer && !swx_pty_is_canonical(&s->pty)) {
+            /* a program that does not read could ask without end */
+            if (answer && typed_all(s) && !swx_pty_is_canonical(&s->pty)) {
                 s->run.replied = !s->pty.transport;
                 swx_session_type_bytes(s, answer, strlen(answer));
             }
@@ -255,10 +256,10 @@ static void take_mark(swx_session *s, const swx_mark *mark, int64_t now)
     case SWX_MARK_GUARD: take_prompt(s, mark); break;
     case SWX_MARK_REPORT:
         if (s->state == RESYNC && s->resync.phase == ASK) {
+            for (size_t i = 0; i < SWX_COUNT(s->answer.parts); i++) {
+                swx_buf_clear(&s->answer.parts[i]); /* an interrupted answer may have left some */
+            }
             if (!s->resync.answered) {
-                for (size_t i = 0; i < SWX_COUNT(s->answer.parts); i++) {
-                    swx_buf_clear(&s->answer.parts[i]);
-                }
                 s->answer.report = *mark;
                 s->answer.report.code = mark->code < 0 ? 0 : mark->code;
                 if (s->resync.code_before >= 0) {

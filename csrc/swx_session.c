@@ -68,7 +68,7 @@ void swx_session_end_hangup(swx_session *s)
 
 void swx_session_restart_output(swx_session *s)
 {
-    s->run.found.at = 0;
+    s->run.found.at = s->run.before.at = 0;
     s->run.notices = 0;
     for (swx_op *op = s->interrupt.first; op; op = op->link) {
         op->base = 0;
@@ -404,7 +404,7 @@ size_t swx_session_take(swx_session *s, swx_op *op, uint8_t *out, size_t room, i
             at += dropped;
         }
         if (i > 0 && spans[i].size > 0 && op->taken < at) { /* a note tells a late reader how much is missing */
-            char note[sizeof(SWX_DROPPED_NOTE) + 20];
+            char note[SWX_NOTE_SIZE];
             int size = snprintf(note, sizeof(note), SWX_DROPPED_NOTE, (unsigned long long)(at - op->taken));
             if ((size_t)size > room - copied) {
                 break;

@@ -180,6 +180,8 @@ typedef struct {
     swx_op *first; /* operations that wait for it */
     int64_t step, limit;
     unsigned sweeps;
+    bool was_idle; /* the shell, when its end was requested */
+    bool begun;
 } swx_closing;
 
 /* A session without a command gives descriptors back. */

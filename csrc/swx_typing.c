@@ -114,13 +114,13 @@ bool swx_session_type_end(swx_session *s)
 
 bool swx_session_drop_input(swx_session *s)
 {
-    bool half = s->input.half_line;
-    s->input.half_line = false;
     if (!s->pty.transport) {
         swx_pty_forget_input(&s->pty);
-        return true;
+    } else if (s->input.half_line && !swx_session_type_bytes(s, "\025", 1)) { /* the key that kills a line */
+        return false;
     }
-    return !half || swx_session_type_bytes(s, "\025", 1); /* the key that kills a line */
+    s->input.half_line = false;
+    return true;
 }
 
 /* ---- beginning a command ---- */
@@ -197,7 +197,7 @@ static bool type_command(swx_session *s, const swx_op *op, bool at_prompt)
 {
     size_t part = op->typed_size;
     s->input.hidden = at_prompt && part && swx_pty_hide(&s->pty);
-    s->input.raw = at_prompt && op->raw && part > RAW_TAIL;
+    s->input.raw = at_prompt && part > RAW_TAIL && (op->raw || has_long_line(op->typed, part, 0, LINE_MAX - 1));
     if (s->input.raw) {
         part -= RAW_TAIL;
     } else if (s->input.hidden) {
@@ -217,7 +217,8 @@ static bool type_command(swx_session *s, const swx_op *op, bool at_prompt)
 static unsigned count_lines(const uint8_t *text, size_t size)
 {
     unsigned lines = 0;
-    for (const uint8_t *end = text + size; text < end && (text = memchr(text, '\n', (size_t)(end - text))); text++) {
+    for (const uint8_t *end = size ? text + size : text;
+         text < end && (text = memchr(text, '\n', (size_t)(end - text))); text++) {
         lines++;
     }
     return lines;
@@ -293,6 +294,7 @@ static void make_current(swx_session *s, swx_op *op, bool at_prompt, int64_t now
     s->run.numbers_may_skip = op->kind == SWX_OP_LINE;
     if (op->kind == SWX_OP_LINE && op->typed_size) {
         swx_typing_note(s, op->typed, op->typed_size);
+        s->input.paced = s->input.paced && !at_prompt; /* the shell reads a long line in raw mode */
     }
     size_t limit = op->stream && s->output.limit < SWX_STREAM_LEAST ? SWX_STREAM_LEAST : s->output.limit;
     limit +=

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swerex_c.cli.exit import Exit, Result, exit_on_errors, exit_on_lost_output, fail, open_closed_streams
-from swerex_c.exceptions import InvalidInputError
+from swerex_c.exceptions import BashIncorrectSyntaxError, InvalidInputError
 from swerex_c.utils.child_signal import restore_child_signal
 from swerex_c.utils.load import load_class
 from swerex_c.utils.visible import visible
@@ -211,7 +211,7 @@ def exec_(
     timeout, 127 without the file of --file, 128 + N after signal N, and 141 if the reader of the output has gone.
     """
     from swerex_c.cli import sessions
-    from swerex_c.engine.syntax import check_bash_command
+    from swerex_c.engine.syntax import check_bash_command, encode, parse
     from swerex_c.models import BashAction
 
     target = _target(host, image, deployment, container_runtime)
@@ -227,7 +227,11 @@ def exec_(
     result = Result()
     try:
         with exit_on_errors(result if as_json else None):
-            check_bash_command(text)
+            try:
+                check_bash_command(text)
+            except BashIncorrectSyntaxError:  # unless the text, or a startup file, switches patterns like !(a) on
+                if "(" not in text or parse(encode(text), "-O", "extglob").returncode != 0:
+                    raise
             run = sessions.run_command(request, action, result, target, with_input=has_input, as_json=as_json)
             code = sessions.ended_by_signals(run)
             if result.exit_code is None and code > 128:
@@ -350,6 +354,8 @@ def prune(
     These are containers, pods and sandboxes of deployments. What belongs to living processes, to other machines or to
     other programs is left alone.
     """
+    if namespace is not None and cloud is not Cloud.kubernetes:
+        fail("--namespace needs --cloud kubernetes", Exit.USAGE)
     with exit_on_errors():
         from swerex_c.providers import orphans
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from swerex_c.cli.exit import Exit, Result, fail
-from swerex_c.exceptions import SwerexException
+from swerex_c.exceptions import InvalidInputError, SwerexException
 from swerex_c.utils.visible import visible
 
 if TYPE_CHECKING:
@@ -294,7 +294,10 @@ async def _run_on_terminal(argv: list[str], variables: dict[str, str], directory
     from swerex_c.utils.threads import in_thread
 
     modes = termios.tcgetattr(0)
-    process = subprocess.Popen(argv, env=variables, cwd=directory)
+    try:
+        process = subprocess.Popen(argv, env=variables, cwd=directory)
+    except OSError as error:  # a directory that this user may not enter
+        raise InvalidInputError(f"The shell cannot be started: {error}") from None
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a bash that was killed has left the terminal to its own group
     try:
         code = await in_thread(process.wait)

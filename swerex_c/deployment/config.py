@@ -82,7 +82,7 @@ def config_from_json(text: str) -> DeploymentConfig:
     except ValueError as error:
         raise InvalidInputError(f"The deployment is no JSON: {error}") from None
     name = data.get("type") if isinstance(data, dict) else None
-    if name not in kinds:
+    if not isinstance(name, str) or name not in kinds:
         raise InvalidInputError(f'The deployment needs a "type", one of: {", ".join(sorted(kinds))}')
     if name == "daytona":  # the configuration of Daytona has no type, as in SWE-ReX
         del data["type"]

@@ -25,6 +25,7 @@ from swerex_c.exceptions import (
     SwerexException,
 )
 from swerex_c.models import Command, CommandResponse
+from swerex_c.utils.threads import in_thread
 
 __all__ = [
     "LONGEST_ARGUMENT",
@@ -113,15 +114,18 @@ class Processes:
             await asyncio.sleep(0.001)
         with self._lock:
             running = list(self._running)
-            marks, self._marks = self._marks, []
         for process in running:
             process.cancel()
         while any(not process.done for process in running):  # until each is dead, with its child processes
             await asyncio.sleep(0.001)
+        with self._lock:
+            marks = list(self._marks)
         for sweep in range(_SWEEPS):
-            if not marks or await asyncio.to_thread(_core.kill_marked, marks) <= 0:
+            if not marks or await in_thread(_core.kill_marked, marks) <= 0:
                 break
             await asyncio.sleep(0.001 if sweep < 20 else 0.01)
+        with self._lock:
+            self._marks = list(set(self._marks).difference(marks))
 
 
 async def execute(command: Command, output_limit: int, programs: Processes) -> CommandResponse:

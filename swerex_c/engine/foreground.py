@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import struct
@@ -50,14 +51,11 @@ def _terminal_of(pid: int) -> tuple[int, str, int]:
 
 def _family(pid: int) -> Iterator[int]:
     """Yield a process and its descendants."""
-    yield pid
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children") as file:
-            children = file.read().split()
-    except OSError:
-        return
-    for child in children:
-        yield from _family(int(child))
+    pids = [pid]
+    while pids:
+        yield (pid := pids.pop())
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as file:
+            pids += map(int, file.read().split())
 
 
 def _waits_for(pid: int, terminal: str) -> bool:

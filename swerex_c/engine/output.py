@@ -32,7 +32,7 @@ class HeadTailBuffer:
         self._half = max(1, limit // 2)
         self._head = bytearray()
         self._tail = bytearray()
-        self.dropped = 0
+        self._dropped = 0
 
     def add(self, data: bytes) -> None:
         room = self._half - len(self._head)
@@ -45,9 +45,10 @@ class HeadTailBuffer:
         more = len(self._tail) - self._half
         if more > 0:
             del self._tail[:more]
-            self.dropped += more
+            self._dropped += more
 
     def content(self) -> bytes:
-        """Return the kept bytes, without a notice about the dropped ones."""
+        """Return the kept bytes, with a line for the dropped ones."""
         self._trim()
-        return bytes(self._head + self._tail)
+        note = b"\n[... %d bytes of output were dropped here ...]\n" % self._dropped if self._dropped else b""
+        return bytes(self._head + note + self._tail)

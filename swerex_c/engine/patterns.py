@@ -29,6 +29,8 @@ MAX_PATTERNS = 4096
 MAX_CHARACTERS = 64 * 1024  # of all patterns together
 MAX_STATES = 16384
 MAX_LETTERS = 4096
+_MAX_ITEMS = 16 * MAX_STATES
+"""Maximum number of parts to compile. Repeats multiply them, and not every part adds a state."""
 
 READ, SPLIT, ASSERT, MATCH = range(4)  # kinds of states
 BEGIN, LINE_BEGIN, END, LAST_LINE, LINE_END, BOUNDARY, NO_BOUNDARY, ASCII_BOUNDARY, ASCII_NO_BOUNDARY = range(9)
@@ -192,6 +194,7 @@ _AT = {
     op.AT_END_STRING: (END, END),
 }
 _LATER = "a $, \\b, \\B or (?!...) that later text would have to decide: write what comes behind it"
+_TOO_LARGE = "it is too large, for repeats multiply"
 _EMPTY = "it matches the empty text, so it would end every action at once"
 
 
@@ -199,6 +202,7 @@ class _Compiler:
     """Builder of the states of all patterns. It works from the end: a construct is added after its successor state."""
 
     def __init__(self) -> None:
+        self.items = 0  # parts of patterns that were compiled
         self.states: list[tuple[int, int, int]] = []  # kind, value, and the state that comes next
         self.starts: list[int] = []
         self.sets: list[Ranges] = [NEWLINE, SURROGATES]
@@ -233,7 +237,7 @@ class _Compiler:
 
     def _add(self, kind: int, value: int, out: int) -> int:
         if len(self.states) == MAX_STATES:
-            raise _RefusedError("it is too large, for repeats multiply")
+            raise _RefusedError(_TOO_LARGE)
         self.states.append((kind, value, out))
         return len(self.states) - 1
 
@@ -255,6 +259,9 @@ class _Compiler:
         return out
 
     def _item(self, kind: Any, value: Any, flags: int, out: int) -> int:
+        self.items += 1
+        if self.items > _MAX_ITEMS:  # many of which may add no state
+            raise _RefusedError(_TOO_LARGE)
         if kind is op.LITERAL:
             return self._read([(kind, value)], flags, out)
         if kind is op.NOT_LITERAL:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from swerex_c.engine.completions import current_completions
-from swerex_c.utils.threads import in_thread
+from swerex_c.utils.threads import begin_in_thread
 
 __all__ = ["start", "used"]
 
@@ -44,7 +44,7 @@ async def start(begin: Callable[[], T], undo: Callable[[T], None] = lambda resul
     if completions.programs < 2 and not completions.pending:
         return begin()
     async with completions.starting:
-        call = asyncio.ensure_future(in_thread(begin))
+        call = begin_in_thread(begin)
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:

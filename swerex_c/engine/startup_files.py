@@ -43,6 +43,9 @@ _STRICT = {"errexit": "e", "nounset": "u"}
 """Options that a strict parent may export in SHELLOPTS, with their letters. Startup files are not written for them:
 bash too turns `errexit` on behind them."""
 
+_NAME = re.compile(r"(?!(?:UID|EUID|PPID|SHELLOPTS|BASHOPTS|BASH_VERSINFO)$)[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+"""Pattern of the variables that bash can assign."""
+
 _PROMPTS = ("PS0", "PS1", "PS2")
 
 SET_BY_CORE = (*_PROMPTS, "HISTFILE")
@@ -68,6 +71,10 @@ def check_request(request: CreateBashSessionRequest, *, in_sandbox: bool) -> Non
     if not in_sandbox and request.cwd is not None and not os.path.isdir(request.cwd):
         raise InvalidInputError(f"The directory {request.cwd!r} that the session should start in does not exist")
     encode_variables(request.env or {})
+    if in_sandbox:  # where the shell itself exports them
+        for name in request.env or {}:
+            if not _NAME.fullmatch(name):
+                raise InvalidInputError(f"{name!r} cannot be the name of an environment variable of a session")
 
 
 def environment(request: CreateBashSessionRequest) -> list[bytes]:
@@ -92,8 +99,9 @@ def startup_script(request: CreateBashSessionRequest) -> bytes:
     if (history := (request.env or {}).get("HISTFILE")) is not None:
         script += _typed(f"builtin export HISTFILE={shlex.quote(history)}")
     script += _STARTUP
+    directory = os.path.abspath(request.cwd) if request.cwd else "."
     for name in request.startup_source:
-        path = os.path.expanduser(name)
+        path = os.path.join(directory, _expand_home(name, (request.env or {}).get("HOME")))
         if os.path.exists(path):
             script += _typed(f". {shlex.quote(path)}")
         elif not _may_be_missing(path):
@@ -117,7 +125,7 @@ def sandbox_startup_script(request: CreateBashSessionRequest, missing: str) -> b
         script += _typed(f"builtin cd -- {shlex.quote(request.cwd)} 2>/dev/null || {fail % 0}; builtin unset OLDPWD")
     script += _STARTUP
     for number, name in enumerate(request.startup_source, 1):
-        file = _quoted_path(name)
+        file = _quoted_path(name if "/" in name or name.startswith("~") else f"./{name}")  # it is not looked up in PATH
         otherwise = ":" if _may_be_missing(name) else fail % number
         script += _typed(f"if [[ -e {file} ]]; then . {file}; else {otherwise}; fi")
     return script + _NO_LOGOUT
@@ -128,6 +136,13 @@ def _typed(line: str) -> bytes:
     text = encode(line)
     plain = len(text) <= _LONGEST_LINE and line.isascii() and line.isprintable()
     return text + b"\n" if plain else _core.quote(text)
+
+
+def _expand_home(path: str, home: str | None) -> str:
+    """Return a path with the home directory in place of `~`: that of the session, if it has another one."""
+    if home is not None and (path == "~" or path.startswith("~/")):
+        return home + path[1:]
+    return os.path.expanduser(path)
 
 
 def _may_be_missing(path: str) -> bool:

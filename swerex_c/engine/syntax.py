@@ -16,13 +16,11 @@ from swerex_c.engine.outcomes import shorten
 from swerex_c.exceptions import BashIncorrectSyntaxError, InvalidInputError, ResourceError
 
 __all__ = [
-    "HERE_DOCUMENT_WARNING",
     "check_bash_command",
     "check_result",
     "encode",
     "english_environment",
     "find_bash",
-    "is_accepted",
     "own_environment",
     "parse",
     "split_bash_command",
@@ -31,7 +29,7 @@ __all__ = [
 _REFUSAL = re.compile(rb"^[^:\n]*: line \d+: (?!warning: )", re.MULTILINE)
 """Pattern of bash's messages about what it does not accept."""
 
-HERE_DOCUMENT_WARNING = b"delimited by end-of-file"
+_HERE_DOCUMENT_WARNING = b"delimited by end-of-file"
 """Part of bash's message about a here-document that the end of the text terminates."""
 
 _bash_paths: dict[str | None, str] = {}
@@ -86,15 +84,6 @@ def parse(text: bytes, *options: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(argv, input=text, capture_output=True, check=False, env=english_environment())
 
 
-def is_accepted(returncode: int | None, stderr: bytes) -> bool:
-    """Return whether `bash -n` accepted a text.
-
-    Its messages count too: if another part of the process has collected the exit code, `subprocess` returns 0, and the
-    core returns None.
-    """
-    return not returncode and not _REFUSAL.search(stderr)
-
-
 def check_result(command: str, returncode: int | None, stdout: bytes, stderr: bytes) -> bool:
     """Return whether `bash -n` found the command complete.
 
@@ -103,8 +92,10 @@ def check_result(command: str, returncode: int | None, stdout: bytes, stderr: by
     Raises:
         BashIncorrectSyntaxError: if bash does not accept the command.
     """
-    if is_accepted(returncode, stderr):
-        return HERE_DOCUMENT_WARNING not in stderr
+    # Messages count, too: if another part of the process has collected the exit code, `subprocess` returns 0 and the
+    # core returns None.
+    if not returncode and not _REFUSAL.search(stderr):
+        return _HERE_DOCUMENT_WARNING not in stderr
     out, err = (text.decode(errors="backslashreplace") for text in (stdout, stderr))
     known = f" (exit code {returncode})" if returncode else ""
     msg = (
@@ -137,7 +128,7 @@ def split_bash_command(inpt: str) -> list[str]:
     """
     commands: list[str] = []
     pending: list[str] = []
-    for line in inpt.strip().splitlines():
+    for line in inpt.strip().split("\n"):
         pending.append(line)
         text = "\n".join(pending)
         verdict, flags = _core.scan(encode(text))

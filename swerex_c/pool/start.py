@@ -10,6 +10,7 @@ from typing import Any
 from swerex_c.engine.outcomes import retrieve_exception
 from swerex_c.exceptions import (
     AuthenticationError,
+    DeploymentStartupError,
     InvalidInputError,
     NotAvailableError,
     NotSupportedError,
@@ -54,7 +55,8 @@ def is_worth_retrying(error: Exception) -> bool:
     """Check whether another attempt may succeed after the error of a start."""
     if isinstance(error, PodStartupError) and not isinstance(error, TimeoutError):
         return error.cause not in _FINAL_CAUSES
-    return isinstance(error, SwerexException | OSError) and not isinstance(error, _FINAL)
+    cause = error.__cause__ if type(error) is DeploymentStartupError else error
+    return isinstance(error, SwerexException | OSError) and not isinstance(cause, _FINAL)
 
 
 def pause_after(attempt: int, backoff: float) -> float:

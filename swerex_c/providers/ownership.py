@@ -79,11 +79,12 @@ def is_owner_alive(facts: Mapping[str, str]) -> bool | None:
 def _host() -> str:
     """Return an identifier of this machine that is unique and stable.
 
-    A copied disk has other network cards; a container that shares the engine's socket has another hostname.
+    A copied disk has other network cards; a container that shares the engine's socket has another hostname. In a
+    container without a card, both may be those of a container on another machine: it is unique until the next boot.
     """
     parts = [_text("/etc/machine-id"), socket.gethostname()]
-    for card in sorted(Path("/sys/class/net").glob("*/device")):
-        parts.append(_text(str(card.parent / "address")))
+    cards = sorted(Path("/sys/class/net").glob("*/device"))
+    parts += [_text(str(card.parent / "address")) for card in cards] or [_boot()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 

@@ -260,9 +260,11 @@ class RemoteRuntime(AbstractRuntime):
         """
         if self._speaks_frames:
             try:
+                stream = self._frames.stream(action, swerex_c.models.BashObservation)
                 with self._logged():
-                    async for item in self._frames.stream(action, swerex_c.models.BashObservation):
-                        yield item
+                    async with contextlib.aclosing(stream):
+                        async for item in stream:
+                            yield item
                 return
             except NotFrames as error:
                 self._check_fallback(error)

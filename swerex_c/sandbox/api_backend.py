@@ -94,7 +94,6 @@ class _Server:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._address: str | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._backends: weakref.WeakValueDictionary[str, ApiBackend] = weakref.WeakValueDictionary()
 
     def command(self, backend: ApiBackend, argv: Sequence[str], names: Sequence[str]) -> list[str]:
@@ -117,16 +116,11 @@ class _Server:
             listening.listen(4096)
             listening.setblocking(False)
             background.keep_from_children(listening)
-            background.run_blocking(self._spawn(self._accept(listening)))
+            background.spawn(self._accept(listening))  # not awaited: the caller may be in that loop
         except BaseException:
             listening.close()
             raise
         return name
-
-    async def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _accept(self, listening: socket.socket) -> None:
         with listening:
@@ -136,7 +130,7 @@ class _Server:
                 except OSError:
                     await asyncio.sleep(_PAUSE_SECONDS)
                 else:
-                    await self._spawn(self._serve(connection))
+                    background.spawn(self._serve(connection))
 
     async def _serve(self, connection: socket.socket) -> None:
         """Serve one client until its program or it itself has ended."""

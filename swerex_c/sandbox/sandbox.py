@@ -341,12 +341,7 @@ class RunningScript:
     async def finish(self) -> tuple[int, bytes]:
         """Drop the rest of standard output; return the exit status as `wait` does, and what `limit_errors` has kept."""
         self.drop_output()
-        code = await self.wait()
-        kept, missing = self._errors.content(), self._errors.dropped
-        if missing:
-            half = len(kept) // 2
-            kept = b"%s\n(%d bytes are missing here)\n%s" % (kept[:half], missing, kept[half:])
-        return code, kept
+        return await self.wait(), self._errors.content()
 
     async def wait(self) -> int:
         """Return the exit status, or minus the number of the ending signal. Output is kept for the streams.

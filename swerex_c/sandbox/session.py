@@ -335,8 +335,12 @@ class SandboxSession(BashSession):
         try:
             return await asyncio.wait_for(asyncio.shield(sending), _SIGNAL_SECONDS + 0.1) == 0
         except (TimeoutError, SwerexException, OSError):
-            sending.add_done_callback(retrieve_exception)
             return False
+        except asyncio.CancelledError:
+            await asyncio.wait([sending], timeout=_SIGNAL_SECONDS)
+            raise
+        finally:
+            sending.add_done_callback(retrieve_exception)
 
     async def _kill_foreground(self, *, again: bool = True) -> bool:
         """Kill the foreground processes or those the shell waits for; end the input that the shell itself reads."""

@@ -21,6 +21,7 @@ from swerex_c.utils.cancellation import this_call
 from swerex_c.utils.wait import settle
 
 __all__ = [
+    "begin_in_thread",
     "in_file_thread",
     "in_thread",
     "in_thread_settled",
@@ -68,6 +69,11 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
     Raises:
         ResourceError: if no thread can be started, or the function runs out of memory.
     """
+    return await begin_in_thread(function, *args, **kwargs)
+
+
+def begin_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+    """Call a blocking function as `in_thread` does; return a future, no task, which a loop would cancel at its end."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
@@ -95,7 +101,7 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
             loop.call_soon_threadsafe(finish, result, error)
 
     start_thread(work, getattr(function, "__name__", "work"))
-    return await done
+    return done
 
 
 def _cancellable(cancelled: threading.Event, name: str, function: Callable[[], T]) -> Callable[[], T]:

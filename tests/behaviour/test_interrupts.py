@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from swerex_c.exceptions import BashIncorrectSyntaxError, CommandTimeoutError, SessionLostSyncError
+from swerex_c.runtime.local import LocalRuntime
 from tests.support.harness import busy_machine, needs
-from tests.support.session import Shell
+from tests.support.session import Session, Shell
 from tests.support.wait import DEADLINE, settle
 
 TRAPS = ["trap : INT", "trap '' INT"]
@@ -28,6 +29,19 @@ def test_what_the_shell_waits_for(sh: Shell, trap: str, holds: str) -> None:
     sh.begin(f"echo begun; {holds}", "begun")
     sh.interrupt(timeout=0.1, n_retry=2)
     sh.gives("echo ok", "ok\n")
+
+
+async def test_attempts_without_a_pause_hold_up_no_other_session() -> None:
+    runtime = LocalRuntime()
+    held, other = Session(runtime, "held"), Session(runtime, "other")
+    await held.create()
+    await other.create()
+    await held.begin("sh -c \"trap '' INT; echo up; sleep 1000\"", "up\n")
+    interrupt = asyncio.ensure_future(held.interrupt(timeout=0, n_retry=1_000_000))
+    await other.gives("sleep 0.1; echo hi", "hi\n")
+    assert not interrupt.done()
+    interrupt.cancel()
+    await runtime.close()
 
 
 def test_a_line_that_nobody_has_read_yet(sh: Shell) -> None:

@@ -195,6 +195,16 @@ def test_a_long_line_for_a_program(sh: Shell, tmp_path: Path, first: str, second
     assert seen.output.split() == [str(size + 1), hashlib.sha256(f"{line}\n".encode()).hexdigest()]
 
 
+@pytest.mark.parametrize("before", ["true", "sleep 1000 &", "stty echo", "readonly PS0=x", "exec 2>/dev/null"])
+@pytest.mark.parametrize("size", [4090, 5000, 100_000])
+def test_a_long_line_at_the_prompt(sh: Shell, before: str, size: int) -> None:
+    sh.run(before)
+    line = f"echo {'a' * (size - 5)}"
+    seen = sh.run(line, is_interactive_command=True)
+    assert seen.output.endswith(line[5:]) and len(seen.output) < size
+    sh.gives("echo next", None)
+
+
 def test_what_a_program_leaves_of_a_long_line_is_no_command(sh: Shell) -> None:
     sh.talk("sh -c 'printf ready; read x; read y; echo ${#x}'", "ready")
     seen = sh.leave("short\n" + "x" * 3000 + "; echo " + "y" * 6000)

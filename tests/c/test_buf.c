@@ -17,7 +17,7 @@ static void expect_held(const swx_buf *buf, const uint8_t *held, size_t size)
 {
     size_t head = buf->limit - buf->limit / 2, tail = buf->limit / 2;
     uint8_t *out = malloc(buf->limit + 1);
-    swx_buf_copy(buf, out);
+    swx_buf_copy(buf, "", out);
     CHECK(buf->total == size);
     if (size <= buf->limit) {
         CHECK(buf->size == size && swx_buf_dropped(buf) == 0);
@@ -69,7 +69,7 @@ static void test_chop_takes_the_end_off(void)
                 size_t held = (size <= limit ? size : limit) - off;
                 CHECK(buf.size == held && buf.total == size - off);
                 CHECK(swx_buf_dropped(&buf) == (size <= limit ? 0 : size - limit));
-                swx_buf_copy(&buf, out);
+                swx_buf_copy(&buf, "", out);
                 size_t kept = size <= limit ? held : limit / 2 - off;
                 CHECK(kept == 0 || memcmp(out + held - kept, all + size - off - kept, kept) == 0);
                 swx_buf_free(&buf);

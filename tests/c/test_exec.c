@@ -81,7 +81,7 @@ static bool holds(const swx_buf *buf, const char *text)
     size_t size = strlen(text);
     uint8_t *got = malloc(buf->size + 1);
     CHECK(got);
-    swx_buf_copy(buf, got);
+    swx_buf_copy(buf, "", got);
     bool same = buf->size == size && memcmp(got, text, size) == 0;
     if (!same) {
         fprintf(stderr, "got <%.*s>, wanted <%s>\n", (int)buf->size, (char *)got, text);
@@ -103,7 +103,7 @@ static void test_start_and_output(void)
     const swx_buf *output = &o.result.output;
     uint8_t got[1000];
     CHECK(o.result.wait_status == 0 && output->size == 1000 && output->total == 20000008);
-    swx_buf_copy(output, got);
+    swx_buf_copy(output, "", got);
     CHECK(memcmp(got, "begin", 5) == 0 && memcmp(got + 997, "end", 3) == 0 && got[500] == 0);
     CHECK(o.result.error.size == 1000 && o.result.error.total == 3000000);
     end(e, &o);

@@ -25,7 +25,7 @@ static pid_t shell_of(swx_session *s)
     char text[32] = { 0 };
     complete(s, &op);
     CHECK(op.end == SWX_END_DONE && op.output.size < sizeof(text));
-    swx_buf_copy(&op.output, (uint8_t *)text);
+    swx_buf_copy(&op.output, "", (uint8_t *)text);
     swx_buf_free(&op.output);
     return (pid_t)atoi(text);
 }

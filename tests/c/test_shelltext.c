@@ -22,7 +22,7 @@ static char *text_of(const swx_buf *buf)
 {
     char *text = malloc(buf->size + 1);
     CHECK(text);
-    swx_buf_copy(buf, (uint8_t *)text);
+    swx_buf_copy(buf, "", (uint8_t *)text);
     text[buf->size] = 0;
     return text;
 }

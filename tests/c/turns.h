@@ -125,7 +125,7 @@ static inline void check_ended(const char *which, swx_op *op, swx_end end, int c
 {
     char got[65536] = { 0 };
     CHECK(op->output.size < sizeof(got));
-    swx_buf_copy(&op->output, (uint8_t *)got);
+    swx_buf_copy(&op->output, "", (uint8_t *)got);
     if (op->end != end || op->code != code || (output && strcmp(got, output) != 0)) {
         fprintf(stderr, "%s: end %d code %d output <%s>, wanted %d %d <%s>\n", which, (int)op->end, op->code, got,
                 (int)end, code, output ? output : "(any)");

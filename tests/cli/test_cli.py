@@ -68,6 +68,8 @@ def test_help_fits_a_terminal_and_has_no_types_of_python(command: str, monkeypat
         (["exec", "-e", "NOVALUE", "true"], "NAME=VALUE", 2),
         (["exec", "--startup-source", "/no/such/start.sh", "true"], "/no/such/start.sh", 1),
         (["exec", "echo before; if true; then echo"], "syntax error", 2),
+        (["exec", "--deployment", '{"type": []}', "true"], 'needs a "type"', 2),
+        (["prune", "--namespace", "ci"], "--cloud kubernetes", 2),
     ],
 )
 def test_what_is_wrong_is_told(arguments: list[str], says: str, code: int) -> None:

@@ -392,11 +392,12 @@ async def test_the_request_of_a_session_is_seen_to(target: Target) -> None:
     root = target.new()
     odd = "a'b\"c\\d $x `y` !z ü\n\t"
     await target.says(["mkdir", "-p", f"{root}/a b"])
-    source = f"{root}/a b/it's a\x03\x13\x15\x16\x1a\x7f file\n"  # also keys of a terminal
+    name = "it's a\x03\x13\x15\x16\x1a\x7f file\n"  # also keys of a terminal
+    source = f"{root}/a b/{name}"
     await target.says(["bash", "-c", "echo 'echo sourced; y=$SWX_ODD' >\"$0\"", source])
     session = Session(target.runtime, patience=target.patience)
     request = {"env": {"SWX_ODD": odd, "SWX_EMPTY": ""}, "cwd": f"{root}/a b", "rows": 50, "columns": 132}
-    assert (await session.create(startup_source=[source], **request)).endswith("sourced\n")
+    assert (await session.create(startup_source=[source, name], **request)).endswith("sourced\nsourced\n")
     await session.gives('printf %s "$y|$SWX_ODD|${SWX_EMPTY-unset}"', f"{odd}|{odd}|")
     await session.gives("pwd; stty size", f"{root}/a b\n50 132\n")
     await session.close()

@@ -13,6 +13,7 @@ import pytest
 
 from swerex_c.exceptions import CommandTimeoutError
 from swerex_c.runtime.abstract import Command
+from swerex_c.runtime.local import LocalRuntime
 from tests.support.harness import write_script
 from tests.support.original import run_python
 from tests.support.processes import running
@@ -111,6 +112,24 @@ def test_it_is_quick(run: Any) -> None:
         run(["bash", "-c", ESCAPES["forking all the time"].format(sleep="sleep 1000")], timeout=0.5)
     with quicker_than(20):
         run("head -c 100000000 /dev/zero | tr '\\0' x", shell=True)
+
+
+def test_a_dropped_middle_is_told(shells: Any) -> None:
+    box = shells(aio=LocalRuntime(output_limit=1024), create=False)
+    seen = box.wait(box.aio.execute(Command(command="seq 1000; seq 1000 >&2", shell=True)))
+    for text in (seen.stdout, seen.stderr):
+        assert text.endswith("\n1000\n") and "\n[... 2869 bytes of output were dropped here ...]\n" in text
+
+
+async def test_a_close_that_was_cancelled_is_repeated() -> None:
+    runtime, sleep = LocalRuntime(), f"sleep 89{uuid.uuid4().int % 10**6:06d}"
+    await runtime.execute(Command(command=f"{sleep} >/dev/null 2>&1 &", shell=True))
+    closing = asyncio.ensure_future(runtime.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait([closing])
+    await runtime.close()
+    assert not running(sleep)
 
 
 ESCAPES = {

@@ -46,6 +46,7 @@ LARGE = {
     "one class": "[" + r"\w" * 100_000 + "]x",
     "empty alternatives": "(|){30}" * 30 + "b",
     "groups": "(" * 5000 + "a" + ")" * 5000,
+    "empty groups": "(?:" + "()" * 20_000 + "a){16000}",
     "letters": "|".join(chr(0x4E00 + i) + "x*" for i in range(20_000)),
 }
 
@@ -84,6 +85,15 @@ def test_one_that_costs_too_much_holds_nobody_up(sh: Shell, letters: Path, patte
         waits = sh.wait(costly_beside_short_ones(sh, letters, pattern))
     assert len(waits) > 1 and max(waits) < 1.5
     sh.interrupt()
+
+
+@pytest.mark.idle
+def test_what_was_cheap_is_not_saved_up() -> None:
+    matcher, cheap = make_matcher(["a.{16000}b"]), b"x" * 1_000_000
+    for _ in range(200):
+        matcher.feed(cheap)
+    with quicker_than(3), pytest.raises(RuntimeError):
+        matcher.feed(bytes(random.Random(1).choices(b"ax", k=100_000)))
 
 
 async def costly_beside_short_ones(sh: Shell, letters: Path, pattern: str) -> list[float]:

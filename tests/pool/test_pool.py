@@ -22,6 +22,7 @@ from swerex_c.exceptions import (
     MemoryLimitError,
     NonZeroExitCodeError,
     NotAvailableError,
+    NotSupportedError,
     PodStartupError,
     PodStartupTimeoutError,
     PoolClosedError,
@@ -207,11 +208,16 @@ async def test_a_start_that_fails_for_good_tells_the_last_cause(site: Site) -> N
         assert before.counts["handed_out"] == 0  # a snapshot stays as it is
 
 
+NO_BASH = DeploymentStartupError("no bash")
+NO_BASH.__cause__ = NotSupportedError("no bash")
+
+
 @pytest.mark.parametrize(
     ("error", "says"),
     [
         (NotAvailableError("no such thing"), "1 attempt.*no such thing"),
         (TypeError("a bug"), "1 attempt.*a bug"),
+        (NO_BASH, "1 attempt.*no bash"),
         (PodStartupError("no such image", cause="image"), "1 attempt.*no such image"),
         (asyncio.CancelledError(), "was cancelled"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from collections.abc import Awaitable
 from pathlib import Path
@@ -331,6 +332,18 @@ async def test_a_client_that_reads_no_answers_is_refused(tmp_path: Path) -> None
         assert served.registry.service.requests.kept_bytes < 6 << 20
         peer.send(request(21))
         assert (await peer.answer(21))[0] == RESULT
+
+
+async def test_an_open_call_does_not_keep_the_streams_after_it(served: Served) -> None:
+    async with channel_to(served.port) as channel:
+        open_call = asyncio.create_task(channel.call("execute", {"command": ["sleep", "1000"], "timeout": None}))
+        await until_async(lambda: served.calls == 1)
+        for _ in range(3):
+            _ = [item async for item in channel.stream("stream_in_session", bash("echo hi"))]
+        async with contextlib.aclosing(channel.stream("stream_in_session", bash("echo hi; sleep 1000"))) as stream:
+            await anext(stream)
+        await until_async(lambda: served.calls == 1)
+        await cancel(open_call)
 
 
 # The table of requests

@@ -23,6 +23,7 @@ import pytest
 
 from swerex_c.exceptions import (
     ConnectionLostError,
+    InvalidInputError,
     ResourceError,
     SandboxLostError,
     SessionDiedError,
@@ -30,6 +31,7 @@ from swerex_c.exceptions import (
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox.api_backend import ApiBackend
+from swerex_c.sync import SyncRuntime
 from swerex_c.utils import background
 from tests.support.harness import in_forked_child
 from tests.support.local_api_backend import Here, HereProgram
@@ -90,6 +92,18 @@ def on_terminal(here: ApiBackend, *argv: str, **variables: str) -> tuple[bytes, 
     """Run a program to its end on a terminal in raw mode."""
     with Client(here, "sh", "-c", 'stty raw; "$@"', "sh", *argv, **variables) as client:
         return client.end()
+
+
+def test_a_caller_without_async(tmp_path: Path) -> None:
+    def use() -> None:  # in a process that has had no client yet
+        with SyncRuntime(SandboxRuntime(Here(tmp_path))) as runtime:
+            runtime.create_session()
+            assert runtime.run("echo hi").output == "hi\n"
+            for name in ("A B", "my.var", "UID", "x; touch file #"):
+                with pytest.raises(InvalidInputError, match="cannot be the name"):
+                    runtime.create_session(CreateBashSessionRequest(session=name, env={name: ""}))
+
+    in_forked_child(use)
 
 
 VALUE = "a\"b\\c\n\x01 \udc80 \u20ac '$x"

@@ -140,7 +140,7 @@ class DaytonaDeployment(SandboxDeployment):
             minutes = max(1, math.ceil(self._config.container_timeout / 60))
             self.logger.error(
                 f"Failed to remove Daytona sandbox: {sentence(error)}. Daytona deletes the sandbox {name} after "
-                f"{minutes} idle minutes, and `swerex-c prune` deletes it when this process has ended"
+                f"{minutes} idle minutes, and `swerex-c prune --cloud daytona` deletes it when this process has ended"
             )
         finally:
             if creating is not None:

@@ -168,13 +168,13 @@ class DockerDeployment(ServerDeployment):
     # Starting
 
     def _name_container(self, engine: Engine) -> list[str]:
-        """Choose a name, and return the options of `run` and `create` that precede the caller's."""
+        """Choose a name, and return the options of `run` and `create` beside the name that precede the caller's."""
         config = self._config
         name = self._container_name = self._get_container_name()
         self._used = engine
         remember(name, engine, not config.remove_container)
         # The image was pulled before, if required; a --pull of the caller comes later and takes precedence.
-        words = ["--name", name, "--pull", "never"]
+        words = ["--pull", "never"]
         for label, value in ownership.labels(name, keep=not config.remove_container).items():
             words += ["--label", f"{label}={value}"]
         if config.platform is not None:
@@ -206,6 +206,7 @@ class DockerDeployment(ServerDeployment):
         image, engine = await self._prepare(), self._engine()
         words = [*await in_thread_to_its_end(self._name_container, engine), *self._config.docker_args]
         name = str(self._container_name)
+        words += ["--name", name]  # after a name among the caller's arguments, whose container nobody would find
         self.logger.info(f"Starting container {name} with image {self._config.image}")
         greets = self._entry is None and engine.is_docker() and not any(map(_OWN_STREAMS.fullmatch, words))
         token = f"swerex-c {secrets.token_hex(16)} " if greets else ""
@@ -298,7 +299,7 @@ class DockerDeployment(ServerDeployment):
             command = [*config.exec_shell, self._own_server_text()]
         else:
             command = await in_thread_to_its_end(self._get_swerex_start_cmd, token)
-        words += [*config.docker_args, image, *command]
+        words += [*config.docker_args, "--name", name, image, *command]
         self.logger.info(f"Starting container {name} with image {config.image} and a server")
         self.logger.debug(f"Command: {shlex.join([engine.runtime, *words])!r}")
         await self._launch(engine, words)

@@ -174,17 +174,20 @@ class FargateDeployment(ServerDeployment):
     def _run_task(self, token: str) -> None:
         """Run the task. If the response is lost, `_end_sandbox` finds the task by `_started_by`."""
         own = not self._overrides("_get_command")
-        self._task_arn = run_fargate_task(
-            command=self._own_command() if own else self._get_command(token=token),
-            name=str(self._container_name),
-            task_definition_arn=(self._task_definition or {})["taskDefinitionArn"],
-            subnet_id=str(self._subnet_id),
-            security_group_id=str(self._security_group_id),
-            cluster_arn=str(self._cluster_arn),
-            started_by=self._started_by,
-            environment={VARIABLE: token} if own else None,
-            **self._config.fargate_args,
-        )
+        try:
+            self._task_arn = run_fargate_task(
+                command=self._own_command() if own else self._get_command(token=token),
+                name=str(self._container_name),
+                task_definition_arn=(self._task_definition or {})["taskDefinitionArn"],
+                subnet_id=str(self._subnet_id),
+                security_group_id=str(self._security_group_id),
+                cluster_arn=str(self._cluster_arn),
+                started_by=self._started_by,
+                environment={VARIABLE: token} if own else None,
+                **self._config.fargate_args,
+            )
+        except (TypeError, ValueError) as error:
+            raise DeploymentStartupError(f"The task cannot be run with these fargate_args: {error}") from error
 
     def _tell_log(self) -> None:
         try:

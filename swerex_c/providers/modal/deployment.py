@@ -115,7 +115,7 @@ class ModalDeployment(SandboxDeployment):
         """The `modal.Image` that `start` builds."""
         try:
             return _ImageBuilder(install_pipx=False, logger=self.logger).auto(self._image_spec)
-        except sdk().exception.Error as error:
+        except (sdk().exception.Error, ValueError) as error:
             raise DeploymentStartupError(sentence(error)) from error
 
     @functools.cached_property

@@ -297,6 +297,10 @@ class ClientChannel:
     def _settle(self, call: _Call, outcome: BaseException | dict[str, Any]) -> None:
         """End a call with its response or an error."""
         self._calls.pop(call.id, None)
+        streamed = call.down is not None or call.answer is not None
+        is_below = next(iter(self._calls), call.id) < call.id
+        if streamed and is_below and call.outcome is not None and self._connection is not None:
+            self._connection.send([protocol.CANCEL, call.id])  # the floor does not tell, while an older call is open
         if isinstance(outcome, BaseException):
             self._fail(call, outcome)
             return

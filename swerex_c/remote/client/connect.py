@@ -97,13 +97,13 @@ def check_upgrade(head: bytes, rest: bytes) -> tuple[str, bool]:
     status_line, *lines = head.decode("latin-1").split("\r\n")
     words = status_line.split(" ", 2)
     status = words[1] if len(words) > 1 else ""
-    if status in ("401", "403"):
+    fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    server, channel = fields.get(SERVER_HEADER.lower()), fields.get(CHANNEL_HEADER.lower())
+    if status == "401" or status == "403" and server:  # without a name it is a proxy that refuses to upgrade
         raise AuthenticationError(f"The server refuses the key (HTTP status {status})")
     if status in ("429", "502", "503", "504", "511"):
         text = rest[:300].decode(errors="replace")
         raise ConnectionLostError(f"the server is too busy (HTTP status {status}) {text}")
-    fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    server, channel = fields.get(SERVER_HEADER.lower()), fields.get(CHANNEL_HEADER.lower())
     if status != "101" or fields.get("upgrade") != UPGRADE or not server or not channel:
         raise NotFrames(f"HTTP status {status[:100]}")
     return server, channel == "known"

@@ -6,7 +6,7 @@ import asyncio
 import codecs
 import contextlib
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -105,7 +105,7 @@ class FrameClient:
 
         return _model(response_type, await self.run(work))
 
-    async def stream(self, request: BaseModel, response_type: Callable[..., M]) -> AsyncIterator[str | M]:
+    async def stream(self, request: BaseModel, response_type: Callable[..., M]) -> AsyncGenerator[str | M, None]:
         """Yield the output of an action as it arrives, and finally its observation."""
         decoder = codecs.getincrementaldecoder("utf-8")("surrogatepass")
         pieces: list[str] | None = []

@@ -45,7 +45,7 @@ from swerex_c.remote.client.base import (
 from swerex_c.remote.client.errors import NOT_A_SERVER, advice
 from swerex_c.remote.wire import file_transfer
 from swerex_c.remote.wire.exceptions import from_wire
-from swerex_c.remote.wire.protocol import SERVER_HEADER
+from swerex_c.remote.wire.protocol import REQUEST_HEADER, SERVER_HEADER
 from swerex_c.utils import background
 from swerex_c.utils.progress import Progress
 
@@ -140,7 +140,8 @@ class HttpClient:
 
     async def _call(self, method: str, request: BaseModel | None, body: bytes) -> tuple[str, bytes]:
         """Return the id of the server process that executed the call, and the body of its response."""
-        headers = {"X-Request-ID": str(uuid.uuid4())}
+        request_id = str(uuid.uuid4())
+        headers = _named(request_id)
         if request is not None:
             headers["Content-Type"] = "application/json"
         if isinstance(request, BashInterruptAction):
@@ -149,11 +150,11 @@ class HttpClient:
         try:
             instance_id, status, answer = await self._send_repeatedly(method, body, headers, patience(request))
         except asyncio.CancelledError:
-            await self._cancel_request(headers["X-Request-ID"])
+            await self._cancel_request(request_id)
             raise
         except _Lost as error:
             if error.late:
-                await self._cancel_request(headers["X-Request-ID"])
+                await self._cancel_request(request_id)
             raise self._connection_lost(method, error) from error
         try:
             check_status(status, answer)
@@ -272,7 +273,7 @@ class HttpClient:
             await self._identify_server()
         if self.instance_id:
             with contextlib.suppress(_Lost, SwerexException):
-                await self._send_repeatedly("cancel", b"", {"X-Request-ID": request_id}, MARGIN)
+                await self._send_repeatedly("cancel", b"", _named(request_id), MARGIN)
 
     def _connection_lost(self, what: str, error: _Lost) -> ConnectionLostError:
         """Return the error for a request without a response, with advice if it was not sent."""
@@ -335,9 +336,15 @@ class HttpClient:
                 raise InvalidInputError(f"{url!r} is not the address of a server") from error
             except ValueError as error:  # a header that cannot be sent
                 raise InvalidInputError(f"The request cannot be sent: {error}") from error
-        self.instance_id = response.headers.get(SERVER_HEADER, "")
+        named = response.headers.get(SERVER_HEADER, "")
+        if named or not self.instance_id or response.status in (200, 511):  # others may be a proxy's
+            self.instance_id = named
         async with response:
             yield response
+
+
+def _named(request_id: str) -> dict[str, str]:
+    return {"X-Request-ID": request_id, REQUEST_HEADER: request_id}
 
 
 async def _wait_for(tasks: set[asyncio.Task[None]]) -> None:

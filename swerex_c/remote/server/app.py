@@ -36,6 +36,7 @@ from swerex_c.remote.server.process import first_signal
 from swerex_c.remote.server.responses import failure, json_response, refusal
 from swerex_c.remote.server.service import METHODS, InvalidRequestError, Service, validate
 from swerex_c.remote.wire import file_transfer
+from swerex_c.remote.wire.protocol import REQUEST_HEADER
 from swerex_c.utils.threads import in_thread_settled
 
 __all__ = ["create_app"]
@@ -216,7 +217,7 @@ _FORM = TypeAdapter(UploadForm)
 
 
 def _request_id(request: Request) -> str | None:
-    name = request.headers.get("x-request-id", "")
+    name = request.headers.get(REQUEST_HEADER) or request.headers.get("x-request-id", "")
     # The hash of a long id identifies it as well and takes less memory.
     return (name if len(name) <= 200 else hashlib.blake2b(name.encode("latin-1")).hexdigest()) or None
 

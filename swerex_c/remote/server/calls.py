@@ -63,6 +63,8 @@ class ServerCall(Request):
         self.down: Sender | None = None
         self.answer: Sender | None = None
         """Stream of a response that is too long for a frame."""
+        self.unwanted = False
+        """True if the client has cancelled the request."""
 
     # -- the request
 
@@ -182,7 +184,7 @@ class ServerCall(Request):
         if self.connection is not None:
             self.connection.send_encoded(self.response)
         self.channel.requests.finished(self, len(self.response) + len(long or b""))
-        if self.channel.ended or self.method == "is_alive":  # which the client may ask again
+        if self.channel.ended or self.unwanted or self.method == "is_alive":  # which the client may ask again
             self.channel.requests.drop(self)
 
     # -- connections
@@ -313,6 +315,7 @@ class ServerChannel:
         call = self.calls.get(frame[1])
         if call is not None:
             if call.response is None:
+                call.unwanted = True
                 call.cancel()
             else:
                 call.detach()
@@ -403,15 +406,19 @@ class Registry:
                         call.cancel()
         self._timer = self.loop.call_later(_SWEEP, self._sweep)
 
+    def cancel_detached(self) -> None:
+        """Cancel the requests of clients without a connection: nobody waits for the responses."""
+        for channel in self.channels.values():
+            if channel.connection is None:
+                channel.cancel_all()
+
     async def shutdown(self, seconds: float = 2.0) -> None:
         """Send GOODBYE and close all connections.
 
         Responses have up to `seconds` to be sent first.
         """
         self.ending = True
-        for channel in self.channels.values():
-            if channel.connection is None:  # no client waits for the responses
-                channel.cancel_all()
+        self.cancel_detached()
         for connection in list(self.connections):
             connection.shutdown()
         until = time.monotonic() + seconds

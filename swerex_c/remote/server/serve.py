@@ -75,6 +75,7 @@ async def _end(connections: Connections, graceful: float) -> None:
     deadline = loop.time() + graceful * 0.8
     service, http = connections.service, connections.http
     connections.shutdown()
+    connections.registry.cancel_detached()
     try:
         async with asyncio.timeout_at(deadline):
             await service.shutdown()

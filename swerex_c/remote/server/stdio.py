@@ -45,7 +45,10 @@ class _OnlyConnection(ServerConnection):
             self.transport.write(switching(self.registry.service.instance_id, known))
 
     def lost(self, error: BaseException) -> None:
+        channel = self.channel
         super().lost(error)
+        if channel is not None:
+            channel.end()  # nobody connects again
         self._stop.set()
 
 

@@ -166,9 +166,8 @@ class FrameConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close the connection now, and discard the frames that are not written."""
-        if not self.closing:
-            self.closing = True
-            self.transport.abort()
+        self.closing = True
+        self.transport.abort()
 
     def close(self) -> None:
         """Write the queued frames, and close the connection."""

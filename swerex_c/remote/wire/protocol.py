@@ -13,7 +13,8 @@ they have.
 
     client to server
       REQUEST  id, method, floor, payload      floor: the lowest id whose response the client still waits for
-      CANCEL   id                              the client no longer waits for the request; the server ends it
+      CANCEL   id                              the client no longer waits for the request, or has its response, although
+                                               the floor is lower; the server ends it, and drops its response
       END      id, UP, offset                  offset: length of an upload
     server to client
       RESULT   id, size, payload               size: length of DOWN, 0 if there is none
@@ -53,6 +54,9 @@ CHANNEL_HEADER = "X-Swerex-Channel"
 
 SERVER_HEADER = "X-Swerex-Server"
 """HTTP header with a server process's `Service.instance_id`; in a request, of the only process that may execute it."""
+
+REQUEST_HEADER = "X-Swerex-Request"
+"""HTTP header with the id of a request, beside X-Request-ID, which a proxy may replace."""
 
 HEAD_BYTES = 64 << 10
 """Maximum bytes of the head of an HTTP request or response."""

@@ -60,7 +60,7 @@ sweep() {
   local f pid now changed
   have stat rm || return 0
   printf -v now '%(%s)T' -1
-  for f in "$1"/.swerex-*-*.tmp; do
+  for f in "$1"/.swerex-[0-9]*-*.tmp; do
     pid=${f##*/.swerex-}
     [[ -e $f && ! -d /proc/${pid%%-*} ]] && changed=$(stat -c %Y "$f") && ((now - changed > 3600)) \
       && rm -rf "$f"
