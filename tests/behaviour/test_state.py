@@ -190,9 +190,7 @@ STEPS: dict[str, Steps] = {
         ("trap - RETURN", "", 0),
     ],
     # node and others leave O_NONBLOCK on the shared open file; bash must still get its next command.
-    "nonblocking terminal": [
-        (_NONBLOCKING, "", 0), ("echo hi", "hi\n", 0), ("seq 100000 | tail -1", "100000\n", 0),
-    ],
+    "nonblocking terminal": [(_NONBLOCKING, "", 0), ("echo hi", "hi\n", 0), ("seq 100000 | tail -1", "100000\n", 0)],
     # Bash clears it when it has to wait for that command.
     "much output to a nonblocking terminal": [
         (_NONBLOCKING, "", 0), ("seq 50000", "".join(f"{i}\n" for i in range(1, 50001)), 0),

@@ -264,11 +264,7 @@ def test_doctor_finds_that_the_kernel_does_not_tell(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "command, last",
-    [
-        ("doctor", "Sessions can run."),
-        ("status", "original: "),
-        ("demo", "steps gave the expected result"),
-    ],
+    [("doctor", "Sessions can run."), ("status", "original: "), ("demo", "steps gave the expected result")],
 )
 def test_tables_fit_80_columns(command: str, last: str) -> None:
     """Except for long words, such as paths."""

@@ -54,12 +54,7 @@ def test_what_is_missing_is_named(arguments: list[str], says: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("last", "code"),
-    [
-        (b"exit 5\r", 5),
-        (b"kill -9 $$\r", 137),
-        (b"stty raw -echo; kill -9 $$\r", 137),
-        (b"(exit 3)\r\x04", 3),
-    ],
+    [(b"exit 5\r", 5), (b"kill -9 $$\r", 137), (b"stty raw -echo; kill -9 $$\r", 137), (b"(exit 3)\r\x04", 3)],
 )
 def test_it_ends_with_the_last_exit_code(person: Person, last: bytes, code: int) -> None:
     person.keys(last)

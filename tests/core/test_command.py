@@ -149,10 +149,7 @@ def printed_back(text: bytes, locale: str) -> bytes:
 
 
 @settings(max_examples=120, deadline=None)
-@given(
-    st.binary(max_size=300).map(lambda data: data.replace(b"\0", b"\x01")),
-    st.sampled_from(["C", "C.UTF-8"]),
-)
+@given(st.binary(max_size=300).map(lambda data: data.replace(b"\0", b"\x01")), st.sampled_from(["C", "C.UTF-8"]))
 def test_quoting_is_byte_exact(text: bytes, locale: str) -> None:
     assert printed_back(text, locale) == text + ending(text)
 

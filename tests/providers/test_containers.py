@@ -274,11 +274,7 @@ async def test_storms_and_other_users(contained: Contained, debian_py: str) -> N
     await session.create()
     await session.run(f"printf %s {shlex.quote(STORM)} >/tmp/storm.py")
     await session.run("(unset SWEREX_C_MARK; exec sleep 1003) & disown")
-    for what in (
-        "python3 /tmp/storm.py chain",
-        "python3 /tmp/storm.py many",
-        "su nobody -s /bin/sh -c 'sleep 1004'",
-    ):
+    for what in ("python3 /tmp/storm.py chain", "python3 /tmp/storm.py many", "su nobody -s /bin/sh -c 'sleep 1004'"):
         await session.run(f"(export SWEREX_C_MARK={mark}; ulimit -m unlimited; {what} &)")
         await asyncio.to_thread(until, lambda: living(target, "storm.py") or living(target, "sleep 1004"))
         ending = sandbox.run(processes.END_MARKED, mark, timeout=DEADLINE)

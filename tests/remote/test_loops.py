@@ -7,7 +7,6 @@ import gc
 import os
 import signal
 import threading
-import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +17,7 @@ import pytest
 from swerex_c.exceptions import RuntimeClosedError
 from swerex_c.remote.client import calls
 from swerex_c.remote.client.calls import ClientChannel
-from swerex_c.remote.client.frames import OWN_AFTER, FrameClient
+from swerex_c.remote.client.frames import OWN_AFTER
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support.frames_tools import SESSION, bash, client, serving
@@ -85,22 +84,6 @@ async def test_a_runtime_that_is_dropped_leaves_no_connection() -> None:
             assert (await runtime.is_alive(timeout=DEADLINE)).is_alive
         del runtime
         await until_async(lambda: gc.collect() >= 0 and not served.registry.connections)
-
-
-def test_threads_that_begin_at_once_share_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[object] = []
-    before = FrameClient.__init__
-
-    def slow(self: FrameClient, *args: Any, **more: Any) -> None:
-        time.sleep(0.05)
-        made.append(self)
-        before(self, *args, **more)
-
-    monkeypatch.setattr(FrameClient, "__init__", slow)
-    runtime = RemoteRuntime(command=["cat"], auth_token="")
-    with ThreadPoolExecutor(8) as threads:
-        found = set(threads.map(lambda _: runtime._frames, range(8)))
-    assert len(made) == 1 and found == set(made)
 
 
 def test_many_loops_in_many_threads_over_one_programs_streams(over_stdio: RemoteRuntime) -> None:

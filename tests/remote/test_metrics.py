@@ -60,10 +60,7 @@ def test_metrics_count_what_was_done(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "module", "extra"),
-    [
-        (["--metrics"], "prometheus_client", "metrics"),
-        (["--log-format", "json"], "pythonjsonlogger.json", "logs"),
-    ],
+    [(["--metrics"], "prometheus_client", "metrics"), (["--log-format", "json"], "pythonjsonlogger.json", "logs")],
 )
 def test_a_package_that_is_missing_is_named(tmp_path: Path, arguments: list[str], module: str, extra: str) -> None:
     says = rf"swerex-remote: {' '.join(arguments)} needs the package {module}, .*: pip install 'swerex-c\[{extra}\]'\n"

@@ -20,7 +20,7 @@ from tests.support.wait import DEADLINE, until_async
 
 PIPE_BYTES = 1 << 16
 DROPPED = re.compile(r"(\d+) log lines were dropped because the output was not read")
-SMALL_QUEUE = [*REMOTE[:-1], "from swerex_c.remote.server import output; output.QUEUE_BYTES = 20_000; " + REMOTE[-1]]
+SMALL_QUEUE = [*REMOTE[:-1], "import swerex_c.remote.server.log_handler as h; h.QUEUE_BYTES = 20_000; " + REMOTE[-1]]
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ +[\w.-]+: \S.*")
 
 
@@ -95,20 +95,20 @@ async def test_a_server_on_standard_streams_goes_on_without_a_reader_of_its_log(
         assert LINE.fullmatch(line), line
 
 
-# What else a server's process prints
+# The handler of the log
 
 
-Printing = Callable[..., "subprocess.Popen[bytes]"]
+Logging = Callable[..., "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
-def printing() -> Iterator[Printing]:
+def logging_() -> Iterator[Logging]:
     """Processes that have set their log up as a server does."""
     processes: list[subprocess.Popen[bytes]] = []
 
     def start(code: str, **more: Any) -> subprocess.Popen[bytes]:
-        begin = "import sys, threading, time, warnings\nfrom swerex_c.remote.server import logs, output\n"
-        places: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "env": environment()} | more
+        begin = "import threading, time, warnings\nfrom swerex_c.remote.server import logs\nlog = logs.LOGGER.warning\n"
+        places: dict[str, Any] = {"stderr": subprocess.PIPE, "env": environment()} | more
         processes.append(subprocess.Popen([sys.executable, "-c", f"{begin}logs.set_up()\n{code}"], **places))
         return processes[-1]
 
@@ -116,45 +116,41 @@ def printing() -> Iterator[Printing]:
     for process in processes:
         process.kill()
         process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        if process.stderr is not None:
+            process.stderr.close()
 
 
-def test_prints_warnings_and_tracebacks_come_in_order(printing: Printing) -> None:
+def test_loggers_warnings_and_tracebacks_come_in_order(logging_: Logging) -> None:
     code = """
-print("print", "of parts", end="")
-print(" and a rest")
-logs.LOGGER.info("line")
-print("error \\udc80", file=sys.stderr)
-warnings.warn("warning")
 from swerex_c.utils.log import get_logger
+log("line \\udc80")
 get_logger("other").warning("from another logger")
-import logging
-alone = logging.getLogger("alone")
-alone.propagate = False
-get_logger("alone").info("by rich")
-sys.stdout.write("begun")
+warnings.warn("warning")
+thread = threading.Thread(target=lambda: 1 / 0)
+thread.start()
+thread.join()
+log("x" * (1 << 20))
 raise ValueError("the end")
 """
-    process = printing(code)
-    text = process.communicate(timeout=DEADLINE)[0].decode()
+    process = logging_(code)
+    text = process.communicate(timeout=DEADLINE)[1].decode()
     assert process.returncode == 1
     wanted = (
-        "print of parts and a rest\n", " rex-server: line\n", "error \\udc80\n", "UserWarning: warning\n",
-        " other: from another logger\n", "by rich", "Traceback (most recent", "\nValueError: the end\n", "begun",
+        " rex-server: line \\udc80\n", " other: from another logger\n", "UserWarning: warning\n",
+        "ZeroDivisionError: division by zero\n", "x" * (1 << 20), "\nValueError: the end\n",
     )  # fmt: skip
     places = [text.index(part) for part in wanted]
-    assert places == sorted(places), text
+    assert places == sorted(places), text[:9999]
 
 
-FLOOD = "for number in range(3000):\n    print(number, 'x' * 100)\n    logs.LOGGER.warning('y' * 100)\n"
+FLOOD = "for number in range(3000):\n    log(f'{number} ' + 'x' * 200)\n"
 CHATTER = """
 def chatter():
     while True:
-        print("x" * 100)
+        log("x" * 100)
         time.sleep(0.001)
-print(0, "x" * 100)
-print("y" * 1000000)
+log("0 " + "x" * 200)
+log("y" * 1000000)
 threading.Thread(target=chatter, daemon=True).start()
 """
 
@@ -162,69 +158,48 @@ threading.Thread(target=chatter, daemon=True).start()
 @pytest.mark.parametrize(
     ("code", "exit_code"), [(FLOOD, 0), (FLOOD + "raise SystemExit(7)", 7), (FLOOD + "1 / 0", 1), (CHATTER, 0)]
 )
-def test_a_process_exits_while_its_output_is_stuck(printing: Printing, code: str, exit_code: int) -> None:
-    """A thread may continue to print meanwhile."""
-    process = printing(code)
+def test_a_process_exits_while_its_output_is_stuck(logging_: Logging, code: str, exit_code: int) -> None:
+    """A thread may continue to log meanwhile."""
+    process = logging_(code)
     assert process.wait(DEADLINE) == exit_code
-    first = process.communicate()[0].splitlines()[0]
-    assert first == b"0 " + b"x" * 100
+    assert process.communicate()[1].splitlines()[0].endswith(b" 0 " + b"x" * 200)
 
 
-def test_an_output_whose_reader_has_gone_is_no_error(printing: Printing) -> None:
+def test_an_output_whose_reader_has_gone_is_no_error(logging_: Logging) -> None:
     read, write = os.pipe()
-    code = "for number in range(100):\n    print(number)\n    time.sleep(0.001)\n"
-    process = printing(code, stdout=write, stderr=write)
+    process = logging_("for number in range(100):\n    log(number)\n    time.sleep(0.001)\n", stderr=write)
     os.close(write)
     os.close(read)
     assert process.wait(DEADLINE) == 0
 
 
-def test_a_descriptor_that_does_not_block_is_written_in_full(printing: Printing) -> None:
+def test_a_descriptor_that_does_not_block_is_written_in_full(logging_: Logging) -> None:
     read, write = os.pipe()
     os.set_blocking(write, False)
-    process = printing("for number in range(5000):\n    print(number, 'x' * 100)\n", stdout=write, stderr=write)
+    process = logging_("for number in range(5000):\n    log(f'{number} ' + 'x' * 100)\n", stderr=write)
     os.close(write)
     with open(read, "rb") as pipe:
         lines = pipe.read().decode().splitlines()
     assert process.wait(DEADLINE) == 0
-    assert lines == [f"{number} {'x' * 100}" for number in range(5000)]
+    assert [line.partition(": ")[2] for line in lines] == [f"{number} {'x' * 100}" for number in range(5000)]
 
 
-def test_a_file_that_is_full_loses_its_lines_and_says_so(printing: Printing, tmp_path: Path) -> None:
+def test_a_file_that_is_full_loses_its_lines_and_says_so(logging_: Logging, tmp_path: Path) -> None:
     """The limit of a file's size stands for a full disk."""
     code = """
 import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (200, resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 for number in range(10):
-    print(f"{number:99}")
-while output.dropped() < 8:
+    log(f"{number:455}")  # 500 bytes with what comes before
+while logs.handler().dropped < 8:
     time.sleep(0.001)
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-print("again")
+log("again")
 """
     with open(tmp_path / "log", "wb") as log:
-        process = printing(code, stdout=log, stderr=log)
+        process = logging_(code, stderr=log)
     assert process.wait(DEADLINE) == 0
     lines = (tmp_path / "log").read_text().splitlines()
-    assert lines[:2] == [f"{0:99}", f"{1:99}"] and lines[3:] == ["again"]
-    assert lines[2].endswith("8 log lines were dropped because File too large")
-
-
-def test_lines_of_threads_are_whole_and_a_long_one_is_too(printing: Printing) -> None:
-    code = """
-def lines(number):
-    for _ in range(500):
-        print(number, end="")
-        print(str(number) * 50, "z", sep="")
-threads = [threading.Thread(target=lines, args=(number,)) for number in range(5)]
-for one in threads:
-    one.start()
-for one in threads:
-    one.join()
-print("w" * (2 * output.QUEUE_BYTES))
-"""
-    process = printing(code)
-    lines = process.communicate(timeout=DEADLINE)[0].decode().splitlines()
-    assert sorted(lines[:-1]) == sorted([str(number) * 51 + "z" for number in range(5) for _ in range(500)])
-    assert len(lines[-1]) == 8 << 20 and set(lines[-1]) == {"w"}
+    assert [line.partition(": ")[2].strip() for line in lines if "File too large" not in line] == ["0", "1", "again"]
+    assert lines[-2].endswith("8 log lines were dropped because File too large")

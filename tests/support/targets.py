@@ -329,12 +329,9 @@ def _containers(name: str, engine: Callable[..., str], **fields: Any) -> Iterato
     label = ("ps", "-a", "--filter", "label=swerex_c", "--format", "{{.Names}}")
     fields = {"pull": "never", "docker_args": ["--network", "none"], "startup_timeout": DEADLINE, **fields}
     yield from _started(
-        name,
-        lambda: DockerDeployment(**fields),
-        "/tmp",
-        left=lambda: engine(*label).split(),
+        name, lambda: DockerDeployment(**fields), "/tmp", left=lambda: engine(*label).split(),
         lose=lambda container: engine("kill", container),
-    )
+    )  # fmt: skip
 
 
 @_engine("ssh")
@@ -374,14 +371,10 @@ def _kubernetes(get: Get) -> Iterator[Target]:
 
     with ApiServer() as server:
         yield from _started(
-            "kubernetes",
-            lambda: deployment(server),
-            _directory(get),
-            fake=True,
-            left=lambda: [name for _, name in server.pods],
-            lose=server.delete,
+            "kubernetes", lambda: deployment(server), _directory(get), fake=True,
+            left=lambda: [name for _, name in server.pods], lose=server.delete,
             variables={"KUBECONFIG": server.kubeconfig},
-        )
+        )  # fmt: skip
 
 
 @_engine("modal", lost=True)
@@ -392,13 +385,9 @@ def _modal(get: Get) -> Iterator[Target]:
 
     with modal() as world:
         yield from _started(
-            "modal",
-            lambda: ModalDeployment(image="debian:12", startup_timeout=DEADLINE),
-            _directory(get),
-            fake=True,
-            left=world.running,
-            lose=lambda sandbox: world.end(sandbox, "FAILURE", code=3),
-        )
+            "modal", lambda: ModalDeployment(image="debian:12", startup_timeout=DEADLINE), _directory(get), fake=True,
+            left=world.running, lose=lambda sandbox: world.end(sandbox, "FAILURE", code=3),
+        )  # fmt: skip
 
 
 @_engine("daytona", lost=True)
@@ -409,13 +398,9 @@ def _daytona(get: Get) -> Iterator[Target]:
 
     with daytona(_directory(get)) as world:
         yield from _started(
-            "daytona",
-            DaytonaDeployment,
-            _directory(get),
-            fake=True,
-            left=lambda: list(world.sandboxes),
+            "daytona", DaytonaDeployment, _directory(get), fake=True, left=lambda: list(world.sandboxes),
             lose=lambda sandbox: world.lose(sandbox, "stopped"),
-        )
+        )  # fmt: skip
 
 
 @_engine("fargate", lost=True)
@@ -428,13 +413,9 @@ def _fargate(get: Get) -> Iterator[Target]:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         world = stack.enter_context(aws_fixtures.world(directory, patch))
         yield from _started(
-            "fargate",
-            aws_fixtures.deployment,
-            directory,
-            fake=True,
-            left=lambda: [task.arn for task in world.processes()],
-            lose=world.end,
-        )
+            "fargate", aws_fixtures.deployment, directory, fake=True,
+            left=lambda: [task.arn for task in world.processes()], lose=world.end,
+        )  # fmt: skip
 
 
 @_engine("ray")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from typing import Any
 
-from swerex_c.remote.server import output
+from swerex_c.remote.server.log_handler import LogHandler
 from swerex_c.utils.load import load_library
 from swerex_c.utils.visible import visible
 
-__all__ = ["LOGGER", "answered", "client_name", "connected", "listening", "request_done", "set_up"]
+__all__ = ["LOGGER", "answered", "client_name", "connected", "handler", "listening", "request_done", "set_up"]
 
 LOGGER = logging.getLogger("rex-server")
 
@@ -31,22 +32,22 @@ def set_up(log_format: str = "text", level: str = "info") -> None:
     Raises:
         NotAvailableError: if the format is "json" and python-json-logger is not installed.
     """
-    formatter = _json_formatter() if log_format == "json" else _TextFormatter(_TEXT)
-
-    def dropped(count: int, reason: str) -> str:
-        message = "%d log lines were dropped because %s" if count > 1 else "%d log line was dropped because %s"
-        record = LOGGER.makeRecord(LOGGER.name, logging.WARNING, __file__, 0, message, (count, reason), None)
-        return formatter.format(record) + "\n"
-
-    output.redirect(dropped)
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter)
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [LogHandler(_json_formatter() if log_format == "json" else _TextFormatter(_TEXT))]
     root.setLevel(level.upper())
     # Invalid requests from unknown clients on the port must not fill the log with warnings.
     logging.getLogger("uvicorn.error").setLevel(max(root.level, logging.ERROR) if root.level > logging.DEBUG else 0)
     logging.getLogger("asyncio").setLevel(max(root.level, logging.WARNING))
+    logging.captureWarnings(True)
+    sys.excepthook = lambda *error: LOGGER.critical("The server has failed", exc_info=error)
+    threading.excepthook = lambda failed: LOGGER.error(
+        "A thread has failed", exc_info=(failed.exc_type, failed.exc_value or failed.exc_type(), failed.exc_traceback)
+    )
+
+
+def handler() -> LogHandler | None:
+    """Return the handler that `set_up` has made."""
+    return next((each for each in logging.getLogger().handlers if isinstance(each, LogHandler)), None)
 
 
 class _TextFormatter(logging.Formatter):

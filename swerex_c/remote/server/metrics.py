@@ -11,7 +11,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from swerex_c.remote.server import output
+from swerex_c.remote.server import logs
 from swerex_c.remote.server.service import METHODS, STREAMING_METHODS, Service
 from swerex_c.utils.load import load_library
 
@@ -72,5 +72,6 @@ class _DroppedLines:
     def collect(self) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily
 
+        handler = logs.handler()
         text = "Log lines that were dropped because the output was not read."
-        yield CounterMetricFamily("swerex_log_lines_dropped", text, value=output.dropped())
+        yield CounterMetricFamily("swerex_log_lines_dropped", text, value=0 if handler is None else handler.dropped)

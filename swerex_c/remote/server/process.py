@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
-from swerex_c.remote.server import output
+from swerex_c.remote.server import logs
 
 __all__ = ["exit_after", "first_signal", "run"]
 
@@ -81,7 +81,8 @@ def exit_after(seconds: float) -> None:
     """Exit the process with status 1 after `seconds`, even if Python would wait for a hanging thread."""
 
     def leave() -> None:
-        output.end(0.2)
+        if (handler := logs.handler()) is not None:
+            handler.flush(0.2)
         os._exit(1)
 
     timer = threading.Timer(seconds, leave)

@@ -246,10 +246,7 @@ async def test_a_task_that_cannot_be_stopped_is_named(aws: World, caplog: pytest
 
 @pytest.mark.parametrize(
     ("slow", "words"),
-    [
-        ("task", r"did not start within 1 seconds \(startup_timeout\)"),
-        ("server", "Runtime did not start within 1s"),
-    ],
+    [("task", r"did not start within 1 seconds \(startup_timeout\)"), ("server", "Runtime did not start within 1s")],
 )
 async def test_a_slow_start_times_out(aws: World, slow: str, words: str) -> None:
     if slow == "task":

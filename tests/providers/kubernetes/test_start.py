@@ -85,10 +85,7 @@ async def test_every_field_is_in_the_manifest(server: ApiServer) -> None:
     assert [it["name"] for it in spec["containers"]] == ["side", "work"]
     assert (work["image"], work["command"], "args" in work) == (FULL["image"], FULL["command"], False)
     assert {it["name"]: it["value"] for it in work["env"]} == {"A": "1", "T": "ours", "B": "2"}
-    assert work["resources"] == {
-        "requests": FULL["requests"],
-        "limits": {"nvidia.com/gpu": "1", "memory": "2Gi"},
-    }
+    assert work["resources"] == {"requests": FULL["requests"], "limits": {"nvidia.com/gpu": "1", "memory": "2Gi"}}
     assert (work["imagePullPolicy"], work["volumeMounts"]) == ("Always", [{"name": "v", "mountPath": "/v"}])
     assert spec["restartPolicy"] == "Never" and spec["automountServiceAccountToken"] is True
     assert (spec["activeDeadlineSeconds"], spec["serviceAccountName"], spec["runtimeClassName"]) == (
@@ -214,9 +211,7 @@ NEVER: dict[str, tuple[Any, str, str, str, int | None]] = {
     "name": (
         scripted(wait("InvalidImageName", "couldn't parse x")), "image", "InvalidImageName", "couldn't parse", None
     ),
-    "never": (
-        scripted(wait("ErrImageNeverPull", "not present")), "image", "ErrImageNeverPull", "not present", None
-    ),
+    "never": (scripted(wait("ErrImageNeverPull", "not present")), "image", "ErrImageNeverPull", "not present", None),
     "secret": (
         scripted(wait("CreateContainerConfigError", 'secret "s" not found')),
         "configuration", "CreateContainerConfigError", 'secret "s" not found', None,

@@ -1,0 +1,119 @@
+"""Handler of a server's log that does not wait for the log's reader."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import sys
+import threading
+import time
+from collections import deque
+
+from swerex_c.utils.threads import start_thread
+
+__all__ = ["LogHandler"]
+
+QUEUE_BYTES = 4 << 20
+"""Maximum bytes of the lines in the queue, not counting the last one; further lines are dropped.
+
+The limit is in bytes, because one line may be a traceback of a megabyte.
+"""
+
+_UNREAD = "the output was not read"
+
+
+class LogHandler(logging.Handler):
+    """Handler that writes to standard error in a thread.
+
+    An unread pipe holds 64 KiB; a write beyond that never returns, and would block the event loop forever. Lines that
+    do not fit into the queue are dropped and counted, and a line tells it. The thread is a daemon and uses no buffer of
+    Python's, so that the process can exit while it is stuck in a write.
+    """
+
+    def __init__(self, formatter: logging.Formatter):
+        super().__init__()
+        self.setFormatter(formatter)
+        self.dropped = 0
+        """Number of lines that were dropped so far."""
+        self._fd = sys.stderr.fileno()
+        self._changed = threading.Condition(self.lock)  # `handle` holds it during `emit`
+        self._queue: deque[bytes] = deque()
+        self._size = 0
+        self._full = False
+        self._untold = 0
+        self._reason = _UNREAD
+        self._progress = 0
+        self._busy = False
+        start_thread(self._run, "server-log")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue a record, or drop it; return at once."""
+        try:
+            line = (self.format(record) + "\n").encode("utf-8", "backslashreplace")
+        except Exception:
+            self.handleError(record)
+            return
+        self._full = self._full or self._size >= QUEUE_BYTES  # until it is empty, so that a slow reader finds few gaps
+        if self._full:
+            self._count(_UNREAD)
+        else:
+            self._size += len(line)
+            self._queue.append(line)
+        self._busy = True
+        self._changed.notify_all()
+
+    def flush(self, seconds: float = 1.0) -> None:
+        """Wait until all lines are written, or none was for that many seconds. The exit of Python calls this, too."""
+        with self._changed:
+            before, deadline = self._progress, time.monotonic() + seconds
+            while self._busy and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(left)  # other threads may go on logging
+                if self._progress != before:
+                    before, deadline = self._progress, time.monotonic() + seconds
+
+    def _count(self, reason: str) -> None:
+        self._untold += 1
+        self._reason = reason
+        self.dropped += 1
+
+    def _run(self) -> None:
+        failure = None
+        while True:
+            with self._changed:
+                while not self._queue and (failure or not self._untold):
+                    self._busy = False
+                    self._changed.notify_all()
+                    self._changed.wait()
+                line = self._queue.popleft() if self._queue else b""
+                untold = 0 if self._full and line else self._untold
+                self._full = self._full and bool(self._queue)
+            failure = self._write(self._note(untold)) if untold else None
+            told = 0 if failure else untold
+            failure = self._write(line) if line else failure
+            with self._changed:
+                self._untold -= told
+                if line and failure:
+                    self._count(failure)
+                self._size -= len(line)
+                self._progress += 1
+                self._changed.notify_all()
+
+    def _note(self, count: int) -> bytes:
+        message = "%d log lines were dropped because %s" if count > 1 else "%d log line was dropped because %s"
+        arguments = (count, self._reason)
+        record = logging.LogRecord("rex-server", logging.WARNING, __file__, 0, message, arguments, None)
+        return (self.format(record) + "\n").encode()
+
+    def _write(self, line: bytes) -> str | None:
+        """Write a line, however long that takes; return the reason if it cannot be written."""
+        rest = memoryview(line)
+        while rest:
+            try:
+                rest = rest[os.write(self._fd, rest[: 1 << 16]) :]
+                self._progress += 1
+            except BlockingIOError:  # the descriptor may be shared, and is left as it is
+                select.select([], [self._fd], [])
+            except OSError as error:
+                return os.strerror(error.errno or 0)
+        return None
