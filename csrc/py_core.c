@@ -447,9 +447,6 @@ static void core_free(void *module)
 
 static PyModuleDef_Slot core_slots[] = {
     { Py_mod_exec, core_exec },
-#if PY_VERSION_HEX >= 0x030c0000 && (!defined(Py_LIMITED_API) || Py_LIMITED_API >= 0x030c0000)
-    { Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED },
-#endif
     { 0, NULL },
 };
 

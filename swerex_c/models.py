@@ -216,7 +216,7 @@ class BashObservation(BaseModel):
     """Standard output and standard error, interleaved as they arrived. Bytes that are not UTF-8 appear as `\\xNN`."""
 
     exit_code: int | None = None
-    """Exit code, or None if there is none (yet) or it was not requested."""
+    """Exit code; None if it is unknown or was not requested. Interactive actions and interrupts always have 0."""
 
     failure_reason: str = ""
     """Reason of a failure that does not raise an exception, for example that the command ended the shell."""

@@ -84,7 +84,7 @@ class RemoteRuntimeConfig(_RuntimeConfig):
     """The server's port; None uses the port of the address."""
 
     timeout: float = 0.15
-    """Seconds to wait for the response to a request that sets no timeout itself."""
+    """Seconds that `is_alive` waits for the server if its caller sets no timeout."""
 
     type: Literal["remote"] = "remote"
     """Discriminator between the kinds of runtimes. Not to be changed."""

@@ -37,7 +37,7 @@ from swerex_c.sandbox.file_scripts import escape, failure, frames, in_place, tex
 from swerex_c.sandbox.loader import NO_INPUT, REUSABLE
 from swerex_c.utils import background
 from swerex_c.utils.progress import adding
-from swerex_c.utils.threads import in_thread, in_thread_to_its_end
+from swerex_c.utils.threads import in_thread, in_thread_settled
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -280,7 +280,7 @@ async def _feed(
                     produce(form, write)
 
         try:
-            await in_thread_to_its_end(fill)
+            await in_thread_settled(_CLEAN_UP_SECONDS, fill)
         except BaseException:
             with contextlib.suppress(SwerexException, TimeoutError):
                 async with asyncio.timeout(0 if running.note else _CLEAN_UP_SECONDS):
@@ -373,7 +373,7 @@ async def download(sandbox: Sandbox, source: str, target: str, progress: Progres
     async with await sandbox.start(text("get"), in_place(source)) as running:
         running.limit_errors()
         await running.close_input()
-        await in_thread_to_its_end(_receive, sandbox, running, source, target, progress)
+        await in_thread_settled(_CLEAN_UP_SECONDS, _receive, sandbox, running, source, target, progress)
 
 
 class _Output(io.RawIOBase):

@@ -510,7 +510,7 @@ def _background(model: Model, source: random.Random) -> Step | None:
 
 @_calm(4)
 def _matches(model: Model, source: random.Random) -> Step | None:
-    before, after = _word(source), _word(source)
+    before, after = _word(source).lower(), _word(source)  # no PAT by chance
     return Step(f"printf '%s%s%s' {before} 'P''AT' {after}; (exit {_code(source)})", before, None, "matches", "PAT")
 
 

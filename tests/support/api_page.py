@@ -24,7 +24,8 @@ HEAD = """\
 
 A method of a runtime takes one request and returns one response. A deployment is made from its configuration
 (`DockerDeploymentConfig(image="python:3.11").get_deployment()`), or takes the same fields as arguments. Times are in
-seconds. Models are in `swerex_c.runtime.abstract`, configurations in `swerex_c.deployment.config`.
+seconds. In a container or on a host, the environment and directory of "the runtime's process" are those of programs
+there. Models are in `swerex_c.runtime.abstract`, configurations in `swerex_c.deployment.config`.
 `python -m tests.support.api_page` writes this page.
 """
 

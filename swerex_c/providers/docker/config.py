@@ -54,8 +54,8 @@ class DockerDeploymentConfig(ProviderConfig):
     `_get_swerex_start_cmd`, which returns the server's start command."""
 
     exec_shell: list[str] = Field(default=["/bin/sh", "-c"], min_length=1)
-    """The shell that runs a command given as one more argument: the server, or the container's waiting process and
-    every program started in it. Without a server the default runs them without a shell, to the same effect."""
+    """Shell and its options; a command is appended as one more argument. With a server it starts the server, without
+    one the waiting process and every program. The default starts these directly, with the same effect."""
 
     docker_internal_host: str = "http://127.0.0.1"
     """The address of published container ports. Change it if this process itself runs in a container."""

@@ -44,7 +44,7 @@ class FargateDeploymentConfig(ProviderConfig):
     """Seconds after which the container ends in every case."""
 
     runtime_timeout: float = 60
-    """Timeout in seconds of a request that sets no timeout of its own."""
+    """Seconds that `is_alive` waits for the server if its caller sets no timeout."""
 
     type: Literal["fargate"] = "fargate"
     """Discriminator of the deployment configurations. Do not change it."""

@@ -22,7 +22,7 @@ class RemoteDeploymentConfig(ProviderConfig):
     """The server's port; None uses that of the address."""
 
     timeout: float = 0.15
-    """Maximum number of seconds for a request that has no timeout of its own."""
+    """Seconds that `is_alive` waits for the server if its caller sets no timeout."""
 
     type: Literal["remote"] = "remote"
     """Discriminator of the deployment type. Do not change it."""
