@@ -211,11 +211,10 @@ static int encode(request *req, const uint8_t *text, size_t size, int checked)
         PyErr_SetString(PyExc_ValueError, "a command cannot contain a NUL byte: no shell can be given one");
         return -1;
     }
-    unsigned spoils = swx_command_spoils(&scan, text, size);
     if (scan.verdict == SWX_UNSURE && checked < 0) {
-        handle->spoils |= spoils; /* other commands are encoded while this one is held */
         return 0;
     }
+    unsigned spoils = swx_command_spoils(&scan, text, size);
     req->op.hints =
         swx_command_hints(&scan, text, size, handle->transport) | (spoils & SWX_SPOILS_BRACE ? SWX_HINT_BRACE : 0);
     swx_delivery way = swx_command_delivery(&scan, checked > 0, handle->spoils, handle->transport);

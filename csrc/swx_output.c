@@ -10,6 +10,7 @@ enum {
     READS_PER_CALL = 64,
     MARGIN = 128 * 1024, /* bytes that a reader may be further behind while the end of the output is read */
     SHORT_READ = 2048,
+    REPLIES_MOST = 4096,        /* bytes for a program that does not read, which could ask without end */
     UNSEARCHED_LIMIT = 64 << 20 /* bytes that an owner's search may be behind where reading does not wait for it */
 };
 
@@ -96,8 +97,8 @@ static void answer_queries(swx_session *s, const uint8_t *bytes, size_t size)
                                  : byte == 'c' && (s->output.query == 2 || s->output.query == ONE_DIGIT) ? "\033[?1;2c"
                                                                                                          : NULL;
             s->output.query = 0;
-            /* a program that does not read could ask without end */
-            if (answer && typed_all(s) && !swx_pty_is_canonical(&s->pty)) {
+            if (answer && s->input.replies < REPLIES_MOST && !swx_pty_is_canonical(&s->pty)) {
+                s->input.replies += strlen(answer);
                 s->run.replied = !s->pty.transport;
                 swx_session_type_bytes(s, answer, strlen(answer));
             }

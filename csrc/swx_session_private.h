@@ -96,6 +96,7 @@ typedef struct {
     bool half_line;            /* half a line was typed to a program, and may lie there unread */
     bool paced;                /* has a line that is longer than a terminal keeps: written in pieces, see flush_paced */
     bool passed_on;            /* the last piece is a part of a line */
+    size_t replies;            /* bytes of replies to queries since everything was typed */
     bool shell_may_have_piece; /* the shell may have a piece: type no more, and report no end */
     int64_t pace;              /* when to look whether the last piece was read */
     bool arriving;             /* a command is typed except its end, which waits until the shell has read the rest */
@@ -373,7 +374,7 @@ void swx_interrupt_end_newborn(swx_session *s, int64_t now);
 
 /* ---- swx_close.c ---- */
 
-/* Ends everything as CLOSED, and tells the shell to end. */
+/* Ends everything as CLOSED; the first step tells the shell to end. */
 void swx_close_begin(swx_session *s, int64_t now);
 /* One step of closing: waits for the shell, kills, looks for remaining processes. */
 void swx_close_step(swx_session *s, int64_t now);

@@ -59,7 +59,7 @@ static void flush_paced(swx_session *s)
 void swx_typing_forget(swx_session *s)
 {
     swx_buf_clear(&s->input.pending);
-    s->input.written = 0;
+    s->input.written = s->input.replies = 0;
     s->input.paced = false;
 }
 
@@ -192,13 +192,21 @@ static size_t last_line(const uint8_t *text, size_t size)
     return before ? (size_t)(before + 1 - text) : 0;
 }
 
+/* Whether it is one line for the shell at its prompt that a terminal in canonical mode would cut. */
+static bool is_long_line(const swx_session *s, const swx_op *op)
+{
+    return op->kind == SWX_OP_LINE && !s->pty.transport && last_line(op->typed, op->typed_size) == 0 &&
+           has_long_line(op->typed, op->typed_size, 0, LINE_MAX - 1);
+}
+
 /* Types a command, or its first part; the rest follows when the shell has read that. */
 static bool type_command(swx_session *s, const swx_op *op, bool at_prompt)
 {
     size_t part = op->typed_size;
     s->input.hidden = at_prompt && part && swx_pty_hide(&s->pty);
-    s->input.raw = at_prompt && part > RAW_TAIL && (op->raw || has_long_line(op->typed, part, 0, LINE_MAX - 1));
+    s->input.raw = at_prompt && part > RAW_TAIL && (op->raw || is_long_line(s, op));
     if (s->input.raw) {
+        s->input.paced = false; /* it is for the shell, not for a program */
         part -= RAW_TAIL;
     } else if (s->input.hidden) {
         part = op->kind == SWX_OP_RUN ? last_line(op->typed, part) : 0;
@@ -247,7 +255,8 @@ static bool wants_pause(const swx_session *s, const swx_op *op)
 {
     bool silent =
         s->shell.marks_impossible && s->answer.report.no_stderr; /* the prompt with the number of jobs is not seen */
-    bool parts = op->kind == SWX_OP_RUN && has_long_line(op->typed, op->typed_size, 0, SHELL_READ - 1);
+    bool parts =
+        op->kind == SWX_OP_RUN ? has_long_line(op->typed, op->typed_size, 0, SHELL_READ - 1) : is_long_line(s, op);
     return silent || (s->shell.start_marks && (s->shell.jobs || s->shell.owed)) ||
            ((s->shell.start_marks || (s->shell.guard && !s->shell.prompt_follows_guard && !s->pty.transport)) && parts);
 }
@@ -292,10 +301,6 @@ static void make_current(swx_session *s, swx_op *op, bool at_prompt, int64_t now
     }
     s->run.hints |= op->hints;
     s->run.numbers_may_skip = op->kind == SWX_OP_LINE;
-    if (op->kind == SWX_OP_LINE && op->typed_size) {
-        swx_typing_note(s, op->typed, op->typed_size);
-        s->input.paced = s->input.paced && !at_prompt; /* the shell reads a long line in raw mode */
-    }
     size_t limit = op->stream && s->output.limit < SWX_STREAM_LEAST ? SWX_STREAM_LEAST : s->output.limit;
     limit +=
         op->searched_by_owner ? SWX_SEARCH_BEHIND : 0; /* output after a match must not displace the output before it */
@@ -326,6 +331,9 @@ static void type_current(swx_session *s, swx_op *op, bool at_prompt, int64_t now
     if (at_prompt && wants_pause(s, op)) {
         typed = swx_session_type_bytes(s, "\n", 1);
         s->run.empty_line_before = true;
+    }
+    if (op->kind == SWX_OP_LINE && op->typed_size) {
+        swx_typing_note(s, op->typed, op->typed_size);
     }
     if (!typed || !type_command(s, op, at_prompt)) {
         s->current = NULL;

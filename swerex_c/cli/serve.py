@@ -230,7 +230,7 @@ def _print_key(listeners: Listeners, secret: str) -> None:
     """Print the key for the user, once, on standard output; the log never contains it.
 
     Raises:
-        OSError: if it cannot be written. `sys.stdout` would drop it.
+        OSError: if it cannot be written.
     """
     if listeners.url is None:
         where = f'host="unix://{listeners.unix}"'

@@ -99,7 +99,9 @@ def startup_script(request: CreateBashSessionRequest) -> bytes:
     if (history := (request.env or {}).get("HISTFILE")) is not None:
         script += _typed(f"builtin export HISTFILE={shlex.quote(history)}")
     script += _STARTUP
-    directory = os.path.abspath(request.cwd) if request.cwd else "."
+    directory = request.cwd or "."
+    if request.cwd and not os.path.isabs(request.cwd):
+        directory = os.path.join(os.getcwd(), request.cwd)  # the shell is there when it reads the files
     for name in request.startup_source:
         path = os.path.join(directory, _expand_home(name, (request.env or {}).get("HOME")))
         if os.path.exists(path):

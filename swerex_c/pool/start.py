@@ -24,7 +24,7 @@ __all__ = ["finish_within", "is_worth_retrying", "pause_after"]
 _LONGEST_PAUSE = 30.0
 """Maximum seconds between two attempts, before the random variation."""
 
-_FINAL = (AuthenticationError, InvalidInputError, NotAvailableError, NotSupportedError)
+_FINAL = (AuthenticationError, InvalidInputError, NotAvailableError, NotSupportedError, TypeError, ValueError)
 """Errors that another attempt would only raise again."""
 
 _FINAL_CAUSES = ("command", "configuration", "credentials", "forbidden", "image", "namespace", "refused")

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from swerex_c.exceptions import (
     DeploymentStartupError,
-    NotAvailableError,
     RuntimeClosedError,
     SandboxLostError,
     StartupTimeoutError,
@@ -54,7 +53,7 @@ _LOOK_SECONDS = 10.0
 _GIVE_UP_SECONDS = 1.0
 """Seconds to wait for a runtime to close that never became usable, or whose sandbox has ended."""
 
-_OWN_WORDS = (DeploymentStartupError, NotAvailableError, RuntimeClosedError)
+_OWN_WORDS = (DeploymentStartupError, RuntimeClosedError)
 """Errors that a failed start raises unchanged; other errors of this package become the first of them."""
 
 State = enum.Enum("State", ["STOPPED", "STARTING", "STARTED", "STOPPING"])

@@ -366,14 +366,16 @@ class SandboxSession(BashSession):
 
         Args:
             moment: a time of this machine's monotonic clock. The script gets it in hundredths of a second of the
-                sandbox's clock, and a bit too early, because its clock is compared when what it shows has arrived.
+                sandbox's clock, at the earliest and at the latest, because its clock is read while the script starts.
         """
+        asked = time.monotonic()
         async with asyncio.timeout(_ASK_SECONDS):
             async with await self.sandbox.start(script, self.mark, *words, kind=REUSABLE) as running:
                 clock = await running.read_line()
                 known = re.fullmatch(rb"[0-9]+\.[0-9]+\n", clock)
-                there = b"%d" % ((moment + float(clock) - time.monotonic()) * 100) if known else b""
-                return (await running.collect(there + b"\n", None, _ANSWER_BYTES)).code
+                bounds = (time.monotonic(), asked - 0.01) if known else ()  # the clock shows hundredths of a second
+                there = (b"%d" % ((moment + float(clock) - bound) * 100) for bound in bounds)
+                return (await running.collect(b" ".join(there) + b"\n", None, _ANSWER_BYTES)).code
 
     async def close(self, *, inside: bool = True) -> CloseBashSessionResponse:
         """End the shell and everything that it started in the sandbox.

@@ -34,8 +34,7 @@ def test_what_the_shell_waits_for(sh: Shell, trap: str, holds: str) -> None:
 async def test_attempts_without_a_pause_hold_up_no_other_session() -> None:
     runtime = LocalRuntime()
     held, other = Session(runtime, "held"), Session(runtime, "other")
-    await held.create()
-    await other.create()
+    await asyncio.gather(held.create(), other.create())
     await held.begin("sh -c \"trap '' INT; echo up; sleep 1000\"", "up\n")
     interrupt = asyncio.ensure_future(held.interrupt(timeout=0, n_retry=1_000_000))
     await other.gives("sleep 0.1; echo hi", "hi\n")
@@ -57,7 +56,6 @@ def test_a_line_that_nobody_has_read_yet(sh: Shell) -> None:
 def test_jobs_of_before_live_on(sh: Shell) -> None:
     """What an interrupt kills to free the shell began with the command that it interrupts."""
     sh.run("trap '' INT; sleep 1000 & old=$!")
-    sh.gives("sleep 0.05", "")
     sh.begin("sleep 1001 & new=$!; echo begun; wait $new", "begun")
     sh.interrupt(timeout=0.1, n_retry=2)
     sh.gives("kill -0 $old && echo lives", "lives\n")

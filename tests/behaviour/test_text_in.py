@@ -202,7 +202,13 @@ def test_a_long_line_at_the_prompt(sh: Shell, before: str, size: int) -> None:
     line = f"echo {'a' * (size - 5)}"
     seen = sh.run(line, is_interactive_command=True)
     assert seen.output.endswith(line[5:]) and len(seen.output) < size
-    sh.gives("echo next", None)
+
+
+def test_a_long_line_behind_the_line_that_starts_its_program(sh: Shell, tmp_path: Path) -> None:
+    line = "y" * 9000
+    sh.run("sleep 1000 &")
+    sh.talk(f"cat >{tmp_path}/f\n{line}\n\x04")
+    assert (tmp_path / "f").read_text() == f"{line}\n"
 
 
 def test_what_a_program_leaves_of_a_long_line_is_no_command(sh: Shell) -> None:

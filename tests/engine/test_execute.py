@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import threading
 import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from swerex_c import _core
 from swerex_c.exceptions import CommandTimeoutError
 from swerex_c.runtime.abstract import Command
 from swerex_c.runtime.local import LocalRuntime
@@ -18,7 +20,7 @@ from tests.support.harness import write_script
 from tests.support.original import run_python
 from tests.support.processes import running
 from tests.support.session import Shell
-from tests.support.wait import DEADLINE, doubled, quicker_than, until, until_async
+from tests.support.wait import DEADLINE, cancel, doubled, quicker_than, until, until_async
 
 
 @pytest.fixture
@@ -121,13 +123,15 @@ def test_a_dropped_middle_is_told(shells: Any) -> None:
         assert text.endswith("\n1000\n") and "\n[... 2869 bytes of output were dropped here ...]\n" in text
 
 
-async def test_a_close_that_was_cancelled_is_repeated() -> None:
+async def test_a_close_that_was_cancelled_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime, sleep = LocalRuntime(), f"sleep 89{uuid.uuid4().int % 10**6:06d}"
     await runtime.execute(Command(command=f"{sleep} >/dev/null 2>&1 &", shell=True))
-    closing = asyncio.ensure_future(runtime.close())
-    await asyncio.sleep(0)
-    closing.cancel()
-    await asyncio.wait([closing])
+    killing = threading.Event()
+    with monkeypatch.context() as patch:
+        patch.setattr(_core, "kill_marked", lambda marks: killing.set() or 1)  # it does not succeed
+        closing = asyncio.ensure_future(runtime.close())
+        await until_async(killing.is_set)
+        await cancel(closing)
     await runtime.close()
     assert not running(sleep)
 

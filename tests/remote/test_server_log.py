@@ -165,14 +165,6 @@ def test_a_process_exits_while_its_output_is_stuck(logging_: Logging, code: str,
     assert process.communicate()[1].splitlines()[0].endswith(b" 0 " + b"x" * 200)
 
 
-def test_an_output_whose_reader_has_gone_is_no_error(logging_: Logging) -> None:
-    read, write = os.pipe()
-    process = logging_("for number in range(100):\n    log(number)\n    time.sleep(0.001)\n", stderr=write)
-    os.close(write)
-    os.close(read)
-    assert process.wait(DEADLINE) == 0
-
-
 def test_a_descriptor_that_does_not_block_is_written_in_full(logging_: Logging) -> None:
     read, write = os.pipe()
     os.set_blocking(write, False)

@@ -174,9 +174,10 @@ class FargateDeployment(ServerDeployment):
     def _run_task(self, token: str) -> None:
         """Run the task. If the response is lost, `_end_sandbox` finds the task by `_started_by`."""
         own = not self._overrides("_get_command")
+        command = self._own_command() if own else self._get_command(token=token)
         try:
             self._task_arn = run_fargate_task(
-                command=self._own_command() if own else self._get_command(token=token),
+                command=command,
                 name=str(self._container_name),
                 task_definition_arn=(self._task_definition or {})["taskDefinitionArn"],
                 subnet_id=str(self._subnet_id),

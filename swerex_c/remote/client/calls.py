@@ -555,7 +555,7 @@ class ClientConnection(FrameConnection):
 
     def head_received(self, head: bytes, rest: bytes) -> None:
         try:
-            instance_id, known = check_upgrade(head, rest)
+            instance_id, known = check_upgrade(head, rest, self._channel.instance_id)
         except (NotFrames, SwerexException) as error:
             self.fail(error)
         else:

@@ -83,11 +83,12 @@ def upgrade_request(address: Address, channel: str) -> bytes:
     return text.encode("utf-8", "surrogateescape") + b"\r\n\r\n"
 
 
-def check_upgrade(head: bytes, rest: bytes) -> tuple[str, bool]:
+def check_upgrade(head: bytes, rest: bytes, known_server: str | None) -> tuple[str, bool]:
     """Return the server's instance id from its response to an upgrade request, and whether it knows the channel.
 
     Args:
         rest: the part of the body received so far.
+        known_server: id of the server that has spoken frames before; None: there was none.
 
     Raises:
         NotFrames: if the server does not support frames.
@@ -104,6 +105,8 @@ def check_upgrade(head: bytes, rest: bytes) -> tuple[str, bool]:
     if status in ("429", "502", "503", "504", "511"):
         text = rest[:300].decode(errors="replace")
         raise ConnectionLostError(f"the server is too busy (HTTP status {status}) {text}")
+    if status == "426" and server and server == known_server:
+        raise ConnectionLostError("a proxy has used the connection to the server for another request before")
     if status != "101" or fields.get("upgrade") != UPGRADE or not server or not channel:
         raise NotFrames(f"HTTP status {status[:100]}")
     return server, channel == "known"

@@ -184,8 +184,8 @@ class FirstHead(asyncio.Protocol):
         connections.service.connections += 1
         self._timer = connections.loop.call_later(connections.service.limits.head_seconds, self.abort)
 
-    def admit(self) -> bool:
-        """Register that the connection has sent the key; return False if it did before.
+    def admit(self) -> None:
+        """Register that the connection has sent the key.
 
         Raises:
             ServerLimitError: if the server has as many such connections as it allows.
@@ -196,8 +196,6 @@ class FirstHead(asyncio.Protocol):
                 raise ServerLimitError("The server has as many connections as it allows: try again later")
             del waiting[self]
             self._timer.cancel()
-            return True
-        return False
 
     def abort(self) -> None:
         """Abort the connection, even during its TLS handshake."""

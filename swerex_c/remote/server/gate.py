@@ -51,7 +51,7 @@ class Gate:
         self._instance_header: tuple[bytes, bytes] = (SERVER_HEADER.lower().encode(), service.instance_id.encode())
         self._single_headers = (
             b"x-api-key", b"content-length", b"transfer-encoding", b"content-type", b"x-request-id",
-            b"upgrade", REQUEST_HEADER.lower().encode(), self._instance_header[0],
+            REQUEST_HEADER.lower().encode(), self._instance_header[0],
         )  # fmt: skip
         """Names of the request headers that are read; each may occur once."""
 
@@ -124,10 +124,9 @@ class Gate:
                 found[name] = value
         if (reason := service.refusal(found[b"x-api-key"])) is not None:
             return refusal(HTTPException(*reason, _CLOSE))
-        used = False
         try:
             if connection is not None:
-                used = not connection.admit()
+                connection.admit()
         except ServerLimitError as error:
             return failure(error, _CLOSE)
         size = found[b"content-length"]
@@ -141,8 +140,6 @@ class Gate:
             return failure(ServerRestartedError(msg), _CLOSE)
         if size is not None and path != "/upload" and int(size) > service.limits.body:
             return refusal(self._too_large())
-        if path == "/wire" and used and (found[b"upgrade"] or b"").lower() == UPGRADE.encode():
-            return failure(ServerLimitError("Frames need a new connection, and a proxy has used this one"), _CLOSE)
         if path == "/wire":
             return refusal(HTTPException(426, f"Upgrade to {UPGRADE}", {"Upgrade": UPGRADE, "Connection": "upgrade"}))
         return None

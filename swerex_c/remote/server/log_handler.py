@@ -51,9 +51,8 @@ class LogHandler(logging.Handler):
         """Queue a record, or drop it; return at once."""
         try:
             line = (self.format(record) + "\n").encode("utf-8", "backslashreplace")
-        except Exception:
-            self.handleError(record)
-            return
+        except Exception as error:  # `handleError` would print it, and could wait
+            line = f"The log line {record.msg!r:.200} has wrong arguments: {error}\n".encode(errors="backslashreplace")
         self._full = self._full or self._size >= QUEUE_BYTES  # until it is empty, so that a slow reader finds few gaps
         if self._full:
             self._count(_UNREAD)

@@ -23,7 +23,9 @@ _TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 def set_up(log_format: str = "text", level: str = "info") -> None:
-    """Configure logging to standard error for the whole process, and let no output of it wait for its reader.
+    """Configure logging to standard error for the whole process, and let no line of it wait for its reader.
+
+    Warnings and uncaught exceptions are logged. What is printed is not: it waits.
 
     Args:
         log_format: "text" or "json".
@@ -40,9 +42,15 @@ def set_up(log_format: str = "text", level: str = "info") -> None:
     logging.getLogger("asyncio").setLevel(max(root.level, logging.WARNING))
     logging.captureWarnings(True)
     sys.excepthook = lambda *error: LOGGER.critical("The server has failed", exc_info=error)
-    threading.excepthook = lambda failed: LOGGER.error(
-        "A thread has failed", exc_info=(failed.exc_type, failed.exc_value or failed.exc_type(), failed.exc_traceback)
-    )
+    threading.excepthook = _log_failure
+    sys.unraisablehook = _log_failure
+
+
+def _log_failure(failed: Any) -> None:
+    """Log an exception that a thread or a finalizer has raised."""
+    if failed.exc_type is not SystemExit:
+        error = failed.exc_value or failed.exc_type()
+        LOGGER.error("An exception was not caught", exc_info=(failed.exc_type, error, failed.exc_traceback))
 
 
 def handler() -> LogHandler | None:

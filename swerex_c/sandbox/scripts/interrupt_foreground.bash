@@ -9,7 +9,7 @@
 . shell_lib.bash
 
 tell_clock
-read -r deadline
+read -r deadline _
 [[ $shell ]] || exit 3
 [[ $deadline ]] || exit 4
 calm=0 young=0

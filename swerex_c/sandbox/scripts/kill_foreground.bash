@@ -2,8 +2,8 @@
 # it waits for.
 #
 # Arguments: the mark of the session; the output of shell_reads.bash when the shell is at its prompt, or nothing. Prints
-# the sandbox's clock, and reads when the command began, in hundredths of a second of that clock; it is empty if the
-# clock is unknown.
+# the sandbox's clock, and reads when the command began, at the earliest and at the latest, in hundredths of a second of
+# that clock; both are empty if the clock is unknown.
 #
 # Exit code 0: killed; 1: nothing to kill, or not permitted; 3: the session does not exist here; 5: the shell itself
 # reads, and not at its prompt: end of input would end that read; 6: it is at its prompt.
@@ -11,18 +11,24 @@
 . shell_lib.bash
 
 tell_clock
-read -r since
+read -r since until
 prompt=$2 calm=0
 [[ $shell ]] || exit 3
-# Kill what the shell waits for: the processes of its session that are in its own group or began with the command.
+# Kill what the shell waits for: the processes of its session that are in its own group or began with the command. Of
+# those that may have begun before, as a job in the background, only the last group is killed, and only if no other was.
 kill_begun() {
-    local p killed=1 own=$group
+    local p killed=1 own=$group newest= last='0 0'
     for p in /proc/[1-9]*; do
         p=${p#/proc/}
         [[ $p != "$shell" ]] && stat_of "$p" && [[ $session == "$shell" ]] || continue
-        [[ $group == "$own" ]] || { [[ $since ]] && ((started >= since)); } || continue
-        kill -KILL "$p" 2>/dev/null && killed=0
+        if [[ $group == "$own" ]] || { [[ $until ]] && ((started > until)); }; then
+            kill -KILL "$p" 2>/dev/null && killed=0
+        elif [[ $since ]] && ((started >= since)) \
+            && ((started > ${last% *} || (started == ${last% *} && p > ${last#* }))); then
+            newest=$group last="$started $p"
+        fi
     done
+    if ((killed)) && [[ $newest ]]; then kill -KILL -- "-$newest" 2>/dev/null && killed=0; fi
     exit "$killed"
 }
 for ((try = 0; try < 10; try++)); do
