@@ -361,7 +361,7 @@ def test_output_that_cannot_be_written(arguments: str, unbuffered: str, output: 
     environment = {**our_environment(), "PYTHONUNBUFFERED": unbuffered}
     command = f"{sys.executable} -m {module} {output}"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment)
-    said = re.sub(r"^.* Listening on .*\n", "", done.stderr)
+    said = re.sub(r"(?m)^.* Listening on .*\n", "", done.stderr)
     assert (done.stdout, said, done.returncode) == ("", f"{program}: the output cannot be written: {why}\n", 1)
 
 

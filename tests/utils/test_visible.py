@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import logging
 import re
-import sys
 from typing import Any
 
 import pytest
 
 from swerex_c import exceptions
 from swerex_c.exceptions import SwerexException
-from swerex_c.remote.server import logs
 from swerex_c.remote.wire.exceptions import from_wire
 from swerex_c.utils.visible import visible
 from tests.support.cli import COMMAND
@@ -62,19 +58,17 @@ def test_a_log_on_the_terminal() -> None:
     assert seen.count("52;c") == 2 and not CONTROLS.search(seen)
 
 
-def test_a_log_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.StringIO()
-    root = logging.getLogger()
-    before, level = root.handlers[:], root.level
-    monkeypatch.setattr(sys, "stderr", stream)
-    try:
-        logs.set_up("text", "debug")
-        logging.getLogger("anyone").warning("refused: %s", HOSTILE)
-        logs.request_done(HOSTILE, 0.1, "200", "client", HOSTILE, True)
-    finally:
-        root.handlers[:] = before
-        root.setLevel(level)
-    said = stream.getvalue()
+SERVER_LOG = f"""
+import logging
+from swerex_c.remote.server import logs
+logs.set_up("text", "debug")
+logging.getLogger("anyone").warning("refused: %s", {HOSTILE!r})
+logs.request_done({HOSTILE!r}, 0.1, "200", "client", {HOSTILE!r}, True)
+"""
+
+
+def test_a_log_of_the_server() -> None:
+    said = run_python(SERVER_LOG).stderr
     assert said.count("52;c") == 2 and not CONTROLS.search(said)
     assert said.splitlines()[-1].endswith("from client: 200 in 0.100000 s")
 
