@@ -114,7 +114,7 @@ KNOWN = [
     Known("PROMPT_COMMAND is readonly, and a letter is a control character",
           ["declare -r PROMPT_COMMAND", "stty (eof|intr|erase|kill|quit|susp) .*"], "place"),
     Known("bash takes an assigned list for an error behind a trap on SIGCHLD that runs at its prompt",
-          ["trap .* CHLD", r"PROMPT_COMMAND=\(.*"], "local"),
+          ["trap .* CHLD", r"\w+\+?=\(.*"], "local"),
     Known("bash expands no alias behind a trap on SIGCHLD that runs at its prompt",
           ["trap .* CHLD", "PROMPT_COMMAND=.*", r"q\d .*"]),
     Known("the last prompt of a shell whose input ends is output", [".*PS1.*", ".*exec <.*"], "closed, place"),
