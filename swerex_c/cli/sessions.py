@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from swerex_c.cli.exit import Exit, Result, fail
-from swerex_c.exceptions import InvalidInputError, SwerexException
+from swerex_c.exceptions import InvalidInputError, SwerexException, UploadError
 from swerex_c.utils.visible import visible
 
 if TYPE_CHECKING:
@@ -107,9 +107,12 @@ async def _uploaded_input(runtime: AbstractRuntime) -> AsyncIterator[str]:
 
     path = f"/tmp/swerex-c-input-{secrets.token_hex(8)}"
     with tempfile.NamedTemporaryFile() as file:
-        await in_thread(_copy_input, os.dup(file.fileno()))
         try:
-            await runtime.upload(UploadRequest(source_path=file.name, target_path=path))
+            try:
+                await in_thread(_copy_input, os.dup(file.fileno()))
+                await runtime.upload(UploadRequest(source_path=file.name, target_path=path))
+            except OSError as error:
+                raise UploadError(f"The input cannot be uploaded to {path}: {error}") from None
             yield path
         finally:
             with contextlib.suppress(SwerexException, OSError):

@@ -320,6 +320,14 @@ def test_doctor_shows_the_swap() -> None:
     assert (swap["value"], swap["note"]) == ("on", "swerex-c run")
 
 
+def test_exec_says_that_its_input_cannot_be_read(tmp_path: Path) -> None:
+    command = [*COMMAND, "exec", "--stdin", "--deployment", '{"type": "local"}', "cat"]
+    with open(tmp_path / "file", "wb") as file:
+        done = subprocess.run(command, stdin=file, capture_output=True, text=True, env=our_environment())
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "cannot be uploaded" in done.stderr and "Traceback" not in done.stderr
+
+
 # prune
 
 
