@@ -12,7 +12,7 @@ static PyObject *decode(const uint8_t *bytes, size_t size)
 PyObject *swx_py_text(const swx_buf *buf, bool crlf)
 {
     char note[SWX_NOTE_SIZE];
-    size_t size = buf->size + swx_buf_note(buf, note);
+    size_t size = buf->size + swx_buf_note(swx_buf_dropped(buf), note);
     if (!crlf && size == buf->size && !swx_strip_needed(buf->data, size)) {
         return decode(buf->data, size);
     }
@@ -34,7 +34,7 @@ PyObject *swx_py_text(const swx_buf *buf, bool crlf)
 PyObject *swx_py_bytes(const swx_buf *buf)
 {
     char note[SWX_NOTE_SIZE];
-    size_t size = buf->size + swx_buf_note(buf, note);
+    size_t size = buf->size + swx_buf_note(swx_buf_dropped(buf), note);
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
     if (bytes) {
         swx_buf_copy(buf, note, (uint8_t *)PyBytes_AsString(bytes));

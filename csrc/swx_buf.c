@@ -143,25 +143,22 @@ void swx_buf_spans(const swx_buf *buf, swx_span spans[3])
     }
 }
 
-size_t swx_buf_note(const swx_buf *buf, char note[SWX_NOTE_SIZE])
+size_t swx_buf_note(uint64_t dropped, char note[SWX_NOTE_SIZE])
 {
-    uint64_t dropped = swx_buf_dropped(buf);
     note[0] = 0;
     return dropped ? (size_t)snprintf(note, SWX_NOTE_SIZE, SWX_DROPPED_NOTE, (unsigned long long)dropped) : 0;
 }
 
-size_t swx_buf_copy(const swx_buf *buf, const char *note, uint8_t *out)
+void swx_buf_copy(const swx_buf *buf, const char *note, uint8_t *out)
 {
-    uint8_t *end = out;
     swx_span spans[3];
     swx_buf_spans(buf, spans);
     for (size_t i = 0; i < SWX_COUNT(spans); i++) {
         if (i == 1) {
-            end = mempcpy(end, note, strlen(note));
+            out = mempcpy(out, note, strlen(note));
         }
         if (spans[i].size) {
-            end = mempcpy(end, spans[i].bytes, spans[i].size);
+            out = mempcpy(out, spans[i].bytes, spans[i].size);
         }
     }
-    return (size_t)(end - out);
 }

@@ -63,10 +63,10 @@ typedef struct {
 } swx_span;
 void swx_buf_spans(const swx_buf *buf, swx_span spans[3]);
 
-/* Writes SWX_DROPPED_NOTE with the number of dropped bytes, or "" if there are none.  Returns the size. */
-size_t swx_buf_note(const swx_buf *buf, char note[SWX_NOTE_SIZE]);
+/* Writes SWX_DROPPED_NOTE for this number of bytes, or "" for none.  Returns the size. */
+size_t swx_buf_note(uint64_t dropped, char note[SWX_NOTE_SIZE]);
 
-/* Copies everything held into out, with `note` where bytes were dropped; out has room for both.  Returns the size. */
-size_t swx_buf_copy(const swx_buf *buf, const char *note, uint8_t *out);
+/* Copies everything held into out, with `note` where bytes were dropped; out has room for both. */
+void swx_buf_copy(const swx_buf *buf, const char *note, uint8_t *out);
 
 #endif

@@ -405,12 +405,12 @@ size_t swx_session_take(swx_session *s, swx_op *op, uint8_t *out, size_t room, i
         }
         if (i > 0 && spans[i].size > 0 && op->taken < at) { /* a note tells a late reader how much is missing */
             char note[SWX_NOTE_SIZE];
-            int size = snprintf(note, sizeof(note), SWX_DROPPED_NOTE, (unsigned long long)(at - op->taken));
-            if ((size_t)size > room - copied) {
+            size_t size = swx_buf_note(at - op->taken, note);
+            if (size > room - copied) {
                 break;
             }
-            memcpy(out + copied, note, (size_t)size);
-            copied += (size_t)size;
+            memcpy(out + copied, note, size);
+            copied += size;
             op->taken = at;
         }
         uint64_t skip = op->taken > at ? op->taken - at : 0;

@@ -211,7 +211,7 @@ def exec_(
     timeout, 127 without the file of --file, 128 + N after signal N, and 141 if the reader of the output has gone.
     """
     from swerex_c.cli import sessions
-    from swerex_c.engine.syntax import check_bash_command, encode, parse
+    from swerex_c.engine.syntax import check_bash_command
     from swerex_c.models import BashAction
 
     target = _target(host, image, deployment, container_runtime)
@@ -230,8 +230,9 @@ def exec_(
             try:
                 check_bash_command(text)
             except BashIncorrectSyntaxError:  # unless the text, or a startup file, switches patterns like !(a) on
-                if "(" not in text or parse(encode(text), "-O", "extglob").returncode != 0:
+                if "(" not in text:
                     raise
+                check_bash_command(text, "-O", "extglob")
             run = sessions.run_command(request, action, result, target, with_input=has_input, as_json=as_json)
             code = sessions.ended_by_signals(run)
             if result.exit_code is None and code > 128:

@@ -105,15 +105,15 @@ def check_result(command: str, returncode: int | None, stdout: bytes, stderr: by
     raise BashIncorrectSyntaxError(msg, extra_info={"bash_stdout": out, "bash_stderr": err})
 
 
-def check_bash_command(command: str) -> None:
-    """Raise `BashIncorrectSyntaxError` unless bash accepts the command.
+def check_bash_command(command: str, *options: str) -> None:
+    """Raise `BashIncorrectSyntaxError` unless bash, with additional options, accepts the command.
 
     Blocks while bash parses the command.
     """
     text = encode(command)
     if _core.scan(text)[0] != "unsure":
         return
-    result = parse(text)
+    result = parse(text, *options)
     check_result(command, result.returncode, result.stdout, result.stderr)
 
 
