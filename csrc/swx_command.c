@@ -245,6 +245,8 @@ swx_delivery swx_command_delivery(const swx_scan *scan, bool accepted, unsigned 
     if (scan->verdict == SWX_EMPTY) {
         return SWX_DELIVERY_NONE;
     }
+    const swx_delivery quoted =
+        several && !editing && !(spoils & SWX_SPOILS_BRACE) ? SWX_DELIVERY_TOGETHER : SWX_DELIVERY_EVAL;
     swx_delivery way = several ? SWX_DELIVERY_GROUP : SWX_DELIVERY_PLAIN;
     if (flags & SWX_SCAN_BACKSLASH_END && !(flags & SWX_SCAN_LINE_END) && !accepted) {
         way = SWX_DELIVERY_DOCUMENT; /* bash accepts it but for a here-document that the text's end ends */
@@ -252,13 +254,11 @@ swx_delivery swx_command_delivery(const swx_scan *scan, bool accepted, unsigned 
                (several && flags & SWX_SCAN_PARSE_STATE && !editing)) {
         way = SWX_DELIVERY_EVAL;
     } else if (flags & (SWX_SCAN_CONTROL | SWX_SCAN_LONG_LINE)) {
-        way = SWX_DELIVERY_RAW;
-        if (transport) { /* its terminal stays in canonical mode */
-            way = several && !editing && !(spoils & SWX_SPOILS_BRACE) ? SWX_DELIVERY_TOGETHER : SWX_DELIVERY_EVAL;
-        }
+        way = transport ? quoted : SWX_DELIVERY_RAW; /* a transport's terminal stays in canonical mode */
     }
-    if ((way == SWX_DELIVERY_GROUP || way == SWX_DELIVERY_RAW) && spoils & SWX_SPOILS_GROUP && !editing) {
-        way = spoils & SWX_SPOILS_BRACE ? SWX_DELIVERY_EVAL : SWX_DELIVERY_TOGETHER;
+    const bool typed = editing || (way == SWX_DELIVERY_PLAIN && scan->body_size + 1 < SWX_SHELL_READ);
+    if (way < SWX_DELIVERY_EVAL && spoils & SWX_SPOILS_GROUP && !typed) {
+        way = quoted;
     }
     if (way < SWX_DELIVERY_EVAL || !(spoils & SWX_SPOILS_EVAL)) {
         return way;
@@ -266,7 +266,7 @@ swx_delivery swx_command_delivery(const swx_scan *scan, bool accepted, unsigned 
     return way == SWX_DELIVERY_TOGETHER ? SWX_DELIVERY_SOURCE_TOGETHER : SWX_DELIVERY_SOURCE;
 }
 
-enum { PIECE = 4000 /* bytes of a typed line before its end; the longest escape, ending and `'\` newline fit above */ };
+enum { PIECE = 900 /* bytes of quoted text in a typed line; what stands around them fits into SWX_SHELL_READ too */ };
 
 /* Writes one byte of a $'...' piece, returns the bytes written, at most 4. */
 static size_t escape(uint8_t c, uint8_t *out)
@@ -276,7 +276,7 @@ static size_t escape(uint8_t c, uint8_t *out)
         return 1;
     }
     out[0] = '\\';
-    if (c == '\n' || c == '\t' || c == '\\' || c == '\'') {
+    if (c == '\n' || c == '\t' || c == '\\') {
         out[1] = c == '\n' ? 'n' : c == '\t' ? 't' : c;
         return 2;
     }
@@ -286,30 +286,45 @@ static size_t escape(uint8_t c, uint8_t *out)
     return 4;
 }
 
-static swx_status append(swx_buf *out, const char *text) { return swx_buf_append(out, text, strlen(text)); }
+static size_t fill_piece(const uint8_t *text, size_t size, size_t *at, uint8_t piece[PIECE + 4])
+{
+    size_t used = 0;
+    while (*at < size && used < PIECE) {
+        used += escape(text[(*at)++], piece + used);
+    }
+    return used;
+}
+
+static void append(swx_buf *out, const char *text, swx_status *status)
+{
+    *status = *status == SWX_OK ? swx_buf_append(out, text, strlen(text)) : *status;
+}
 
 static swx_status encode_quoted(swx_delivery way, const uint8_t *text, size_t size, swx_buf *out)
 {
     const bool source = way >= SWX_DELIVERY_SOURCE;
+    uint8_t piece[PIECE + 4];
+    size_t at = 0, used = fill_piece(text, size, &at, piece);
+    const bool words = at < size && !source;
+    swx_status status = SWX_OK;
     /* Quoted, because an alias may have any name. */
-    swx_status status = append(out, source                   ? "\\builtin source <(\\builtin printf %s $'"
-                                    : size && text[0] == '-' ? "\\builtin eval -- $'"
-                                                             : "\\builtin eval $'");
-    uint8_t line[PIECE + 4];
-    for (size_t at = 0; status == SWX_OK && at < size;) {
-        size_t used = 0;
-        status = at ? append(out, "'\\\n$'") : SWX_OK;
-        while (at < size && used < PIECE) {
-            used += escape(text[at++], line + used);
-        }
-        status = status == SWX_OK ? swx_buf_append(out, line, used) : status;
+    append(out, source ? "\\builtin source <(\\builtin printf %s " : "\\builtin eval ", &status);
+    append(out, words ? "\\\\builtin eval " : "", &status);
+    append(out, !source && size && text[0] == '-' ? "-- " : "", &status);
+    append(out, words ? "'$'\\''" : "$'", &status);
+    status = status == SWX_OK ? swx_buf_append(out, piece, used) : status;
+    while (status == SWX_OK && at < size) {
+        append(out, words ? "'\\''${-:0:0' \\\n'}$'\\''" : "'\\\n$'", &status);
+        used = fill_piece(text, size, &at, piece);
+        status = status == SWX_OK ? swx_buf_append(out, piece, used) : status;
     }
     /* At the end of an eval a backslash that quotes nothing makes bash 5.2 go on reading at the terminal, with a stale
      * prompt.  Twice it is one; in a here-document it is text, and a newline ends its line. */
-    if (status == SWX_OK && !source && ends_in_backslash(text, text + size)) {
-        status = append(out, way == SWX_DELIVERY_DOCUMENT ? "\\n" : "\\\\");
+    if (!source && ends_in_backslash(text, text + size)) {
+        append(out, way == SWX_DELIVERY_DOCUMENT ? "\\n" : "\\\\", &status);
     }
-    return status == SWX_OK ? append(out, source ? "')\n" : "'\n") : status;
+    append(out, source ? "')\n" : words ? "'\\'\n" : "'\n", &status);
+    return status;
 }
 
 static swx_status encode_body(swx_delivery way, const uint8_t *text, size_t size, swx_buf *out)
@@ -317,9 +332,11 @@ static swx_status encode_body(swx_delivery way, const uint8_t *text, size_t size
     swx_scan scan;
     trim(text, size, &scan);
     const bool group = way != SWX_DELIVERY_PLAIN;
-    swx_status status = append(out, group ? "{\n" : "");
+    swx_status status = SWX_OK;
+    append(out, group ? "{\n" : "", &status);
     status = status == SWX_OK ? swx_buf_append(out, text + scan.body_start, scan.body_size) : status;
-    return status == SWX_OK ? append(out, group ? "\n}\n" : "\n") : status;
+    append(out, group ? "\n}\n" : "\n", &status);
+    return status;
 }
 
 swx_status swx_command_encode(swx_delivery way, const uint8_t *text, size_t size, swx_buf *out)

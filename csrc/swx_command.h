@@ -48,6 +48,9 @@ enum {
 /* A canonical terminal cuts longer lines without a word (Linux: N_TTY_BUF_SIZE 4096). Bytes, newline included. */
 #define SWX_LINE_MAX 4095
 
+/* Bash reads that many bytes of a line at a time, and runs traps in between. */
+#define SWX_SHELL_READ 1024
+
 /* The body is the text without leading blanks and newlines and without trailing newlines and blank lines.
  * (Blanks at the end of its last line stay, and so does a newline after a backslash: both can matter.  So do blank
  * lines where the text holds `<<`: a here-document's delimiter may be blank.) */
@@ -97,9 +100,10 @@ typedef enum {
     SWX_DELIVERY_SOURCE_TOGETHER
 } swx_delivery;
 
-/* Effects of a text on the way that later texts can be typed.  GROUP: it defines an alias and holds a brace (then BRACE
- * too), or it may trap SIGCHLD, under which bash 5.2 takes a reserved word at a line's beginning for a command.  EVAL:
- * it disables eval. */
+/* Effects of a text on the way that later texts can be typed.  GROUP: it may trap SIGCHLD, or it defines an alias and
+ * holds a brace (then BRACE too).  Where such a trap runs while bash 5.2 reads from the terminal, bash takes a reserved
+ * word for a command, and forgets what it has read of a word or of a line of SWX_SHELL_READ.  EVAL: it disables eval.
+ */
 typedef enum { SWX_SPOILS_GROUP = 1, SWX_SPOILS_EVAL = 2, SWX_SPOILS_BRACE = 4 } swx_spoils;
 unsigned swx_command_spoils(const swx_scan *scan, const uint8_t *text, size_t size);
 
@@ -117,20 +121,24 @@ unsigned swx_command_spoils(const swx_scan *scan, const uint8_t *text, size_t si
  *   several lines                                      -> GROUP
  *   one line                                           -> PLAIN
  *
- * Where GROUP is spoilt, it and RAW become TOGETHER unless EDITING.  TOGETHER is EVAL where BRACE is spoilt, and behind
- * a transport for one line and with EDITING.  Where EVAL is spoilt, TOGETHER becomes SOURCE_TOGETHER, and all else that
- * is made of it SOURCE. */
+ * Where GROUP is spoilt, it, RAW and a PLAIN body of SWX_SHELL_READ become TOGETHER unless EDITING.  TOGETHER is EVAL
+ * where BRACE is spoilt, for one line and with EDITING.  (One short line stays PLAIN, because an eval takes its
+ * PIPESTATUS away.)  Where EVAL is spoilt, TOGETHER becomes SOURCE_TOGETHER, and all else that is made of it SOURCE. */
 swx_delivery swx_command_delivery(const swx_scan *scan, bool accepted, unsigned spoils, bool transport);
 
 /* Appends the exact bytes to type, final newline included, to out.  PLAIN, GROUP and RAW type the body, the others the
  * whole text.
  *
- * EVAL types `\builtin eval $'...'\`, newline, `$'...'\`, ... : pieces of ANSI-C quoting joined by backslash-newline
- * outside of the quotes.  Printable ASCII other than ' and \ stands for itself, newline and tab are \n and \t, all
- * other bytes are three octal digits: always three, so that a following digit cannot join, and octal gives the byte
- * itself in every locale. No byte outside of 0x20..0x7e and newline is typed and no line exceeds SWX_LINE_MAX.  A text
- * that begins with `-` gets `builtin eval -- `.  One that ends in an odd number of backslashes gets another one,
- * DOCUMENT a newline: at its very end a backslash that quotes nothing would make bash go on reading at the terminal.
+ * EVAL types `\builtin eval $'...'`.  Printable ASCII other than ' and \ stands for itself, newline and tab are \n and
+ * \t, a backslash is two, all other bytes are three octal digits: always three, so that a following digit cannot join,
+ * and octal gives the byte itself in every locale.  A text that begins with `-` gets `builtin eval -- `.  One that ends
+ * in an odd number of backslashes gets another one, DOCUMENT a newline: at its very end a backslash that quotes nothing
+ * would make bash go on reading at the terminal.
+ *
+ * No byte outside of 0x20..0x7e and newline is typed, and a line with its newline is shorter than SWX_SHELL_READ: a
+ * trap on SIGCHLD that runs while bash reads a line, or a word, makes it forget what it has of that.  So a longer text
+ * is a word a line.  eval joins words by a space, and an eval in the eval takes it away: it evaluates $'...'${-:0:0
+ * }$'...', where the space is in an expansion to nothing (`$-` is always set).  SOURCE types one word in several lines.
  *
  * SWX_OK; SWX_EINVAL: a NUL byte, or way is NONE; SWX_ELIMIT: it exceeds out->limit; SWX_ENOMEM.  After an error out
  * may hold a part of it. */

@@ -420,6 +420,10 @@ static void check_running(swx_session *s, int64_t now, bool fresh)
             }
             return;
         }
+        if (at == NO_EVIDENCE && !s->run.found.rank) { /* a START mark came, and the prompt was an earlier one */
+            swx_completion_look_again(s, now);
+            return;
+        }
         if ((s->pty.transport && is_early(s, now)) || swx_completion_shows_prompt(s, now) ||
             (s->shell.helper && helper_is_behind(s, now))) {
             swx_session_check_in(s, now, MS);

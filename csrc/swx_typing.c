@@ -8,7 +8,6 @@
 #include "swx_tree.h"
 
 enum { LINE_MAX = 4095 };    /* of a terminal in canonical mode; what is longer is cut silently */
-enum { SHELL_READ = 1024 };  /* bytes that bash reads at a time */
 enum { PACED_PIECE = 2000 }; /* bytes of a longer line that are written at a time: less than half of LINE_MAX */
 
 /* A canonical terminal cuts a line that is too long, and a program may switch to canonical mode at any time.  So a long
@@ -256,7 +255,7 @@ static bool wants_pause(const swx_session *s, const swx_op *op)
     bool silent =
         s->shell.marks_impossible && s->answer.report.no_stderr; /* the prompt with the number of jobs is not seen */
     bool parts =
-        op->kind == SWX_OP_RUN ? has_long_line(op->typed, op->typed_size, 0, SHELL_READ - 1) : is_long_line(s, op);
+        op->kind == SWX_OP_RUN ? has_long_line(op->typed, op->typed_size, 0, SWX_SHELL_READ - 1) : is_long_line(s, op);
     return silent || (s->shell.start_marks && (s->shell.jobs || s->shell.owed)) ||
            ((s->shell.start_marks || (s->shell.guard && !s->shell.prompt_follows_guard && !s->pty.transport)) && parts);
 }

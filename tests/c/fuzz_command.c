@@ -11,20 +11,27 @@ static void require(int condition)
     }
 }
 
+static const uint8_t *skip(const uint8_t *at, const char *text)
+{
+    require(memcmp(at, text, strlen(text)) == 0);
+    return at + strlen(text);
+}
+
 /* Undoes the quoting of SWX_DELIVERY_EVAL by the rules of the header, independently of how it was made. */
 static void expect_quoted(swx_delivery way, const swx_buf *out, const uint8_t *text, size_t size)
 {
-    static const char start[] = "\\builtin eval $'", option[] = "\\builtin eval -- $'";
-    const uint8_t *at = out->data, *end = at + out->size;
-    at += size && text[0] == '-' ? sizeof(option) - 1 : sizeof(start) - 1;
+    const bool words = memchr(out->data, '\n', out->size - 1);
+    static const char join[] = "'\\''${-:0:0' \\\n'}$'\\''";
+    const uint8_t *at = skip(out->data, words ? "\\builtin eval \\\\builtin eval " : "\\builtin eval ");
+    at = skip(skip(at, size && text[0] == '-' ? "-- " : ""), words ? "'$'\\''" : "$'");
     size_t backslashes = 0;
     while (backslashes < size && text[size - 1 - backslashes] == '\\') {
         backslashes++;
     }
     for (size_t i = 0; i < size + backslashes % 2; i++) {
-        if (end - at > 5 && memcmp(at, "'\\\n$'", 5) == 0) {
-            at += 5;
-        }
+        bool joined =
+            words && (size_t)(out->data + out->size - at) >= sizeof(join) && memcmp(at, join, sizeof(join) - 1) == 0;
+        at += joined ? sizeof(join) - 1 : 0;
         uint8_t c = *at++;
         if (c == '\\') {
             c = *at++;
@@ -37,7 +44,7 @@ static void expect_quoted(swx_delivery way, const swx_buf *out, const uint8_t *t
         }
         require(c == (i < size ? text[i] : way == SWX_DELIVERY_DOCUMENT ? '\n' : '\\'));
     }
-    require(end - at == 2 && memcmp(at, "'\n", 2) == 0);
+    require(skip(at, words ? "'\\'\n" : "'\n") == out->data + out->size);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -62,7 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         require(swx_command_encode(way, text, size, &out) == SWX_OK);
         size_t line = 0;
         for (size_t i = 0; i < out.size; i++) {
-            require(++line <= SWX_LINE_MAX || way == SWX_DELIVERY_RAW); /* a raw terminal cuts nothing */
+            require(way == SWX_DELIVERY_RAW || ++line <= (way < SWX_DELIVERY_EVAL ? SWX_LINE_MAX : SWX_SHELL_READ - 1));
             line = out.data[i] == '\n' ? 0 : line;
         }
         require(line == 0);
