@@ -229,6 +229,10 @@ static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
         op->next = SWX_NEVER;
         return true;
     }
+    if (swx_completion_shows_prompt(s, now)) { /* the command has ended */
+        op->next = now + MS;
+        return true;
+    }
     bool arriving = !typed_all(s) || !s->run.begun;
     int64_t grace = s->pty.transport ? TRANSPORT_GRACE : DELIVERY_GRACE;
     bool unread = has_unread_input(s) && now - op->since < FORK_LIMIT; /* the shell is about to begin the command */

@@ -100,6 +100,9 @@ static const uint8_t *notice_of_line(const uint8_t *line, const uint8_t *next)
 static const uint8_t *notice_end(const uint8_t *notice, const uint8_t *next, const uint8_t *end, size_t *budget)
 {
     const uint8_t *command = memchr(notice, ']', (size_t)(next - notice)) + COMMAND_COLUMN;
+    while (command < next && *command == ' ') { /* the column is wider in bash 5.3 */
+        command++;
+    }
     size_t most = *budget < COMMAND_MOST ? *budget : COMMAND_MOST;
     most = (size_t)(end - command) < most ? (size_t)(end - command) : most;
     size_t size = swx_grammar_first(command, most);

@@ -31,6 +31,14 @@ def test_what_the_shell_waits_for(sh: Shell, trap: str, holds: str) -> None:
     sh.gives("echo ok", "ok\n")
 
 
+def test_prompts_that_change_by_themselves(sh: Shell) -> None:
+    """Where the kernel does not tell, the end of a command waits for a prompt like the last one."""
+    for command in ("PROMPT_COMMAND=PS1=x", "PROMPT_COMMAND+=(PS1=y)", "unset PS1", "PROMPT_COMMAND=(PS1=a PS1=b)"):
+        sh.gives(command, "")
+    sh.begin("trap '' INT; echo begun; sleep 1000", "begun")
+    sh.interrupt(timeout=1, n_retry=1)
+
+
 async def test_attempts_without_a_pause_hold_up_no_other_session() -> None:
     runtime = LocalRuntime()
     held, other = Session(runtime, "held"), Session(runtime, "other")

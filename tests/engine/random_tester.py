@@ -118,7 +118,8 @@ KNOWN = [
     Known("bash expands no alias behind a trap on SIGCHLD that runs at its prompt",
           ["trap .* CHLD", "PROMPT_COMMAND=.*", r"q\d .*"]),
     Known("the last prompt of a shell whose input ends is output", [".*PS1.*", ".*exec <.*"], "closed, place"),
-    Known("the same, where PS1 is readonly", ["declare -r PS1.*", ".*exec <.*"], "local"),
+    Known("the same, where PS1 is readonly or set before each prompt",
+          ["declare -r PS1.*|PROMPT_COMMAND.*PS1.*", ".*exec <.*"], "local"),
 ]  # fmt: skip
 
 
