@@ -57,7 +57,6 @@ _RETRIES = 4
 _FIRST_PAUSE = 0.1  # seconds before the first retry
 _LONGEST_PAUSE = 5.0  # maximum seconds between two attempts
 _CONNECT_SECONDS = 30.0  # timeout to connect a socket
-_COPY = 256 << 10  # maximum bytes of one chunk of a file
 
 _READ_ONLY = {"is_alive", "read_file"}
 """Methods that the server may execute twice, because they change nothing."""
@@ -78,19 +77,12 @@ _REFUSALS: dict[int, type[SwerexException]] = {
 }
 """Errors for the statuses with which a server refuses a request; others break the protocol."""
 
+_UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+"""Causes of a `ConnectionLostError` for a request that certainly did not reach the server."""
+
 _logger = logging.getLogger("swerex_c.client")
 
 M = TypeVar("M", bound=BaseModel)
-
-
-class _Lost(Exception):
-    """Error of a request without a response. `sent` is False if the request certainly did not reach the server;
-    `late` is True if its timeout has expired."""
-
-    def __init__(self, cause: BaseException, *, sent: bool, late: bool = False):
-        super().__init__(str(cause) or type(cause).__name__)
-        self.sent = sent
-        self.late = late
 
 
 class HttpClient:
@@ -152,10 +144,10 @@ class HttpClient:
         except asyncio.CancelledError:
             await self._cancel_request(request_id)
             raise
-        except _Lost as error:
-            if error.late:
+        except ConnectionLostError as error:
+            if _is_late(error):
                 await self._cancel_request(request_id)
-            raise self._connection_lost(method, error) from error
+            raise
         try:
             check_status(status, answer)
         except Exception as error:
@@ -200,7 +192,7 @@ class HttpClient:
 
     async def _identify_server(self) -> None:
         """Call `is_alive` to find out whether the server is a swerex_c server."""
-        with contextlib.suppress(_Lost, SwerexException):
+        with contextlib.suppress(SwerexException):
             await self._exchange("GET", "is_alive", None, {}, MARGIN)
 
     async def download(self, source: str, target: str, progress: Progress | None = None) -> None:
@@ -213,10 +205,7 @@ class HttpClient:
             FileNotFoundError: if the source does not exist.
             UploadError: if the source cannot replace an existing file or directory at the target.
         """
-        try:
-            await background.run(self._download(source, target, progress))
-        except _Lost as error:
-            raise self._connection_lost("download", error) from error
+        await background.run(self._download(source, target, progress))
 
     async def _download(self, source: str, target: str, progress: Progress | None) -> None:
         body = json.dumps({"path": source}).encode()
@@ -224,10 +213,9 @@ class HttpClient:
         async with self._request("POST", "download", body, headers, None) as response:
             if response.status == 200:
                 name = os.path.basename(os.path.normpath(source))
-                pieces = _received(response.content.iter_chunked(_COPY))
-                await file_transfer.receive(pieces, target, name, progress)
+                await file_transfer.receive(self._pieces(response, "download", None), target, name, progress)
                 return
-            refusal = await self._read(response, "download")
+            refusal = await self._read(response, "download", None)
         if response.status == 404 and not self.instance_id:
             raise NotSupportedError("The server is not one of swerex_c, so it cannot send files: use read_file")
         check_status(response.status, refusal)
@@ -245,10 +233,10 @@ class HttpClient:
             left = None if wait is None else max(0.001, wait - (time.monotonic() - begin))
             try:
                 return await self._exchange("POST", method, body, headers, left)
-            except _Lost as error:
-                sent = sent or error.sent
+            except ConnectionLostError as error:
+                sent = sent or not isinstance(error.__cause__, _UNSENT)
                 repeatable = not sent or instance_id or method in _READ_ONLY
-                if not retries or not repeatable or error.late:
+                if not retries or not repeatable or _is_late(error):
                     raise
                 retries -= 1
                 _logger.debug("%s: %s; trying again in %.1f seconds", method, error, pause)
@@ -272,22 +260,12 @@ class HttpClient:
         if self.instance_id is None:
             await self._identify_server()
         if self.instance_id:
-            with contextlib.suppress(_Lost, SwerexException):
+            with contextlib.suppress(SwerexException):
                 await self._send_repeatedly("cancel", b"", _named(request_id), MARGIN)
-
-    def _connection_lost(self, what: str, error: _Lost) -> ConnectionLostError:
-        """Return the error for a request without a response, with advice if it was not sent."""
-        if error.sent:
-            return ConnectionLostError(f"The server {self.address} did not answer ({what}): {error}")
-        hint = advice(error.__cause__ or error)
-        return ConnectionLostError(f"The server {self.address} cannot be reached ({what}): {error}; {hint}")
 
     async def _send_once(self, verb: str, path: str, data: Any, headers: dict[str, str], wait: float | None) -> bytes:
         """Send a request once, and return the body of the response, or raise the error in it or of the connection."""
-        try:
-            _, status, body = await self._exchange(verb, path, data, headers, wait)
-        except _Lost as error:
-            raise self._connection_lost(path, error) from error
+        _, status, body = await self._exchange(verb, path, data, headers, wait)
         check_status(status, body)
         return body
 
@@ -297,17 +275,17 @@ class HttpClient:
         """Send a request, and return the server's instance id, and the status and body of its response.
 
         Raises:
-            _Lost: if there is no response, or none within `wait` seconds.
+            ConnectionLostError: if there is no response, or none within `wait` seconds.
         """
         async with self._request(verb, path, data, headers, wait) as response:
-            return response.headers.get(SERVER_HEADER, ""), response.status, await self._read(response, path)
+            return response.headers.get(SERVER_HEADER, ""), response.status, await self._read(response, path, wait)
 
-    async def _read(self, response: aiohttp.ClientResponse, method: str) -> bytes:
+    async def _read(self, response: aiohttp.ClientResponse, method: str, wait: float | None) -> bytes:
         """Return the body of a response, which may be compressed or of unknown length, within the limit."""
         parts: list[bytes] = []
         size = 0
         if (response.content_length or 0) <= self._answer_limit:
-            async for part in _received(response.content.iter_any()):
+            async for part in self._pieces(response, method, wait):
                 parts.append(part)
                 size += len(part)
                 if size > self._answer_limit:
@@ -315,6 +293,30 @@ class HttpClient:
             else:
                 return b"".join(parts)
         raise too_long(method, self._answer_limit)
+
+    async def _pieces(
+        self, response: aiohttp.ClientResponse, method: str, wait: float | None
+    ) -> AsyncGenerator[bytes, None]:
+        with self._raising_lost(method, wait):
+            async for piece in response.content.iter_any():
+                yield piece
+
+    @contextlib.contextmanager
+    def _raising_lost(self, method: str, wait: float | None) -> Iterator[None]:
+        """Convert errors of aiohttp to `ConnectionLostError`. The context must not contain anything else.
+
+        Args:
+            wait: timeout of the request in seconds.
+        """
+        try:
+            yield
+        except (TimeoutError, aiohttp.ClientError) as error:
+            reason, what = str(error) or type(error).__name__, f"did not answer ({method})"
+            if isinstance(error, _UNSENT):
+                reason, what = f"{reason}; {advice(error)}", f"cannot be reached ({method})"
+            elif isinstance(error, TimeoutError) and wait is not None:
+                reason = f"no answer within {wait:.3g} seconds"
+            raise ConnectionLostError(f"The server {self.address} {what}: {reason}") from error
 
     @contextlib.asynccontextmanager
     async def _request(
@@ -326,7 +328,7 @@ class HttpClient:
             # it meanwhile may or may not have arrived, and cannot be resent.
             headers = {**headers, "Connection": "close"}
         limit = aiohttp.ClientTimeout(total=wait, sock_connect=_CONNECT_SECONDS)
-        with _raising_lost(wait):
+        with self._raising_lost(path, wait):
             try:
                 response = await _session().request(
                     verb, url, data=data, headers=self.headers | headers, timeout=limit, allow_redirects=False,
@@ -353,33 +355,9 @@ async def _wait_for(tasks: set[asyncio.Task[None]]) -> None:
         await asyncio.wait(set(tasks), timeout=_CANCEL_SECONDS)
 
 
-@contextlib.contextmanager
-def _raising_lost(wait: float | None) -> Iterator[None]:
-    """Convert errors of a request, or of reading its response, to `_Lost`. The context must contain nothing else.
-
-    Args:
-        wait: timeout of the request in seconds, or None if it is unknown.
-    """
-    try:
-        yield
-    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-        raise _Lost(error, sent=False) from error
-    except (TimeoutError, aiohttp.ServerTimeoutError) as error:
-        text = f"no answer within {wait:.3g} seconds" if wait is not None else str(error)
-        raise _Lost(TimeoutError(text), sent=True, late=True) from error
-    except aiohttp.ClientError as error:
-        raise _Lost(error, sent=True) from error
-
-
-async def _received(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """Yield the pieces of a response; raise `_Lost` if reading fails."""
-    while True:
-        with _raising_lost(None):
-            try:
-                piece = await anext(pieces)
-            except StopAsyncIteration:
-                return
-        yield piece
+def _is_late(error: ConnectionLostError) -> bool:
+    """Return whether the timeout of a request has expired that may have reached the server."""
+    return isinstance(error.__cause__, TimeoutError) and not isinstance(error.__cause__, _UNSENT)
 
 
 def check_status(status: int, body: bytes) -> None:
