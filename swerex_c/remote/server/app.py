@@ -34,7 +34,7 @@ from swerex_c.files.writing import copy_contents
 from swerex_c.remote.server.gate import Gate
 from swerex_c.remote.server.process import first_signal
 from swerex_c.remote.server.responses import failure, json_response, refusal
-from swerex_c.remote.server.service import METHODS, InvalidRequestError, Service, validate
+from swerex_c.remote.server.service import METHODS, InvalidRequestError, Service, problem, validate
 from swerex_c.remote.wire import file_transfer
 from swerex_c.remote.wire.protocol import REQUEST_HEADER
 from swerex_c.utils.threads import in_thread_settled
@@ -126,7 +126,7 @@ class _Handlers:
         posts: dict[str, Handler] = {name: partial(self._call, name) for name in METHODS if name != "is_alive"}
         posts |= {"upload": self._upload, "download": self._download, "cancel": self._cancel}
         return [
-            Route(f"/{path}", _endpoint(handler), methods=[verb])
+            Route(f"/{path}", partial(_respond, handler), methods=[verb])
             for verb, handlers in (("GET", gets), ("POST", posts))
             for path, handler in handlers.items()
         ]
@@ -158,7 +158,8 @@ class _Handlers:
     async def _cancel(self, request: Request) -> Any:
         request_id = _request_id(request)
         if request_id is None:
-            raise _invalid([{"type": "missing", "loc": ["header", "x-request-id"], "msg": "Field required"}])
+            missing = {"type": "missing", "loc": ["header", "x-request-id"], "msg": "Field required"}
+            return json_response(422, {"detail": [missing]})
         await self._service.requests.cancel(request_id)
         return json_response(200, {})
 
@@ -175,15 +176,16 @@ class _Handlers:
             return models.UploadResponse()
         kind = request.headers.get("content-type", "")
         if kind.partition(";")[0].strip().lower() != "multipart/form-data":
-            raise _invalid([_problem("missing", (name,), "Field required") for name in ("file", "target_path")])
+            missing = [problem("missing", (name,), "Field required") for name in ("file", "target_path")]
+            raise InvalidRequestError(missing)
         try:
             async with request.form(max_files=1, max_fields=8) as fields:
-                await in_thread_settled(_END_SECONDS, _save, _validated(_FORM, dict(fields)))
+                await in_thread_settled(_END_SECONDS, _save, validate(_FORM, dict(fields)))
         except (HTTPException, FormParserError) as error:  # old versions of Starlette raise the latter
             if isinstance(error, HTTPException) and error.status_code != 400:
                 raise
             detail = error.detail if isinstance(error, HTTPException) else error
-            raise _invalid([_problem("value_error", (), f"The form cannot be read: {detail}")]) from None
+            raise InvalidRequestError([problem("value_error", (), f"The form cannot be read: {detail}")]) from None
         return models.UploadResponse()
 
     async def _download(self, request: Request) -> Any:
@@ -223,32 +225,17 @@ def _request_id(request: Request) -> str | None:
 
 
 def _parse(adapter: TypeAdapter[Any] | None, request: Request, body: bytes) -> Any:
-    """Return the validated request; raise an HTTPException with problems in the format of FastAPI."""
+    """Return the validated request; raise an InvalidRequestError if it is not valid."""
     if adapter is None:
         return None
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
-        raise _invalid([_problem("model_attributes_type", (), "The body has to be application/json")])
+        raise InvalidRequestError([problem("model_attributes_type", (), "The body has to be application/json")])
     try:
         payload = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise _invalid([_problem("json_invalid", (), f"JSON decode error: {error}")]) from None
-    return _validated(adapter, payload)
-
-
-def _validated(adapter: TypeAdapter[Any], payload: Any) -> Any:
-    try:
-        return validate(adapter, payload)
-    except InvalidRequestError as error:
-        raise _invalid([{**problem, "loc": ["body", *problem["loc"]]} for problem in error.problems]) from None
-
-
-def _invalid(problems: Any) -> HTTPException:
-    return HTTPException(422, problems)
-
-
-def _problem(kind: str, where: tuple[str, ...], text: str) -> dict[str, Any]:
-    return {"type": kind, "loc": ["body", *where], "msg": text}
+        raise InvalidRequestError([problem("json_invalid", (), f"JSON decode error: {error}")]) from None
+    return validate(adapter, payload)
 
 
 def _text(value: str) -> str:
@@ -274,23 +261,19 @@ def _save(form: UploadForm) -> None:
             staging.commit(form.file.filename or "")
 
 
-def _endpoint(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-    """Return the function that responds to a request with what its handler returns or raises."""
-
-    async def respond(request: Request) -> Response:
-        return await _outcome(handler(request))
-
-    return respond
+async def _respond(handler: Handler, request: Request) -> Response:
+    """Return the response to a request."""
+    return await _outcome(handler(request))
 
 
 async def _outcome(work: Awaitable[Any]) -> Response:
     """Return the response for what `work` returns or raises."""
     try:
         result = await work
-    except HTTPException as error:
-        return refusal(error)
-    except ClientDisconnect:
+    except (HTTPException, ClientDisconnect):
         raise
+    except InvalidRequestError as error:
+        return json_response(422, {"detail": [{**each, "loc": ["body", *each["loc"]]} for each in error.problems]})
     except Exception as error:
         return failure(error)
     return result if isinstance(result, Response) else _answer(result)
@@ -304,5 +287,5 @@ def _answer(model: BaseModel) -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """Respond to a request for which there is no endpoint."""
+    """Respond to a request that is refused, or for which there is no endpoint."""
     return refusal(cast("HTTPException", error))

@@ -24,7 +24,7 @@ from swerex_c import _core
 from swerex_c.exceptions import InvalidInputError, ProtocolError, ResultLostError, ServerLimitError, SwerexException
 from swerex_c.remote.server import logs
 from swerex_c.remote.server.requests import Request
-from swerex_c.remote.server.service import METHODS, STREAMING_METHODS, Service
+from swerex_c.remote.server.service import METHODS, STREAMING_METHODS, InvalidRequestError, Service, validate
 from swerex_c.remote.wire import file_transfer, protocol
 from swerex_c.remote.wire.connection import FrameConnection
 from swerex_c.remote.wire.exceptions import to_wire
@@ -130,11 +130,11 @@ class ServerCall(Request):
         if self.method == "download":
             return await self._download()
         service = self.channel.registry.service
-        return (await service.call(self.method, service.validate(self.method, self.payload))).__dict__
+        return (await service.call(self.method, _validated(self.method, self.payload))).__dict__
 
     async def _stream(self) -> dict[str, Any]:
         service = self.channel.registry.service
-        action: Any = service.validate("run_in_session", self.payload)
+        action = _validated("run_in_session", self.payload)
         self.payload = None
         self.down = Sender(self.id, protocol.DOWN, self.connection)
         answer: dict[str, Any] = {}
@@ -519,6 +519,14 @@ def _same(text: str, digest: bytes) -> bool:
     for start in range(0, len(text), protocol.PIECE):
         whole.update(text[start : start + protocol.PIECE].encode("utf-8", "surrogatepass"))
     return whole.digest() == digest
+
+
+def _validated(method: str, payload: Any) -> Any:
+    """Return the request for a method; raise an InvalidInputError if the payload is not valid for the method."""
+    try:
+        return validate(METHODS[method], payload)
+    except InvalidRequestError as error:
+        raise InvalidInputError(f"The request for {method} is not valid: {error}") from None
 
 
 def _text(payload: Any, name: str) -> str:

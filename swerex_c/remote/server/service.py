@@ -26,7 +26,7 @@ from swerex_c.models import (
 from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.server.requests import RequestTable
 
-__all__ = ["METHODS", "STREAMING_METHODS", "InvalidRequestError", "RuntimeHolder", "Service", "validate"]
+__all__ = ["METHODS", "STREAMING_METHODS", "InvalidRequestError", "RuntimeHolder", "Service", "problem", "validate"]
 
 METHODS: dict[str, TypeAdapter[Any] | None] = {
     "is_alive": None,
@@ -62,26 +62,29 @@ class InvalidRequestError(InvalidInputError):
         super().__init__("; ".join(f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in problems)[:2000])
 
 
-def validate(adapter: TypeAdapter[Any], payload: Any) -> Any:
-    """Validate a payload and return its model.
+def validate(adapter: TypeAdapter[Any] | None, payload: Any) -> Any:
+    """Validate a payload and return its model; return None if `adapter` is None, because the method takes none.
 
     Raises:
         InvalidRequestError: with the first problems, each of bounded length, whatever the size of the payload.
     """
+    if adapter is None:
+        return None
     for name, value in payload.items() if isinstance(payload, dict) else ():
         if isinstance(value, list | dict) and len(value) > _MOST_MEMBERS:
             members = itertools.chain(value, value.values()) if isinstance(value, dict) else value
             if not all(isinstance(member, str) for member in members):  # no model accepts other types there
-                raise InvalidRequestError([_problem("string_type", (name,), "Input should hold valid strings only")])
+                raise InvalidRequestError([problem("string_type", (name,), "Input should hold valid strings only")])
     try:
         return adapter.validate_python(payload)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)[:_MOST_PROBLEMS]
-        problems = [_problem(p["type"], p["loc"], p["msg"]) for p in found]
+        problems = [problem(p["type"], p["loc"], p["msg"]) for p in found]
     raise InvalidRequestError(problems)
 
 
-def _problem(kind: str, where: tuple[int | str, ...], text: str) -> dict[str, Any]:
+def problem(kind: str, where: tuple[int | str, ...], text: str) -> dict[str, Any]:
+    """Return a problem of bounded length in the format of FastAPI."""
     loc = [part[:_MOST_PROBLEM] if isinstance(part, str) else part for part in where]
     return {"type": kind, "loc": loc, "msg": text[:_MOST_PROBLEM]}
 
@@ -214,21 +217,3 @@ class Service:
         await self.runtime.close()
         while self.in_flight or self._closing:
             await asyncio.sleep(0.005)
-
-    @staticmethod
-    def validate(method: str, payload: Any) -> BaseModel | None:
-        """Validate the payload that a client sent for a method.
-
-        Return the request, or None if the method takes none.
-
-        Raises:
-            InvalidInputError: if the payload is not valid for the method.
-        """
-        adapter = METHODS[method]
-        if adapter is None:
-            return None
-        try:
-            request: BaseModel = validate(adapter, payload)
-        except InvalidRequestError as error:
-            raise InvalidInputError(f"The request for {method} is not valid: {error}") from None
-        return request
