@@ -175,9 +175,10 @@ class HttpClient:
             async with file_transfer.open_stream(source, progress) as pieces:
                 body = _Body(pieces)
                 return await self._send(body, body.read(), {file_transfer.TARGET: json.dumps(target)})
-        async with file_transfer.open_source(source, zip.pack, progress) as (head, content):
-            body = _Body(content)
-            return await self._send(body, _form(target, body.read(), unzip=head["kind"] == "tree"), {})
+        async with file_transfer.open_stream(source, progress, zip.pack) as pieces:
+            is_tree = json.loads(await anext(pieces))["kind"] == "tree"
+            body = _Body(pieces)
+            return await self._send(body, _form(target, body.read(), unzip=is_tree), {})
 
     async def _send(self, body: _Body, data: Any, headers: dict[str, str]) -> bytes:
         """Send the request of an upload, and return the body of the server's response."""

@@ -19,7 +19,6 @@ import stat
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import Any
 
 from swerex_c.exceptions import ProtocolError, UploadError
 from swerex_c.files import tar
@@ -30,7 +29,7 @@ from swerex_c.utils.progress import Progress
 from swerex_c.utils.threads import in_thread_settled
 from swerex_c.utils.wait import end_tasks
 
-__all__ = ["TARGET", "open_source", "open_stream", "receive"]
+__all__ = ["TARGET", "open_stream", "receive"]
 
 TARGET = "X-Swerex-Target"
 """HTTP header of an upload whose body is such a stream: the path to copy to, as JSON, which is ASCII for any path."""
@@ -66,13 +65,6 @@ async def open_stream(path: str, progress: Progress | None = None, pack: Pack = 
         content = _counted(_prepended(rest, pieces), json.loads(line).get("size"), progress)
         async with contextlib.aclosing(_prepended(line + b"\n", content)) as stream:
             yield stream
-
-
-@contextlib.asynccontextmanager
-async def open_source(path: str, pack: Pack, progress: Progress | None = None) -> AsyncIterator[tuple[Any, Pieces]]:
-    """Open a file or directory as `open_stream` does; give its description, and its bytes or its archive."""
-    async with open_stream(path, progress, pack) as stream:
-        yield json.loads(await anext(stream)), stream
 
 
 def _send(path: str, pack: Pack, write: Callable[[bytes], None]) -> None:
@@ -205,8 +197,7 @@ def _save_file(source: _Received, target: str, name: str, mode: int | None, foll
         with staging.file("", mode) as fd:
             while data := source.read(BLOCK):
                 write_all(fd, [data])
-        if source.complete:
-            staging.commit(name, follow=follow)
+        staging.commit(name, follow=follow)
 
 
 def _save_tree(source: _Received, target: str) -> None:
@@ -214,16 +205,13 @@ def _save_tree(source: _Received, target: str) -> None:
         tar.unpack(source, staging)
         while source.read(BLOCK):
             pass  # padding after the end of the archive
-        if source.complete:
-            staging.commit()
+        staging.commit()
 
 
 class _Received:
     """Received pieces as a file that a thread reads."""
 
     def __init__(self) -> None:
-        self.complete = False
-        """True at the end if all pieces have been received."""
         self._loop = asyncio.get_running_loop()
         self._room = asyncio.Semaphore(_AHEAD)
         self._blocks = queue.SimpleQueue[list[bytes]]()
@@ -241,17 +229,18 @@ class _Received:
                 await self._room.acquire()
                 self._blocks.put(block)
                 block, size = [], 0
-        self.complete = True
         self._blocks.put([*block, b""])
 
     def end(self) -> None:
-        """Let the thread find the end of the file."""
-        self._blocks.put([b""])
+        """Let the thread fail if it reads on."""
+        self._blocks.put([])
 
     def read(self, size: int, /) -> bytes:
         """Return at most `size` bytes, or b"" at the end. Blocks."""
         if not self._unread:
             self._unread.extend(self._blocks.get())
+            if not self._unread:
+                raise BrokenPipeError("The transfer has ended")
             self._loop.call_soon_threadsafe(self._room.release)
         piece = self._unread.popleft()
         if len(piece) > size or not piece:  # the end stays
@@ -263,7 +252,7 @@ async def _store(pieces: AsyncIterator[bytes], save: Callable[[_Received], None]
     """Have a thread save received pieces, and wait until it has.
 
     Args:
-        save: called with a file of the pieces, which it reads to the end. Then it checks whether that is `complete`.
+        save: called with a file of the pieces, which it reads to the end.
     """
     source = _Received()
     saving = asyncio.ensure_future(in_thread_settled(_END_SECONDS, save, source))
@@ -274,7 +263,7 @@ async def _store(pieces: AsyncIterator[bytes], save: Callable[[_Received], None]
             passing.result()
         await saving
     finally:
-        passing.cancel()  # before the end, so that the pieces cannot be taken for complete
+        passing.cancel()
         source.end()
         await end_tasks(passing, saving)
 
