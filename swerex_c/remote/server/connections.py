@@ -30,14 +30,11 @@ from swerex_c.remote.wire.protocol import CHANNEL_HEADER, HEAD_BYTES
 
 __all__ = ["Connections", "FirstHead"]
 
-_AT_ONCE = 16
-"""Maximum number of connections to accept in one turn of the event loop."""
-
 _KEY_SECONDS = 0.5
 """Seconds that a connection has to send the key while others wait to be accepted."""
 
 _PAUSE_SECONDS = 0.01
-"""Seconds until the next attempt to accept connections when too many wait, or the system has no descriptor for one."""
+"""Seconds until the next attempt to accept a connection when there are too many, or the system refuses one."""
 
 _LOG_SECONDS = 60.0
 """Minimum number of seconds between two log lines about too many connections."""
@@ -51,7 +48,7 @@ class Connections:
     """The connections of one server. `service.connections` counts them, together with those of frames.
 
     If too many connections have not sent the key, each new one makes the server abort the oldest of them, once that is
-    `_KEY_SECONDS` old. Until then, the server accepts nothing, and new connections wait in the system's queue.
+    `_KEY_SECONDS` old. Until then, the server accepts nothing more: connections wait in the system's queue.
 
     Args:
         config: uvicorn's, which is loaded.
@@ -93,23 +90,25 @@ class Connections:
     def _pause(self, reason: str) -> None:
         self._log(reason)
         self.stop()
-        self._timer = self.loop.call_later(_PAUSE_SECONDS, self.start)
+        self._timer = self.loop.call_later(_PAUSE_SECONDS, self._go_on)
+
+    def _go_on(self) -> None:
+        if self._make_room():
+            self.start()
 
     def _accept(self, listener: socket.socket) -> None:
-        for _ in range(1 if self._full else _AT_ONCE):
-            try:
-                if not self._has_room():
-                    return
-                accepted, _ = listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                self._pause(f"the system cannot accept one ({error.strerror})")
-                return
-            accepted.setblocking(False)
-            task = self.loop.create_task(self._adopt(FirstHead(self, accepted), accepted))
-            self.http.tasks.add(task)
-            task.add_done_callback(self.http.tasks.discard)
+        try:
+            accepted, _ = listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            self._pause(f"the system cannot accept one ({error.strerror})")
+            return
+        accepted.setblocking(False)
+        task = self.loop.create_task(self._adopt(FirstHead(self, accepted), accepted))
+        self.http.tasks.add(task)
+        task.add_done_callback(self.http.tasks.discard)
+        self._make_room()
 
     async def _adopt(self, connection: FirstHead, accepted: socket.socket) -> None:
         tls: dict[str, Any] = {}
@@ -122,23 +121,17 @@ class Connections:
             if connection.transport is None:
                 connection.unregister()
 
-    @property
-    def _full(self) -> bool:
-        """True if a connection without the key has to be aborted before another one is accepted."""
-        too_many = self.service.connections >= self._descriptors * 2 // 3
-        return too_many or len(self.waiting) >= self.service.limits.unauthenticated
-
-    def _has_room(self) -> bool:
-        """Abort the oldest connection without the key if the server is full; return False if accepting has to pause."""
-        if not self._full:
-            return True
-        reason = "the oldest of these are closed for each new one"
-        oldest, since = next(iter(self.waiting.items()), (None, 0.0))
-        if oldest is None or self.loop.time() - since < _KEY_SECONDS:
-            self._pause(reason)
-            return False
-        self._log(reason)
-        oldest.abort()
+    def _make_room(self) -> bool:
+        """Abort the oldest connection without the key if there are too many; return False if accepting has to pause."""
+        service = self.service
+        if len(self.waiting) > service.limits.unauthenticated or service.connections >= self._descriptors * 2 // 3:
+            reason = "the oldest of these are closed for each new one"
+            oldest, since = next(iter(self.waiting.items()), (None, 0.0))
+            if oldest is None or self.loop.time() - since < _KEY_SECONDS:
+                self._pause(reason)
+                return False
+            self._log(reason)
+            oldest.abort()
         return True
 
     def _log(self, reason: str) -> None:
