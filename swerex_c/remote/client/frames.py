@@ -91,7 +91,10 @@ class FrameClient:
         Raises:
             ConnectionLostError, AuthenticationError, ServerRestartedError, ResultLostError: see these classes.
         """
-        payload = _fields(request)
+        if type(request) in _PLAIN:  # a caller's subclass of a model may have fields of any type
+            payload = dict(request.__dict__)
+        else:
+            payload = {} if request is None else fields_of(request)
 
         async def work(channel: ClientChannel) -> dict[str, Any]:
             try:
@@ -107,7 +110,7 @@ class FrameClient:
 
     async def stream(self, request: BaseModel, response_type: Callable[..., M]) -> AsyncGenerator[str | M, None]:
         """Yield the output of an action as it arrives, and finally its observation."""
-        decoder = codecs.getincrementaldecoder("utf-8")("surrogatepass")
+        decode = codecs.getincrementaldecoder("utf-8")("surrogatepass").decode
         pieces: list[str] | None = []
         size = 0
         async with contextlib.aclosing(self._items(request)) as items:
@@ -116,7 +119,11 @@ class FrameClient:
                     size += len(item)
                     if size > self._answer_limit:
                         pieces = None  # the limit is for the output kept for the observation, not for the stream
-                    if text := _text(decoder, item):
+                    try:
+                        text = decode(item)
+                    except UnicodeDecodeError as error:
+                        raise ProtocolError(f"The server's output is not text: {error}") from error
+                    if text:
                         if pieces is not None:
                             pieces.append(text)
                         yield text
@@ -254,22 +261,8 @@ class FrameClient:
             await channel.close_and_wait()
 
 
-def _fields(request: BaseModel | None) -> dict[str, Any]:
-    if request is None:
-        return {}
-    # A caller's subclass of a model may have fields of any type.
-    return dict(request.__dict__) if type(request) in _PLAIN else fields_of(request)
-
-
 def _model(response_type: Callable[..., M], fields: Any) -> M:
     try:
         return response_type(**fields)
     except (ValidationError, TypeError) as error:
         raise ProtocolError(f"The server's answer cannot be read: {error}") from error
-
-
-def _text(decoder: codecs.IncrementalDecoder, data: bytes) -> str:
-    try:
-        return decoder.decode(data)
-    except UnicodeDecodeError as error:
-        raise ProtocolError(f"The server's output is not text: {error}") from error

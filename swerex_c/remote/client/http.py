@@ -126,12 +126,10 @@ class HttpClient:
         """
         # ASCII: lone surrogates are escaped, and infinite numbers are written as `json` does.
         body = b"" if request is None else json.dumps(fields_of(request)).encode()
-        instance_id, answer = await background.run(self._call(method, request, body))
-        self._instances.note(method, request, instance_id)
-        return _decode(answer, response_type)
+        return _decode(await background.run(self._call(method, request, body)), response_type)
 
-    async def _call(self, method: str, request: BaseModel | None, body: bytes) -> tuple[str, bytes]:
-        """Return the id of the server process that executed the call, and the body of its response."""
+    async def _call(self, method: str, request: BaseModel | None, body: bytes) -> bytes:
+        """Return the body of the server's response."""
         request_id = str(uuid.uuid4())
         headers = _named(request_id)
         if request is not None:
@@ -153,7 +151,8 @@ class HttpClient:
         except Exception as error:
             explained = self._instances.explain(error, request, instance_id)
             raise explained from (None if explained is error else error)
-        return instance_id, answer
+        self._instances.note(method, request, instance_id)
+        return answer
 
     async def upload(self, source: str, target: str, progress: Progress | None = None) -> UploadResponse:
         """Copy a file or directory tree to the server's machine in chunks.

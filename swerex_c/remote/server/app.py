@@ -276,14 +276,12 @@ async def _outcome(work: Awaitable[Any]) -> Response:
         return json_response(422, {"detail": [{**each, "loc": ["body", *each["loc"]]} for each in error.problems]})
     except Exception as error:
         return failure(error)
-    return result if isinstance(result, Response) else _answer(result)
-
-
-def _answer(model: BaseModel) -> Response:
+    if isinstance(result, Response):
+        return result
     try:
-        return Response(model.__pydantic_serializer__.to_json(model), media_type="application/json")
+        return Response(result.__pydantic_serializer__.to_json(result), media_type="application/json")
     except Exception:  # it holds lone surrogates, which UTF-8 cannot encode
-        return json_response(200, model.model_dump())
+        return json_response(200, result.model_dump())
 
 
 async def _refused(request: Request, error: Exception) -> Response:
