@@ -62,10 +62,7 @@ def __getattr__(name: str) -> Any:
 
 
 class RemoteRuntime(AbstractRuntime):
-    """A runtime behind a server.
-
-    It may be used from several event loops and threads at once.
-    """
+    """A runtime behind a server, which several event loops and threads may use at once."""
 
     __signature__ = ConfigSignature("swerex_c.runtime.config:RemoteRuntimeConfig")
 

@@ -30,10 +30,7 @@ def too_long(method: str, limit: int) -> ResourceError:
 
 
 def http_proxy(url: str) -> str | None:
-    """Return the HTTP proxy that the environment sets for this URL; None if there is none, or for this machine.
-
-    HTTP proxies do not pass frames.
-    """
+    """Return the HTTP proxy that the environment sets for this URL; None if there is none, or for this machine."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     local = host in ("localhost", "::1") or host.startswith("127.")
@@ -54,10 +51,7 @@ def patience(request: BaseModel | None) -> float | None:
 
 
 def fields_of(request: BaseModel) -> dict[str, Any]:
-    """Return the fields of a request to send.
-
-    For a new session, they include the effective startup timeout.
-    """
+    """Return the fields of a request to send; those of a new session include the effective startup timeout."""
     fields = request.model_dump()
     if isinstance(request, CreateBashSessionRequest):
         fields["startup_timeout"] = startup_seconds(request)
@@ -65,10 +59,7 @@ def fields_of(request: BaseModel) -> dict[str, Any]:
 
 
 class ServerInstances:
-    """Record of the server process of each session.
-
-    It distinguishes a lost session from a session that never existed.
-    """
+    """Record of the server process of each session, to tell a lost session from one that never existed."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, str | None] = {}

@@ -12,10 +12,7 @@ NOT_A_SERVER = "is it a server of swerex_c or SWE-ReX, and are host and port rig
 
 
 class NotFrames(Exception):
-    """Error for a peer that does not speak frames.
-
-    The peer is not a swerex_c server, or is a proxy that does not pass frames. No request was sent.
-    """
+    """Error for a peer that is no server of swerex_c, or a proxy that passes no frames. No request was sent."""
 
 
 def advice(error: BaseException) -> str:

@@ -155,18 +155,12 @@ class FrameClient:
                     yield item
 
     async def upload(self, source: str, target: str, progress: Progress | None = None) -> UploadResponse:
-        """Copy a file or directory tree to the server's machine.
-
-        It is sent in chunks, with modes and symbolic links.
-        """
+        """Copy a file or directory tree to the server's machine in chunks, with modes and symbolic links."""
         await self.run(lambda channel: channel.upload(source, target, progress), long=True)
         return UploadResponse()
 
     async def download(self, source: str, target: str, progress: Progress | None = None) -> None:
-        """Copy a file or directory tree from the server's machine.
-
-        It is sent in chunks, with modes and symbolic links.
-        """
+        """Copy a file or directory tree from the server's machine in chunks, with modes and symbolic links."""
         await self.run(lambda channel: channel.download(source, target, progress), long=True)
 
     # Channels
@@ -244,10 +238,7 @@ class FrameClient:
         return found
 
     async def close(self) -> None:
-        """Close the shared connection and that of the running loop.
-
-        Connections of other loops close when these loops end.
-        """
+        """Close the shared connection and that of the running loop; those of other loops close when these end."""
         caller = self._caller()
         own, caller.channel = caller.channel, None
         if own is not None:

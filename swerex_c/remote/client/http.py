@@ -361,10 +361,7 @@ def _is_late(error: ConnectionLostError) -> bool:
 
 
 def check_status(status: int, body: bytes) -> None:
-    """Raise the exception for a response, unless `status` is 200.
-
-    It is the exception that the server sent, or an error for its refusal.
-    """
+    """Raise the exception that the server sent, or an error for its refusal, unless `status` is 200."""
     if status == 200:
         return
     try:

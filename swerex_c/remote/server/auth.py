@@ -64,10 +64,7 @@ def from_file(path: str | Path) -> str:
 
 
 def take_from_environment() -> str | None:
-    """Remove `SWEREX_AUTH_TOKEN` from the environment; return its value or None.
-
-    Sessions that start later do not inherit it.
-    """
+    """Remove `SWEREX_AUTH_TOKEN` from the environment that later sessions inherit; return its value or None."""
     return os.environ.pop(VARIABLE, None)
 
 

@@ -413,10 +413,7 @@ class Registry:
                 channel.cancel_all()
 
     async def shutdown(self, seconds: float = 2.0) -> None:
-        """Send GOODBYE and close all connections.
-
-        Responses have up to `seconds` to be sent first.
-        """
+        """Send GOODBYE and close all connections; responses have up to `seconds` to be sent first."""
         self.ending = True
         self.cancel_detached()
         for connection in list(self.connections):
@@ -458,10 +455,7 @@ class ServerConnection(FrameConnection):
             self.channel.detach(self)
 
     def handle(self, frames: list[Any]) -> None:
-        """Handle a limited number of frames in each turn of the event loop.
-
-        Other tasks can run in between.
-        """
+        """Handle a limited number of frames in each turn of the event loop, so that other tasks run in between."""
         if len(frames) <= _AT_ONCE and not self._backlog:
             super().handle(frames)
             return

@@ -149,10 +149,7 @@ class Connections:
             uvicorns.shutdown()
 
     async def abort(self) -> None:
-        """Abort all HTTP connections, then cancel requests that still run.
-
-        The requests have 0.2 seconds to end by themselves.
-        """
+        """Abort all HTTP connections, then cancel requests that have not ended by themselves in 0.2 seconds."""
         for connection in list(self.waiting):
             connection.abort()
         for uvicorns in list(self.http.connections):

@@ -73,10 +73,7 @@ def _json_formatter() -> logging.Formatter:
 
 
 def listening(addresses: str) -> None:
-    """Log the addresses of the server at any log level.
-
-    There may be no other way to learn the port.
-    """
+    """Log the addresses of the server at any log level: there may be no other way to learn the port."""
     record = LOGGER.makeRecord(LOGGER.name, logging.INFO, __file__, 0, "Listening on %s", (addresses,), None)
     LOGGER.handle(record)
 

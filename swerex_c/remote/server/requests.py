@@ -153,10 +153,7 @@ class RequestTable:
             self.drop(request)
 
     async def cancel(self, key: Hashable) -> None:
-        """Cancel the request with this key, and wait until it has ended.
-
-        If the request comes later, it is not started.
-        """
+        """Cancel the request with this key, and wait until it has ended. If it comes later, it is not started."""
         self.trim()
         request = self._requests.get(key)
         if request is None:

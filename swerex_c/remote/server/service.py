@@ -52,10 +52,7 @@ _MOST_PROBLEM = 500
 
 
 class InvalidRequestError(InvalidInputError):
-    """A request that is not valid for its method.
-
-    `problems` has the format of FastAPI, without the input.
-    """
+    """A request that is not valid for its method. `problems` has the format of FastAPI, without the input."""
 
     def __init__(self, problems: list[dict[str, Any]]):
         self.problems = problems
@@ -90,10 +87,7 @@ def problem(kind: str, where: tuple[int | str, ...], text: str) -> dict[str, Any
 
 
 class RuntimeHolder(Protocol):
-    """A holder of a runtime and a key, which may be replaced at any time.
-
-    An example is the module `swerex_c.server`.
-    """
+    """A holder of a runtime and a key, which may be replaced at any time, such as the module `swerex_c.server`."""
 
     runtime: AbstractRuntime
     AUTH_TOKEN: str

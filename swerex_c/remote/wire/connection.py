@@ -117,10 +117,7 @@ class FrameConnection(asyncio.Protocol):
         """Handle the HTTP head that came before the frames; `rest` came with it."""
 
     def lost(self, error: BaseException) -> None:
-        """Handle the end of the connection, for the reason `error`.
-
-        The connection calls this method once.
-        """
+        """Handle the end of the connection, for the reason `error`; called once."""
 
     def send(self, frame: list[Any]) -> None:
         """Send a frame.

@@ -49,10 +49,7 @@ class Sender:
         return self.written - self._acknowledged
 
     def write(self, data: bytes | memoryview) -> None:
-        """Queue bytes for sending.
-
-        They are not copied and must not change. After long data, await `room`.
-        """
+        """Queue bytes for sending, which are not copied and must not change. After long data, await `room`."""
         view = memoryview(data)
         self._unsent += [view[start : start + PIECE] for start in range(0, len(view), PIECE)]
         self.written += len(view)
