@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 
 from aiohappyeyeballs import start_connection
 
-from swerex_c.exceptions import AuthenticationError, ConnectionLostError, InvalidInputError, ResourceError
+from swerex_c.exceptions import AuthenticationError, ConnectionLostError, InvalidInputError
 from swerex_c.remote.client.errors import NotFrames
 from swerex_c.remote.wire.connection import FrameConnection
 from swerex_c.remote.wire.protocol import CHANNEL_HEADER, SERVER_HEADER, UPGRADE
@@ -136,17 +137,11 @@ def _start_program(command: tuple[str, ...]) -> socket.socket:
 
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    with theirs:
-        try:
-            process = subprocess.Popen(list(command), stdin=theirs.fileno(), stdout=theirs.fileno())
-        except BaseException:
-            ours.close()
-            raise
-    try:
+    with contextlib.ExitStack() as undo, theirs:
+        undo.callback(ours.close)
+        process = subprocess.Popen(list(command), stdin=theirs.fileno(), stdout=theirs.fileno())
+        undo.callback(process.wait)
+        undo.callback(process.kill)
         start_thread(process.wait, "swerex-program")
-    except ResourceError:
-        ours.close()
-        process.kill()
-        process.wait()
-        raise
+        undo.pop_all()
     return ours

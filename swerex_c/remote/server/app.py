@@ -167,26 +167,22 @@ class _Handlers:
 
     async def _upload(self, request: Request) -> Any:
         with self._service.counted("upload"):
-            return await self._store(request)
-
-    @staticmethod
-    async def _store(request: Request) -> BaseModel:
-        if (target := request.headers.get(file_transfer.TARGET)) is not None:
-            await file_transfer.receive(request.stream(), _text(target))
+            if (target := request.headers.get(file_transfer.TARGET)) is not None:
+                await file_transfer.receive(request.stream(), _text(target))
+                return models.UploadResponse()
+            kind = request.headers.get("content-type", "")
+            if kind.partition(";")[0].strip().lower() != "multipart/form-data":
+                missing = [problem("missing", (name,), "Field required") for name in ("file", "target_path")]
+                raise InvalidRequestError(missing)
+            try:
+                async with request.form(max_files=1, max_fields=8) as fields:
+                    await in_thread_settled(_END_SECONDS, _save, validate(_FORM, dict(fields)))
+            except (HTTPException, FormParserError) as error:  # old versions of Starlette raise the latter
+                if isinstance(error, HTTPException) and error.status_code != 400:
+                    raise
+                detail = error.detail if isinstance(error, HTTPException) else error
+                raise InvalidRequestError([problem("value_error", (), f"The form cannot be read: {detail}")]) from None
             return models.UploadResponse()
-        kind = request.headers.get("content-type", "")
-        if kind.partition(";")[0].strip().lower() != "multipart/form-data":
-            missing = [problem("missing", (name,), "Field required") for name in ("file", "target_path")]
-            raise InvalidRequestError(missing)
-        try:
-            async with request.form(max_files=1, max_fields=8) as fields:
-                await in_thread_settled(_END_SECONDS, _save, validate(_FORM, dict(fields)))
-        except (HTTPException, FormParserError) as error:  # old versions of Starlette raise the latter
-            if isinstance(error, HTTPException) and error.status_code != 400:
-                raise
-            detail = error.detail if isinstance(error, HTTPException) else error
-            raise InvalidRequestError([problem("value_error", (), f"The form cannot be read: {detail}")]) from None
-        return models.UploadResponse()
 
     async def _download(self, request: Request) -> Any:
         stream = self._stream(_parse(_DOWNLOAD, request, await request.body()).path)
