@@ -33,7 +33,7 @@ from swerex_c.files.staging import Staging
 from swerex_c.files.writing import copy_contents
 from swerex_c.remote.server.gate import Gate
 from swerex_c.remote.server.process import first_signal
-from swerex_c.remote.server.responses import failure, json_response, refusal
+from swerex_c.remote.server.responses import failure, json_response
 from swerex_c.remote.server.service import METHODS, InvalidRequestError, Service, problem, validate
 from swerex_c.remote.wire import file_transfer
 from swerex_c.remote.wire.protocol import REQUEST_HEADER
@@ -266,7 +266,7 @@ async def _outcome(work: Awaitable[Any]) -> Response:
     """Return the response for what `work` returns or raises."""
     try:
         result = await work
-    except (HTTPException, ClientDisconnect):
+    except ClientDisconnect:
         raise
     except InvalidRequestError as error:
         return json_response(422, {"detail": [{**each, "loc": ["body", *each["loc"]]} for each in error.problems]})
@@ -281,5 +281,5 @@ async def _outcome(work: Awaitable[Any]) -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """Respond to a request that is refused, or for which there is no endpoint."""
-    return refusal(cast("HTTPException", error))
+    """Respond to a request for which there is no endpoint."""
+    return failure(error)

@@ -15,12 +15,11 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response
 
-from swerex_c.exceptions import InvalidInputError, ServerLimitError, ServerRestartedError
+from swerex_c.exceptions import InvalidInputError, ServerRestartedError, SwerexException
 from swerex_c.remote.server import auth, logs
 from swerex_c.remote.server.connections import FirstHead
-from swerex_c.remote.server.responses import failure, refusal
+from swerex_c.remote.server.responses import failure
 from swerex_c.remote.server.service import Service
 from swerex_c.remote.wire.protocol import REQUEST_HEADER, SERVER_HEADER, UPGRADE
 
@@ -102,47 +101,45 @@ class Gate:
 
         try:
             path = scope["path"].removeprefix(scope.get("root_path", ""))
-            refused = self._refused(scope, path, connection)
-            if refused is None:
-                with contextlib.suppress(ClientDisconnect):
-                    await self._app(scope, self._counted(path, receive), send_named)
-            else:
-                if refused.headers.get("connection") == "close":
+            try:
+                self._check(scope, path, connection)
+            except (HTTPException, SwerexException) as error:
+                refused = failure(error, _CLOSE)
+                if refused.headers["connection"] == "close":
                     await _drain(receive)
                 await refused(scope, receive, send_named)
+            else:
+                with contextlib.suppress(ClientDisconnect):
+                    await self._app(scope, self._counted(path, receive), send_named)
         finally:
             logs.answered(scope, status, time.perf_counter() - begin)
 
-    def _refused(self, scope: Scope, path: str, connection: FirstHead | None) -> Response | None:
-        """Return the response to a request that may not pass, else None."""
+    def _check(self, scope: Scope, path: str, connection: FirstHead | None) -> None:
+        """Raise why a request may not pass."""
         service = self._service
         found = dict.fromkeys(self._single_headers)
         for name, value in scope["headers"]:
             if name in found:
                 if found[name] is not None:  # a proxy may have read the other one, or it is a trailer
-                    return refusal(HTTPException(400, f"The header {name.decode()} may come only once", _CLOSE))
+                    raise HTTPException(400, f"The header {name.decode()} may come only once")
                 found[name] = value
         if (reason := service.refusal(found[b"x-api-key"])) is not None:
-            return refusal(HTTPException(*reason, _CLOSE))
-        try:
-            if connection is not None:
-                connection.admit()
-        except ServerLimitError as error:
-            return failure(error, _CLOSE)
+            raise HTTPException(*reason)
+        if connection is not None:
+            connection.admit()
         size = found[b"content-length"]
         if size is not None and found[b"transfer-encoding"] is not None:
-            return refusal(HTTPException(400, "Content-Length and Transfer-Encoding exclude each other", _CLOSE))
+            raise HTTPException(400, "Content-Length and Transfer-Encoding exclude each other")
         if found[self._instance_header[0]] not in (None, self._instance_header[1]):
             msg = (
                 "The server is not the one that the request was first sent to: it was restarted, "
                 "and whether the request was carried out before is not known"
             )
-            return failure(ServerRestartedError(msg), _CLOSE)
+            raise ServerRestartedError(msg)
         if size is not None and path != "/upload" and int(size) > service.limits.body:
-            return refusal(self._too_large())
+            raise self._too_large()
         if path == "/wire":
-            return refusal(HTTPException(426, f"Upgrade to {UPGRADE}", {"Upgrade": UPGRADE, "Connection": "upgrade"}))
-        return None
+            raise HTTPException(426, f"Upgrade to {UPGRADE}", {"Upgrade": UPGRADE, "Connection": "upgrade"})
 
     def _too_large(self) -> HTTPException:
         return HTTPException(413, f"The server takes requests of up to {self._service.limits.body} bytes", _CLOSE)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from swerex_c.remote.wire.exceptions import to_wire
 
-__all__ = ["failure", "json_response", "refusal"]
+__all__ = ["failure", "json_response"]
 
 
 def json_response(status: int, value: Any, headers: dict[str, str] | None = None) -> Response:
@@ -19,10 +19,7 @@ def json_response(status: int, value: Any, headers: dict[str, str] | None = None
 
 
 def failure(error: Exception, headers: dict[str, str] | None = None) -> Response:
-    """Return the response that carries an exception."""
+    """Return the response that carries an exception, or that says why a request is refused: an HTTPException."""
+    if isinstance(error, HTTPException):
+        return json_response(error.status_code, {"detail": error.detail}, dict(error.headers or headers or {}))
     return json_response(511, {"swerexception": to_wire(error)}, headers)
-
-
-def refusal(error: HTTPException) -> Response:
-    """Return the response to a request that is refused."""
-    return json_response(error.status_code, {"detail": error.detail}, dict(error.headers or {}))
