@@ -31,7 +31,7 @@ from swerex_c.exceptions import (
     ServerLimitError,
     SwerexException,
 )
-from swerex_c.files import zip
+from swerex_c.files import tar, zip
 from swerex_c.models import BashInterruptAction, IsAliveResponse, UploadResponse
 from swerex_c.remote.client.base import (
     ANSWER_LIMIT,
@@ -170,25 +170,21 @@ class HttpClient:
         """Return the body of the server's response."""
         if not self.instance_id:
             await self._identify_server()
-        if self.instance_id:
-            async with file_transfer.open_stream(source, progress) as pieces:
-                body = _Body(pieces)
-                return await self._send(body, body.read(), {file_transfer.TARGET: json.dumps(target)})
-        async with file_transfer.open_stream(source, progress, zip.pack) as pieces:
-            is_tree = json.loads(await anext(pieces))["kind"] == "tree"
+        ours = bool(self.instance_id)
+        async with file_transfer.open_stream(source, progress, tar.pack if ours else zip.pack) as pieces:
             body = _Body(pieces)
-            return await self._send(body, _form(target, body.read(), unzip=is_tree), {})
-
-    async def _send(self, body: _Body, data: Any, headers: dict[str, str]) -> bytes:
-        """Send the request of an upload, and return the body of the server's response."""
-        try:
-            return await self._send_once("POST", "upload", data, headers, None)
-        except ConnectionLostError:
-            if body.error is not None:
-                raise body.error from None
-            raise
-        finally:
-            await body.end()
+            data: Any = body.read()
+            headers = {file_transfer.TARGET: json.dumps(target)} if ours else {}
+            if not ours:
+                data = _form(target, data, unzip=json.loads(await anext(pieces))["kind"] == "tree")
+            try:
+                return await self._send_once("POST", "upload", data, headers, None)
+            except ConnectionLostError:
+                if body.error is not None:
+                    raise body.error from None
+                raise
+            finally:
+                await body.end()
 
     async def _identify_server(self) -> None:
         """Call `is_alive` to find out whether the server is a swerex_c server."""
