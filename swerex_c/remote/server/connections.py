@@ -168,7 +168,7 @@ class FirstHead(asyncio.Protocol):
         self.transport: Any = None
         self._connections = connections
         self._socket = accepted
-        self._received = bytearray()
+        self._received = b""
         self._http: Any = None
         connections.waiting[self] = connections.loop.time()
         connections.service.connections += 1
@@ -225,21 +225,20 @@ class FirstHead(asyncio.Protocol):
             self._http.data_received(data)
         elif not self.transport.is_closing():  # TLS delivers data after the end
             self._received += data
-            self._decide(self._received.find(_HEAD_END, max(0, len(self._received) - len(data) - len(_HEAD_END) + 1)))
+            self._decide(*self._received.partition(_HEAD_END))
 
     # Protocol of the connection, by its first head
 
-    def _decide(self, end: int) -> None:
-        received = bytes(self._received)
-        if end > HEAD_BYTES or end < 0 and len(received) > HEAD_BYTES:
+    def _decide(self, head: bytes, end: bytes, rest: bytes) -> None:
+        if len(head) > HEAD_BYTES:
             self.transport.write(_TOO_LONG)
             self.transport.close()
-        elif end < 0 and received[:1].isupper():
+        elif not end and head[:1].isupper():
             return  # the head is incomplete
-        elif end >= 0 and (fields := self._upgrade_with_key(received[:end])) is not None:
-            self._upgrade(fields[CHANNEL_HEADER], received[end + len(_HEAD_END) :])
+        elif end and (fields := self._upgrade_with_key(head)) is not None:
+            self._upgrade(fields[CHANNEL_HEADER], rest)
         else:  # uvicorn answers data that is not HTTP, too
-            self._received.clear()
+            received, self._received = self._received, b""
             server, state = self._connections, {"connection": self}
             protocol: Any = server.config.http_protocol_class
             self._http = protocol(server.config, server.http, state, _loop=server.loop)
@@ -274,5 +273,4 @@ class FirstHead(asyncio.Protocol):
         transport.set_protocol(connection)
         connection.connection_made(transport)
         logs.connected(connection.client)
-        if rest:
-            connection.data_received(rest)
+        connection.data_received(rest)
