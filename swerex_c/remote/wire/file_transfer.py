@@ -150,12 +150,20 @@ async def receive(pieces: Pieces, target: str, name: str | None = None, progress
         kind, sent_name, mode, size = _parsed(line)
         received_name = name or sent_name or ""
         _check_names(target, received_name)
-        content = _counted(_prepended(rest, pieces), size, progress)
-        if kind == "tree":
-            await _store(content, lambda source: _save_tree(source, target))
-        else:
-            follow = name is None  # an upload follows a target that is a link, a download replaces it
-            await _store(content, lambda source: _save_file(source, target, received_name, mode, follow))
+        source, follow = _Received(), name is None  # an upload follows a target that is a link, a download replaces it
+        saving = asyncio.ensure_future(
+            in_thread_settled(_END_SECONDS, _save, source, kind, target, received_name, mode, follow)
+        )
+        passing = asyncio.ensure_future(source.fill(_counted(_prepended(rest, pieces), size, progress)))
+        try:
+            await asyncio.wait([passing, saving], return_when=asyncio.FIRST_COMPLETED)
+            if passing.done():
+                passing.result()
+            await saving
+        finally:
+            passing.cancel()
+            source.end()
+            await end_tasks(passing, saving)
 
 
 def _check_names(*names: str) -> None:
@@ -192,20 +200,18 @@ def _parsed(line: bytes) -> tuple[str, str | None, int | None, int | None]:
     return kind, name, mode if mode is not None and 0 <= mode <= 0o7777 else None, size
 
 
-def _save_file(source: _Received, target: str, name: str, mode: int | None, follow: bool) -> None:
+def _save(source: _Received, kind: str, target: str, name: str, mode: int | None, follow: bool) -> None:
+    """Save a received file or archive, which is read to the end, as `target`. Blocks."""
     with Staging(target) as staging:
-        with staging.file("", mode) as fd:
-            while data := source.read(BLOCK):
-                write_all(fd, [data])
+        if kind == "tree":
+            tar.unpack(source, staging)
+            while source.read(BLOCK):
+                pass  # padding after the end of the archive
+        else:
+            with staging.file("", mode) as fd:
+                while data := source.read(BLOCK):
+                    write_all(fd, [data])
         staging.commit(name, follow=follow)
-
-
-def _save_tree(source: _Received, target: str) -> None:
-    with Staging(target) as staging:
-        tar.unpack(source, staging)
-        while source.read(BLOCK):
-            pass  # padding after the end of the archive
-        staging.commit()
 
 
 class _Received:
@@ -246,26 +252,6 @@ class _Received:
         if len(piece) > size or not piece:  # the end stays
             self._unread.appendleft(piece[size:])
         return piece[:size]
-
-
-async def _store(pieces: AsyncIterator[bytes], save: Callable[[_Received], None]) -> None:
-    """Have a thread save received pieces, and wait until it has.
-
-    Args:
-        save: called with a file of the pieces, which it reads to the end.
-    """
-    source = _Received()
-    saving = asyncio.ensure_future(in_thread_settled(_END_SECONDS, save, source))
-    passing = asyncio.ensure_future(source.fill(pieces))
-    try:
-        await asyncio.wait([passing, saving], return_when=asyncio.FIRST_COMPLETED)
-        if passing.done():
-            passing.result()
-        await saving
-    finally:
-        passing.cancel()
-        source.end()
-        await end_tasks(passing, saving)
 
 
 # Helpers of both
