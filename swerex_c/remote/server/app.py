@@ -31,9 +31,8 @@ from swerex_c import models
 from swerex_c.files import zip
 from swerex_c.files.staging import Staging
 from swerex_c.files.writing import copy_contents
-from swerex_c.remote.server.gate import Gate
+from swerex_c.remote.server.gate import Gate, failure, json_response
 from swerex_c.remote.server.process import first_signal
-from swerex_c.remote.server.responses import failure, json_response
 from swerex_c.remote.server.service import METHODS, InvalidRequestError, Service, problem, validate
 from swerex_c.remote.wire import file_transfer
 from swerex_c.remote.wire.protocol import REQUEST_HEADER

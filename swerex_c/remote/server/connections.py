@@ -22,8 +22,8 @@ from uvicorn.server import ServerState
 from swerex_c.exceptions import ServerLimitError
 from swerex_c.remote.server import logs
 from swerex_c.remote.server.calls import Registry, ServerConnection
+from swerex_c.remote.server.gate import failure
 from swerex_c.remote.server.listeners import Listeners
-from swerex_c.remote.server.responses import failure
 from swerex_c.remote.server.service import Service
 from swerex_c.remote.server.upgrade import switching, upgrade_fields
 from swerex_c.remote.wire.protocol import CHANNEL_HEADER, HEAD_BYTES
@@ -239,7 +239,7 @@ class FirstHead(asyncio.Protocol):
             self._upgrade(fields[CHANNEL_HEADER], rest)
         else:  # uvicorn answers data that is not HTTP, too
             received, self._received = self._received, b""
-            server, state = self._connections, {"connection": self}
+            server, state = self._connections, {"admit": self.admit}
             protocol: Any = server.config.http_protocol_class
             self._http = protocol(server.config, server.http, state, _loop=server.loop)
             self._http.connection_made(self.transport)

@@ -8,27 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from email.utils import formatdate
 from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
 
 from swerex_c.exceptions import InvalidInputError, ServerRestartedError, SwerexException
 from swerex_c.remote.server import auth, logs
-from swerex_c.remote.server.connections import FirstHead
-from swerex_c.remote.server.responses import failure
 from swerex_c.remote.server.service import Service
+from swerex_c.remote.wire.exceptions import to_wire
 from swerex_c.remote.wire.protocol import REQUEST_HEADER, SERVER_HEADER, UPGRADE
 
-__all__ = ["Gate"]
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+__all__ = ["Gate", "failure", "json_response"]
 
 _CLOSE = {"Connection": "close"}
 
@@ -39,7 +36,7 @@ _DRAIN_SECONDS = 5.0
 class Gate:
     """ASGI middleware that lets only requests with the key pass.
 
-    The server of this package passes the connection's `FirstHead` in the scope, and the gate admits that connection.
+    The server of this package passes `FirstHead.admit` in the scope, and the gate admits the connection.
     """
 
     def __init__(self, app: Any, service: Service, own_process: bool):
@@ -85,7 +82,7 @@ class Gate:
             auth.protect()
 
     async def _serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection: FirstHead | None = scope.get("state", {}).get("connection")
+        admit: Callable[[], None] | None = scope.get("state", {}).get("admit")
         begin = time.perf_counter()
         status = 0
 
@@ -94,7 +91,7 @@ class Gate:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 named = [*message.get("headers", ()), self._instance_header]
-                if connection is not None:  # other ASGI servers do this themselves
+                if admit is not None:  # other ASGI servers do this themselves
                     named.append((b"date", formatdate(usegmt=True).encode()))
                 message["headers"] = named
             await send(message)
@@ -102,7 +99,7 @@ class Gate:
         try:
             path = scope["path"].removeprefix(scope.get("root_path", ""))
             try:
-                self._check(scope, path, connection)
+                self._check(scope, path, admit)
             except (HTTPException, SwerexException) as error:
                 refused = failure(error, _CLOSE)
                 if refused.headers["connection"] == "close":
@@ -114,7 +111,7 @@ class Gate:
         finally:
             logs.answered(scope, status, time.perf_counter() - begin)
 
-    def _check(self, scope: Scope, path: str, connection: FirstHead | None) -> None:
+    def _check(self, scope: Scope, path: str, admit: Callable[[], None] | None) -> None:
         """Raise why a request may not pass."""
         service = self._service
         found = dict.fromkeys(self._single_headers)
@@ -125,8 +122,8 @@ class Gate:
                 found[name] = value
         if (reason := service.refusal(found[b"x-api-key"])) is not None:
             raise HTTPException(*reason)
-        if connection is not None:
-            connection.admit()
+        if admit is not None:
+            admit()
         size = found[b"content-length"]
         if size is not None and found[b"transfer-encoding"] is not None:
             raise HTTPException(400, "Content-Length and Transfer-Encoding exclude each other")
@@ -166,3 +163,15 @@ async def _drain(receive: Receive) -> None:
         async with asyncio.timeout(_DRAIN_SECONDS):
             while (message := await receive())["type"] == "http.request" and message.get("more_body"):
                 pass
+
+
+def json_response(status: int, value: Any, headers: dict[str, str] | None = None) -> Response:
+    """Return a response in ASCII JSON, in which lone surrogates are escapes."""
+    return Response(json.dumps(value).encode(), status, headers, "application/json")
+
+
+def failure(error: Exception, headers: dict[str, str] | None = None) -> Response:
+    """Return the response that carries an exception, or that says why a request is refused: an HTTPException."""
+    if isinstance(error, HTTPException):
+        return json_response(error.status_code, {"detail": error.detail}, dict(error.headers or headers or {}))
+    return json_response(511, {"swerexception": to_wire(error)}, headers)
