@@ -58,6 +58,12 @@ _DOUBTFUL = (
 _ALIVE_SECONDS = 10.0
 """Seconds for an environment's check whether it is alive."""
 
+_IDLE_SECONDS = 60.0
+"""Seconds after which an idle environment beyond `warm` is ended."""
+
+_STOP_SECONDS = 60.0
+"""Seconds for stopping an environment. Then its slot is free again, and parts of the environment may be left."""
+
 
 class Pool:
     """Pool of at most `size` environments of one kind, for any number of users.
@@ -75,9 +81,6 @@ class Pool:
         starts_at_once: int = 8,
         start_attempts: int = 3,
         backoff: float = 1.0,
-        idle_timeout: float = 60.0,
-        stop_timeout: float = 60.0,
-        name: str = "pool",
         logger: logging.Logger | None = None,
     ):
         """Create the pool without starting any environment.
@@ -90,35 +93,26 @@ class Pool:
             starts_at_once: maximum number of concurrent starts.
             start_attempts: maximum number of attempts for each start. The deployment limits their time.
             backoff: seconds before the second attempt; each later pause is twice as long, up to 30 s.
-            idle_timeout: seconds after which an idle environment beyond `warm` is ended.
-            stop_timeout: seconds for stopping an environment. Then its slot is free again, and `ends_failed` is
-                incremented: parts of the environment may be left.
-            name: name of the pool in messages, logs and metrics.
 
         Raises:
             InvalidInputError: if an argument is invalid.
         """
         for least, names in (
-            (0, {"warm": warm, "max_waiting": max_waiting, "backoff": backoff, "idle_timeout": idle_timeout}),
+            (0, {"warm": warm, "max_waiting": max_waiting, "backoff": backoff}),
             (1, {"size": size, "starts_at_once": starts_at_once, "start_attempts": start_attempts}),
         ):
             for which, value in names.items():
                 if not value >= least:
                     raise InvalidInputError(f"{which} must be at least {least}, not {value}")
-        if not 0 < stop_timeout < math.inf:
-            raise InvalidInputError(f"stop_timeout must be a finite number of seconds above 0, not {stop_timeout}")
         if not callable(environments):
             if not hasattr(environments, "get_deployment"):
                 kinds = "a configuration such as LocalDeploymentConfig(), or a function that returns a deployment"
                 raise InvalidInputError(f"A pool's environments are {kinds}, not {environments!r}")
             environments = environments.model_copy(deep=True).get_deployment
-        self.name = name
         self.size = size
         self.logger = logger or get_logger("rex-pool")
         self._warm = warm
         self._max_waiting = max_waiting
-        self._idle_timeout = idle_timeout
-        self._stop_timeout = stop_timeout
         self._make = environments
         self._turns = asyncio.Semaphore(starts_at_once)
         self._start_attempts = start_attempts
@@ -225,11 +219,11 @@ class Pool:
         if self._loop is None:
             self._loop = loop
         elif self._loop is not loop:
-            raise PoolError(f"The {self.name} belongs to another event loop: make one in each loop")
+            raise PoolError("The pool belongs to another event loop: make one in each loop")
 
     def _check_open(self) -> None:
         if self._closed:
-            raise PoolClosedError(f"The {self.name} is closed")
+            raise PoolClosedError("The pool is closed")
 
     async def _acquire(self, timeout: float | None) -> Member:
         """Wait in the queue for a member. Raises as `environment` does."""
@@ -239,7 +233,7 @@ class Pool:
         if len(self._waiting) - (self.size - in_use) >= self._max_waiting:
             self._counts["refused"] += 1
             raise PoolFullError(
-                f"The {self.name} is full: {in_use} of {self.size} environments are in use, "
+                f"The pool is full: {in_use} of {self.size} environments are in use, "
                 f"and {len(self._waiting)} callers wait for one (max_waiting is {self._max_waiting})"
             )
         future: asyncio.Future[Member] = asyncio.get_running_loop().create_future()
@@ -295,14 +289,14 @@ class Pool:
             told = f"{member.name} was in use for {seconds:g} seconds (time_limit), and was ended"
             raise TimeLimitError(told) from error
         if member.taken is not None:
-            raise member.taken(f"The {self.name} was closed while {member.name} was in use") from error
+            raise member.taken(f"The pool was closed while {member.name} was in use") from error
         if lost is not None and not isinstance(error, SandboxLostError):
             raise SandboxLostError(f"{member.name} was lost while it was in use: {lost}") from error
 
     def _timeout_message(self, seconds: float | None) -> str:
         stats = self.stats()
         text = (
-            f"No environment of the {self.name} became free in {seconds:g} seconds: of {stats.size}, "
+            f"No environment of the pool became free in {seconds:g} seconds: of {stats.size}, "
             f"{stats.in_use} are in use and {stats.starting} are starting; {stats.waiting} other callers wait"
         )
         return f"{text}. The last start that failed: {self._last_error}" if self._last_error else text
@@ -320,8 +314,7 @@ class Pool:
         if (future := self._next_waiting()) is None:
             member.state = State.IDLE
             self._idle.append(member)
-            if self._idle_timeout < math.inf:
-                asyncio.get_running_loop().call_later(self._idle_timeout, self._end_surplus)
+            asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._end_surplus)
         else:
             member.state = State.IN_USE
             self._counts["handed_out"] += 1
@@ -353,8 +346,8 @@ class Pool:
                 self._end(member)
 
     def _end_surplus(self) -> None:
-        """End members beyond `warm` that have been idle longer than `idle_timeout`."""
-        while len(self._idle) > self._warm and self._time() - self._idle[0].since >= self._idle_timeout:
+        """End members beyond `warm` that have been idle for `_IDLE_SECONDS`."""
+        while len(self._idle) > self._warm and self._time() - self._idle[0].since >= _IDLE_SECONDS:
             self._end(self._idle.popleft())
 
     def _take_away(self, member: Member, why: type[SwerexException]) -> None:
@@ -372,7 +365,7 @@ class Pool:
     def _remove(self, member: Member, task: asyncio.Task[None]) -> None:
         """Remove a member whose task is done."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.logger.error("The task of %s of the %s failed", member.name, self.name, exc_info=error)
+            self.logger.error("The task of %s failed", member.name, exc_info=error)
         self._members.discard(member)
         if task.cancelling() > member.is_ended:  # by `asyncio.run`, which cancels all tasks at its end
             self._shut()
@@ -391,7 +384,7 @@ class Pool:
                 member.wanted.clear()
                 if (why := await self._why_dead(member)) is not None:
                     self._counts["replaced"] += 1
-                    self.logger.warning("%s of the %s is replaced: %s", member.name, self.name, why)
+                    self.logger.warning("%s is replaced: %s", member.name, why)
                     member.state = State.ENDING
                     self._balance()  # before the stop, which may take long
                     return
@@ -425,7 +418,7 @@ class Pool:
                         await deployment.start()
                     except BaseException:
                         # The deployment should have cleaned up already; a second stop is harmless.
-                        if why := await finish_within(deployment.stop(), self._stop_timeout):
+                        if why := await finish_within(deployment.stop(), _STOP_SECONDS):
                             self.logger.warning("Cannot stop the deployment of a failed start: %s", why)
                         raise
                 except Exception as error:
@@ -450,7 +443,7 @@ class Pool:
         rest = max(30.0, self._backoff)
         self._warm_after = self._time() + rest
         asyncio.get_running_loop().call_later(rest, self._balance)
-        self.logger.warning("The %s could not keep an environment ready: %s", self.name, error)
+        self.logger.warning("The pool could not keep an environment ready: %s", error)
 
     async def _why_dead(self, member: Member) -> str | None:
         assert member.deployment is not None
@@ -471,12 +464,12 @@ class Pool:
 
     async def _stop(self, member: Member, deployment: AbstractDeployment) -> None:
         try:
-            why = await finish_within(deployment.stop(), self._stop_timeout)
+            why = await finish_within(deployment.stop(), _STOP_SECONDS)
         finally:
             self._counts["ended"] += 1
         if why:
             self._counts["ends_failed"] += 1
-            self.logger.error("%s of the %s was not stopped: %s", member.name, self.name, why)
+            self.logger.error("%s was not stopped: %s", member.name, why)
 
     # Closing
 

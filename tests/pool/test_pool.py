@@ -269,9 +269,10 @@ async def test_warming_up_that_fails_rests_until_somebody_asks(site: Site) -> No
             pass
 
 
-async def test_those_that_nobody_wants_any_more_end(site: Site) -> None:
+async def test_those_that_nobody_wants_any_more_end(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swerex_c.pool.pool._IDLE_SECONDS", 0.05)
     site.before_start = site.wait
-    async with pooled(site, 4, starts_at_once=1, idle_timeout=0.05) as pool:
+    async with pooled(site, 4, starts_at_once=1) as pool:
         users = [User(pool) for _ in range(3)]
         await until_async(lambda: len(site.starting) == 1)
         for user in users:
@@ -347,7 +348,9 @@ async def test_errors_go_through_and_a_loss_is_believed(site: Site, error: Excep
         assert caught.value is error and pool.stats().counts["replaced"] == replaced
 
 
-async def test_a_stop_that_never_returns_is_given_up_and_counted(site: Site) -> None:
+async def test_a_stop_that_never_returns_is_given_up_and_counted(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swerex_c.pool.pool._STOP_SECONDS", 0.05)
+
     async def hangs(deployment: Tested) -> None:
         if deployment.number == 1:
             with suppress(asyncio.CancelledError):
@@ -355,7 +358,7 @@ async def test_a_stop_that_never_returns_is_given_up_and_counted(site: Site) -> 
             await site.wait(deployment)
 
     site.before_stop = hangs
-    async with Pool(site.make, 1, stop_timeout=0.05) as pool:
+    async with Pool(site.make, 1) as pool:
         async with pool.environment():
             pass
         async with pool.environment():
@@ -414,7 +417,6 @@ async def test_the_time_limit_is_told_whatever_the_user_does(site: Site) -> None
         {"warm": -1},
         {"start_attempts": 0},
         {"max_waiting": -1},
-        {"stop_timeout": float("inf")},
         {"backoff": float("nan")},
     ],
 )
