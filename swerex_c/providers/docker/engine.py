@@ -13,9 +13,7 @@ import json
 import os
 import shutil
 import subprocess
-import sys
-import threading
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from swerex_c.exceptions import DeploymentStartupError, DockerPullError, SwerexException
@@ -100,9 +98,8 @@ class Engine:
             DockerPullError: if the engine refuses.
             DeploymentStartupError: if the engine cannot be reached.
         """
-        with _shown(f"Pulling {image}") as on_line:
-            words = ["pull", *(["--platform", platform] if platform else []), image]
-            result = await self.ask(*words, timeout=None, on_line=on_line)
+        words = ["pull", *(["--platform", platform] if platform else []), image]
+        result = await self.ask(*words, timeout=None)
         if result.code:
             text = visible((result.stderr + b"\n" + result.stdout).decode(errors="replace").strip() or result.message)
             raise self._out_of_reach(result) or DockerPullError(f"Failed to pull image {image}. {text}")
@@ -113,8 +110,7 @@ class Engine:
         Raises:
             DeploymentStartupError: if the build fails, with the end of its output.
         """
-        with _shown(what):
-            result = await self.ask("build", "-q", *words, "-", timeout=None, input=dockerfile)
+        result = await self.ask("build", "-q", *words, "-", timeout=None, input=dockerfile)
         lines = result.stdout.decode(errors="replace").split()
         image = lines[-1] if lines else ""
         if result.code or not image:
@@ -287,31 +283,6 @@ class Engine:
         """Return a backend that runs commands in a container; the parameters are those of `DockerBackend`."""
         kind = PodmanBackend if self.runtime == "podman" else DockerBackend
         return kind(container, environment=self.environment, shell=shell)
-
-
-# Progress
-
-_display = threading.Lock()
-"""Lock held while a progress line is drawn; only the first of concurrent calls draws one."""
-
-
-@contextlib.contextmanager
-def _shown(what: str) -> Iterator[Any]:
-    """Yield a function that shows a line of progress after `what`, or None.
-
-    None is yielded if standard error is no terminal, or another call uses the terminal.
-    """
-    if sys.stderr is None or not sys.stderr.isatty() or not _display.acquire(blocking=False):
-        yield None
-        return
-    try:
-        from rich.console import Console
-        from rich.markup import escape
-
-        with Console(stderr=True).status(escape(what)) as status:
-            yield lambda line: status.update(f"{escape(what)} [dim]{escape(visible(line[:100]))}[/dim]")
-    finally:
-        _display.release()
 
 
 # Cleanup at exit

@@ -6,13 +6,8 @@ import asyncio
 import contextlib
 import gc
 import logging
-import os
 import platform
-import pty
 import re
-import select
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +29,7 @@ from tests.support import hosts, images, needs
 from tests.support.docker_deployments import NO_NETWORK, Make, make, names, reach, said
 from tests.support.docker_engine import Engine
 from tests.support.harness import write_script
-from tests.support.original import our_environment, run_python
+from tests.support.original import run_python
 from tests.support.pages import check, shown
 from tests.support.processes import command_line
 from tests.support.wait import DEADLINE, until, until_async
@@ -356,29 +351,6 @@ async def test_an_image_is_built_upon(make: Make, caplog: pytest.LogCaptureFixtu
     await make(python_standalone_dir="/root").start()
     text = make(python_standalone_dir="/opt", platform="linux/amd64").glibc_dockerfile
     assert "FROM --platform=linux/amd64 $BASE_IMAGE" in text and "COPY --from=builder /opt/python3.11 /opt/py" in text
-
-
-def test_progress_is_shown_on_a_terminal_only(reach: Engine) -> None:
-    code = """if True:
-        from swerex_c.deployment.docker import DockerDeployment
-        from swerex_c.exceptions import DockerPullError
-        try:
-            DockerDeployment(image="127.0.0.1:1/none", pull="always")._pull_image()
-        except DockerPullError as error:
-            print("refused" if "refused" in str(error) else error)
-    """
-    level = {"SWE_REX_LOG_STREAM_LEVEL": "ERROR"}
-    environment = {**our_environment(), **level, "TERM": "xterm"}
-    master, slave = pty.openpty()
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=slave, timeout=60
-    )
-    os.close(slave)
-    assert done.stdout == b"refused\n"
-    assert select.select([master], [], [], 10)[0] and b"Pulling 127.0.0.1:1/none" in os.read(master, 65536)
-    os.close(master)
-    done = run_python(code, **level)
-    assert (done.stdout, done.stderr) == ("refused\n", "")
 
 
 # podman
