@@ -43,7 +43,6 @@ class DockerBackend(CommandBackend):
         self,
         container: str,
         *,
-        name: str | None = None,
         command: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
@@ -53,7 +52,6 @@ class DockerBackend(CommandBackend):
 
         Args:
             container: the container's id or name; only the id can never become another container's.
-            name: the container's name in messages; the beginning of `container` if None.
             command: the engine's client, with options that come before its subcommands.
             environment: the client's whole environment, which may hold DOCKER_HOST; a copy of this process's if None.
             arguments: more options for every `exec`, such as `--user`, `root`.
@@ -62,7 +60,7 @@ class DockerBackend(CommandBackend):
         """
         self.container = container
         self._short = container[:12] if _ID.fullmatch(container) else container
-        self.name = f"container {name or self._short}"
+        self.name = f"container {self._short}"
         self._command = tuple(command) or (self.engine,)
         self._arguments = tuple(arguments)
         self._shell = tuple(shell)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DockerDeployment", "DockerDeploymentConfig"]
 
-_WAIT = read_script("providers/docker/wait.bash")
+_WAIT = read_script("providers/wait.bash")
 """Main script of the container while commands run in it. It can first report that bash runs."""
 
 _OWN_STREAMS = re.compile("-[A-Za-z]*[adit]|--(attach|cidfile|detach|interactive|tty)(=.*)?")

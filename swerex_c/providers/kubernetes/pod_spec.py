@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from swerex_c.exceptions import InvalidInputError
 from swerex_c.providers import ownership
 from swerex_c.providers.ownership import LABEL
+from swerex_c.utils.shell_script import read_script
 
 if TYPE_CHECKING:
     from swerex_c.providers.kubernetes.config import KubernetesDeploymentConfig
@@ -21,10 +22,8 @@ __all__ = ["facts", "manifest", "name_for", "selector_of_host"]
 _HOST = "swerex_c.host"
 """Label with the id of the machine whose process created the pod."""
 
-_WAIT = "trap 'exit 0' TERM INT HUP; exec 9<> <(:) || exec sleep 2147483647; while :; do read -r -t 5 -u 9; (:); done"
-"""Script of the container's main process: it reads from a pipe that is always empty, which needs no program but bash.
-It exits on SIGTERM, SIGINT and SIGHUP. Every 5 seconds it starts a subshell, because bash reaps the orphans that it
-inherited when a child of its own ends."""
+_WAIT = read_script("providers/wait.bash")
+"""Script of the container's main process."""
 
 _MAX_NAME = 63
 """Maximum length of a pod's name, which is also used as a label and as the host name."""

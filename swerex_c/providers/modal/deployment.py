@@ -31,6 +31,7 @@ from swerex_c.providers.modal.image import _ImageBuilder, sdk
 from swerex_c.providers.modal.tags import find_owned
 from swerex_c.providers.sandbox_deployment import SandboxDeployment, State
 from swerex_c.utils import background
+from swerex_c.utils.shell_script import read_script
 from swerex_c.utils.threads import in_thread, in_thread_to_its_end
 from swerex_c.utils.wait import settle
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ModalDeployment", "ModalDeploymentConfig", "find_owned"]
 
-_WAIT = "trap 'exit 0' TERM INT HUP; while :; do sleep 3600 & wait $!; done"
+_WAIT = read_script("providers/wait.bash")
 """Script of the sandbox's main process, which waits while commands run in the sandbox."""
 
 _LOOKUP_SECONDS = 90.0

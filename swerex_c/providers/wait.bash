@@ -1,4 +1,4 @@
-# Main script of a container: wait, and exit when signalled.
+# Main script of a container, a pod or a cloud's sandbox: wait, and exit when signalled. It needs no program but bash.
 #
 # With a greeting ($1), first prints it and the bash version, in one line, to report that bash runs. It has no standard
 # input, so it reads from a pipe of its own, or waits for a child if it cannot open that pipe by name. When a child of
