@@ -82,7 +82,6 @@ _DEFAULTS = (
 )
 
 _CONNECT = read_script("providers/ssh/connect.sh")
-_WATCH = read_script("providers/ssh/watch.sh")
 _CLIENT = read_script("providers/ssh/client.sh")
 
 
@@ -143,7 +142,6 @@ class SSHBackend(CommandBackend):
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._directory: str | None = None
-        self._watch: subprocess.Popen[bytes] | None = None
         self._connections: list[_Connection] = []
         self._owner = os.getpid()
 
@@ -210,19 +208,8 @@ class SSHBackend(CommandBackend):
 
     def _make_first(self) -> _Connection:
         with self._lock:
-            directory = self._directory = _private_directory()
-            self._watch = self._script(_WATCH, directory, *self._command, "-F", "none", stdin=subprocess.PIPE)
-            assert self._watch.stdin is not None
-            keep_from_children(self._watch.stdin)
+            self._directory = _private_directory()
             return self._connect()
-
-    def _script(self, script: str, *words: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-        """Start a script of this machine's sh."""
-        nowhere = subprocess.DEVNULL
-        return subprocess.Popen(
-            ["sh", "-c", script, "sh", *words],
-            stdin=stdin, stdout=nowhere, stderr=nowhere, env=self.environment(), cwd="/", start_new_session=True,
-        )  # fmt: skip
 
     def _connect(self) -> _Connection:
         """Start to make a connection. The caller holds the lock."""
@@ -232,7 +219,14 @@ class SSHBackend(CommandBackend):
             pass
         client = [*self._client, "-o", f"ControlPath={socket}", "-o", "ControlMaster=yes", "-o", "ControlPersist=no"]
         words = [*client, *self._options, "-N", "-T", "--", self.host]
-        process = self._script(_CONNECT, socket, before, *words)
+        nowhere = subprocess.DEVNULL
+        process = subprocess.Popen(
+            ["sh", "-c", _CONNECT, "sh", socket, before, *words],
+            stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, env=self.environment(), cwd="/",
+            start_new_session=True,
+        )  # fmt: skip
+        assert process.stdin is not None
+        keep_from_children(process.stdin)
         self._connections.append(_Connection(socket, process))
         return self._connections[-1]
 
@@ -259,15 +253,10 @@ class SSHBackend(CommandBackend):
                 return
             directory, self._directory = self._directory, None
             connections, self._connections = self._connections, []
-            watch, self._watch = self._watch, None
         processes = [connection.process for connection in connections]
-        if watch is not None:
-            assert watch.stdin is not None
-            watch.stdin.close()
-            processes.append(watch)
-        for connection in connections:
-            if not os.path.exists(connection.socket):  # the connection is being made and cannot be told to end
-                kill_group(connection.process)
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.close()
         limit = time.monotonic() + _END_SECONDS
         for process in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
