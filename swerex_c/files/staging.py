@@ -267,7 +267,7 @@ class Staging:
                 _opened(self._fd, above, flags=os.O_RDONLY) as staged,
                 _opened(root, above, where) as there,
             ):
-                for entry in _entries(staged):
+                for entry in list(os.scandir(staged)):
                     check_cancelled()
                     name, to = os.path.join(above, entry.name), os.path.join(where, entry.name)
                     directory, old = entry.is_dir(follow_symlinks=False), _lstat(entry.name, there)
@@ -316,11 +316,6 @@ class Staging:
 
 def _twice(name: str) -> UploadError:
     return UploadError(f"An entry of the upload is in it twice: {name!r:.200}")
-
-
-def _entries(fd: int) -> list[os.DirEntry[str]]:
-    with os.scandir(fd) as found:
-        return list(found)
 
 
 def _misfit(directory: bool, old: int) -> str | None:
