@@ -36,7 +36,6 @@ from swerex_c.models import OUTPUT_LIMIT
 from swerex_c.sandbox.file_scripts import escape, failure, frames, in_place, text
 from swerex_c.sandbox.loader import NO_INPUT, REUSABLE
 from swerex_c.utils import background
-from swerex_c.utils.progress import adding
 from swerex_c.utils.threads import in_thread, in_thread_settled
 
 if TYPE_CHECKING:
@@ -380,7 +379,7 @@ class _Output(io.RawIOBase):
     """Output of a script, for reading in a thread."""
 
     def __init__(self, running: RunningScript, progress: Progress | None) -> None:
-        self._running, self._add = running, adding(progress)
+        self._running, self._progress, self._done = running, progress, 0
 
     def readable(self) -> bool:
         return True
@@ -389,8 +388,9 @@ class _Output(io.RawIOBase):
         into = memoryview(buffer)
         data = background.run_blocking(self._running.read(len(into)))
         into[: len(data)] = data
-        if self._add is not None:
-            self._add(len(data))
+        self._done += len(data)
+        if self._progress is not None:
+            self._progress(self._done, None)
         return len(data)
 
 

@@ -7,30 +7,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-__all__ = ["Progress", "adding", "shown"]
+__all__ = ["Progress", "shown"]
 
 Progress = Callable[[int, int | None], None]
 """Function to call with the number of bytes transferred so far and the total, or None if that is unknown."""
 
 _AFTER = 1.0
 """Seconds of a transfer before its progress is shown."""
-
-
-def adding(progress: Progress | None) -> Callable[[int], None] | None:
-    """Return a function to call with the size of each transferred piece.
-
-    It calls `progress` for a transfer of unknown total size. Without `progress`, this returns None.
-    """
-    if progress is None:
-        return None
-    done = 0
-
-    def add(size: int) -> None:
-        nonlocal done
-        done += size
-        progress(done, None)
-
-    return add
 
 
 @contextlib.contextmanager
