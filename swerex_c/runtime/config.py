@@ -5,7 +5,7 @@ A configuration can be given in a file or on a command line, and can create its 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Required, TypedDict
+from typing import ClassVar, Literal, Required, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -34,8 +34,7 @@ class _RuntimeConfig(BaseModel):
 
     def get_runtime(self) -> AbstractRuntime:
         """Make the runtime, without contacting it yet."""
-        made: Any = load_class(self.runtime_class).from_config(self)
-        runtime: AbstractRuntime = made
+        runtime: AbstractRuntime = load_class(self.runtime_class).from_config(self)
         return runtime
 
 

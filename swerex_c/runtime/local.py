@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from swerex_c.engine.sessions import SessionsRuntime
 from swerex_c.interfaces import reject_text
-from swerex_c.utils.load import ConfigSignature
+from swerex_c.utils.load import ConfigSignature, load_class
 
 if TYPE_CHECKING:
     import logging
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["BashSession", "LocalRuntime", "Session", "_check_bash_command", "_split_bash_command"]
 
 _ELSEWHERE = {
-    "BashSession": ("session", "BashSession"),
-    "Session": ("session", "Session"),
-    "_check_bash_command": ("syntax", "check_bash_command"),
-    "_split_bash_command": ("syntax", "split_bash_command"),
+    "BashSession": "session:BashSession",
+    "Session": "session:Session",
+    "_check_bash_command": "syntax:check_bash_command",
+    "_split_bash_command": "syntax:split_bash_command",
 }
 
 
@@ -36,10 +36,7 @@ def __getattr__(name: str) -> Any:
     """Import a name of `swerex_c.engine` on first use that callers expect here."""
     if name not in _ELSEWHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    module, attribute = _ELSEWHERE[name]
-    value = globals()[name] = getattr(importlib.import_module(f"swerex_c.engine.{module}"), attribute)
+    value = globals()[name] = load_class(f"swerex_c.engine.{_ELSEWHERE[name]}")
     return value
 
 
@@ -63,11 +60,12 @@ class LocalRuntime(SessionsRuntime):
         super().__init__(logger=logger)
         self._config = LocalRuntimeConfig(**kwargs)
         self._processes = Processes()
-        self._warm: PrestartedShells | None = None
+        self.warm: PrestartedShells | None = None
+        """The pool of pre-started shells; None without `warm_sessions`."""
         if self._config.warm_sessions:
             from swerex_c.engine.prestarted import PrestartedShells
 
-            self._warm = PrestartedShells(self._config.warm_sessions, self._config.output_limit, self.logger)
+            self.warm = PrestartedShells(self._config.warm_sessions, self._config.output_limit, self.logger)
 
     @classmethod
     def from_config(cls, config: LocalRuntimeConfig) -> Self:
@@ -76,12 +74,7 @@ class LocalRuntime(SessionsRuntime):
     def _new_session(self, request: models.CreateBashSessionRequest) -> BashSession:
         from swerex_c.engine.session import BashSession
 
-        return BashSession(request, logger=self.logger, output_limit=self._config.output_limit, prestarted=self._warm)
-
-    @property
-    def warm(self) -> PrestartedShells | None:
-        """Return the pool of pre-started shells; None without `warm_sessions`."""
-        return self._warm
+        return BashSession(request, logger=self.logger, output_limit=self._config.output_limit, prestarted=self.warm)
 
     async def wait_until_warm(self) -> bool:
         """Wait until the shells of `LocalRuntimeConfig.warm_sessions` are started.
@@ -89,7 +82,7 @@ class LocalRuntime(SessionsRuntime):
         Returns: False if not all can be started now. That is no error, because sessions are started without them.
         """
         self._check_open()
-        return self._warm is None or await self._warm.full()
+        return self.warm is None or await self.warm.full()
 
     async def is_alive(self, *, timeout: float | None = None) -> models.IsAliveResponse:
         """Return whether the runtime accepts requests, without waiting."""
@@ -180,8 +173,8 @@ class LocalRuntime(SessionsRuntime):
 
         sessions = self._close_all()
         ends = [self._processes.end(), *(session.close() for session in sessions)]
-        if self._warm is not None:
-            ends.append(self._warm.close())
+        if self.warm is not None:
+            ends.append(self.warm.close())
         for result in await asyncio.gather(*ends, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result

@@ -161,8 +161,8 @@ async def test_a_shell_of_the_pool() -> None:
     """It rests too while it waits, and becomes a session as ever."""
     runtime = LocalRuntime(warm_sessions=1)
     assert await runtime.wait_until_warm()
-    assert runtime._warm is not None
-    pid = runtime._warm._shells[0].core.facts()["pid"]
+    assert runtime.warm is not None
+    pid = runtime.warm._shells[0].core.facts()["pid"]
     shell = Shell(runtime, "default", pid)
     await until_async(lambda: shell.held() == AT_REST)
     await runtime.create_session(CreateBashSessionRequest())
