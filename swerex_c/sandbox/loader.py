@@ -20,12 +20,12 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from swerex_c.exceptions import ConnectionLostError, SandboxLostError, SwerexException
 from swerex_c.sandbox.backend import Process
 from swerex_c.utils.shell_script import read_script
 from swerex_c.utils.visible import error_line
+from swerex_c.utils.wait import end_tasks
 
 __all__ = ["MERGED", "NO_INPUT", "REUSABLE", "Frames", "Loader", "encode_request"]
 
@@ -210,8 +210,7 @@ class Loader:
             if not sending.done():
                 raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
         finally:
-            sending.cancel()
-            await asyncio.wait([sending])
+            await end_tasks(sending)
         try:
             await sending
         except BrokenPipeError:  # its last output may not have been read yet
@@ -292,10 +291,7 @@ class Loader:
 
     async def _close(self) -> None:
         self.give_up()
-        tasks: list[asyncio.Task[Any]] = [task for task in (self._reading, self._settling) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*(task for task in (self._reading, self._settling) if task is not None))
         with contextlib.suppress(Exception):
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await self.process.close()
