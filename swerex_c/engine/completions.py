@@ -58,13 +58,10 @@ class CompletionQueue:
 
     def _drain(self) -> None:
         for waiter in self.core.take():
-            if type(waiter) is _Event:
+            if type(waiter) is asyncio.Event:
                 waiter.set()
             elif not waiter.done():
                 waiter.set_result(None)
-
-
-_Event = asyncio.Event
 
 
 _ATTRIBUTE = "_swerex_c_completions"

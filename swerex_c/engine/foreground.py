@@ -13,11 +13,9 @@ from collections.abc import Iterator
 
 __all__ = ["reader_of_terminal"]
 
-_READ, _SELECT, _PSELECT, _POLL, _PPOLL = range(5)
-
 _CALLS = {
-    "x86_64": {0: _READ, 23: _SELECT, 270: _PSELECT, 7: _POLL, 271: _PPOLL},
-    "aarch64": {63: _READ, 72: _PSELECT, 73: _PPOLL},
+    "x86_64": {0: "read", 23: "select", 270: "pselect", 7: "poll", 271: "ppoll"},
+    "aarch64": {63: "read", 72: "pselect", 73: "ppoll"},
 }.get(os.uname().machine, {})
 """Numbers of the system calls that wait for input."""
 
@@ -63,14 +61,14 @@ def _waits_for(pid: int, terminal: str) -> bool:
     with open(f"/proc/{pid}/syscall") as file:
         number, *words = file.read().split()
     call, arguments = _CALLS.get(int(number)), [int(word, 16) for word in words]
-    if call == _READ:
+    if call == "read":
         fd = arguments[0]
-    elif call in (_SELECT, _PSELECT):
+    elif call in ("select", "pselect"):
         fd = 0
         if arguments[0] != 1 or not arguments[1] or arguments[4]:
             return False
-    elif call in (_POLL, _PPOLL):
-        forever = not arguments[2] if call == _PPOLL else arguments[2] & 0xFFFFFFFF == 0xFFFFFFFF
+    elif call in ("poll", "ppoll"):
+        forever = not arguments[2] if call == "ppoll" else arguments[2] & 0xFFFFFFFF == 0xFFFFFFFF
         if arguments[1] != 1 or not forever:
             return False
         with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:

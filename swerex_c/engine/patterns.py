@@ -79,7 +79,9 @@ def _compile(patterns: tuple[str, ...]) -> _Compiled:
             if compiler.add_pattern(pattern):
                 regular.append(index)
             else:
-                compiled = compiler.compile_irregular(pattern)
+                compiled = compile_irregular(pattern)
+                if compiled.search("", timeout=1.0) is not None:
+                    raise _RefusedError(_EMPTY)
                 irregular.append((index, compiled, compiler.first, compiler.look_behind, compiler.stepwise))
         except NotAvailableError as error:
             raise NotAvailableError(f"expect[{index}], {pattern!r:.1000}, {error}") from None
@@ -228,12 +230,6 @@ class _Compiler:
         else:
             self.starts.append(start)
         return not self.irregular
-
-    def compile_irregular(self, pattern: str) -> Any:
-        compiled = compile_irregular(pattern)
-        if compiled.search("", timeout=1.0) is not None:
-            raise _RefusedError(_EMPTY)
-        return compiled
 
     def _add(self, kind: int, value: int, out: int) -> int:
         if len(self.states) == MAX_STATES:
