@@ -17,7 +17,7 @@ _AS_TEXT = read_script("sandbox/scripts/env_as_text.sh")
 
 # Characters that a login shell interprets even inside single quotes: in sh, bash and zsh the quote, in fish also the
 # backslash, in csh also the exclamation mark and the newline.
-_CODED = {"'": "@27", "\\": "@5c", "!": "@21", "\n": "@0a"}
+_CODED = str.maketrans({"@": "@40", "'": "@27", "\\": "@5c", "!": "@21", "\n": "@0a"})
 
 # This text must not contain a backslash, so bash's own %q produces it.
 _DECODE = (
@@ -50,13 +50,6 @@ def quote_for_any_shell(argv: Sequence[str], variables: Sequence[str] = ()) -> s
 
     The shell becomes a bash, which exports the variables, each as `NAME=value`, and becomes the command's program.
     """
-    words = " ".join(f"'{_coded(word)}'" for word in (*argv, *variables))
+    words = " ".join(f"'{word.translate(_CODED)}'" for word in (*argv, *variables))
     # The bash in between reads no startup files: a server's bash would act as the login shell again.
     return f"exec bash --norc -c '{_DECODE}' bash {len(argv)} {words}"
-
-
-def _coded(word: str) -> str:
-    word = word.replace("@", "@40")
-    for plain, code in _CODED.items():
-        word = word.replace(plain, code)
-    return word
