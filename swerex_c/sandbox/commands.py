@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 
@@ -19,17 +18,8 @@ __all__ = ["execute"]
 _START = read_script("sandbox/scripts/start_program.bash")
 _PROGRAM = read_script("sandbox/scripts/program.bash")
 
-_DIRECTORY_MISSING, _NOT_A_DIRECTORY, _DIRECTORY_CLOSED = 1, 2, 3
-_MISSING, _CLOSED, _REFUSED, _BAD_NAME, _NO_DIRECTORY_ABOVE, _NO_PROGRAM = 4, 5, 6, 7, 8, 9
-_ERRORS = {
-    _DIRECTORY_MISSING: errno.ENOENT,
-    _NOT_A_DIRECTORY: errno.ENOTDIR,
-    _DIRECTORY_CLOSED: errno.EACCES,
-    _MISSING: errno.ENOENT,
-    _CLOSED: errno.EACCES,
-    _NO_DIRECTORY_ABOVE: errno.ENOTDIR,
-    _NO_PROGRAM: errno.ENOEXEC,
-}
+_OF_DIRECTORY, _BAD_NAME = 100, 200
+"""Notes of program.bash: an error's number, plus the first of these if it is that of the directory; or the second."""
 
 _EASY_NAME = re.compile(
     r"(?!(?:BASH|COMP_|DIRSTACK$|EPOCH|EUID$|FUNC|GROUPS$|HIST|LINENO$|OPT|PIPESTATUS$|POSIX|PPID$|RANDOM$|READLINE"
@@ -73,10 +63,10 @@ def _refusal(
     note: int, command: Command, program: str, words: list[bytes], answer: ScriptResult, sandbox: str
 ) -> Exception:
     """Return the error for a program that could not be executed."""
-    if note in _ERRORS:
-        inside = note in (_DIRECTORY_MISSING, _NOT_A_DIRECTORY, _DIRECTORY_CLOSED)
-        name = command.cwd if inside else "/bin/sh" if command.shell else program
-        return OSError(_ERRORS[note], os.strerror(_ERRORS[note]), name)
+    if note < _BAD_NAME:
+        of_directory, number = divmod(note, _OF_DIRECTORY)
+        name = command.cwd if of_directory else "/bin/sh" if command.shell else program
+        return OSError(number, os.strerror(number), name)
     if note == _BAD_NAME:
         name = answer.stdout.decode(errors="replace")
         return InvalidInputError(f"The variable {name!r} cannot be set in {sandbox}, which has no program env")

@@ -1,4 +1,5 @@
-# Become a program, or report by a note why that is impossible.
+# Become a program, or report by a note why that is impossible: the number of an error (2 ENOENT, 8 ENOEXEC, 13 EACCES,
+# 20 ENOTDIR), plus 100 if it is that of the directory; 200 if the variable that was printed cannot be set; else 201.
 #
 # Reads words from standard input: `=` and the directory, or nothing; 1 for a shell command, 2 for one that is too long
 # for an argument; the number of variables, or nothing for the sandbox's environment; 1 if bash cannot be trusted with
@@ -19,12 +20,12 @@ swx_directory=$1 swx_shell=$2 swx_count=$3 swx_hard=$4 swx_path=${5-}
 shift 5
 if [[ $swx_directory ]]; then
   swx_directory=${swx_directory#=}
-  [[ $swx_directory ]] || swx_fail 1
+  [[ $swx_directory ]] || swx_fail 102
   [[ $swx_directory == /* ]] || swx_directory=./$swx_directory
   if ! cd -P -- "$swx_directory" 2>&-; then
-    [[ -d $swx_directory ]] && swx_fail 3
-    [[ -e $swx_directory ]] && swx_fail 2
-    swx_fail 1
+    [[ -d $swx_directory ]] && swx_fail 113
+    [[ -e $swx_directory ]] && swx_fail 120
+    swx_fail 102
   fi
 fi
 swx_pairs=()
@@ -40,7 +41,7 @@ if ((swx_shell)); then
   swx_name=/bin/sh swx_file=/bin/sh
   [[ -x /bin/sh ]] || swx_file=$BASH
   if ((swx_shell > 1)); then
-    exec 9< <(printf 'exec 9<&-;%s' "$1") || swx_fail 6
+    exec 9< <(printf 'exec 9<&-;%s' "$1") || swx_fail 201
     shift
     swx_text='. /dev/fd/9'
     [[ -e /dev/fd/9 ]] || swx_text='. /proc/self/fd/9'
@@ -62,26 +63,26 @@ else
       swx_file=${swx_file:-$swx_place}
     done
   fi
-  [[ $swx_file ]] || swx_fail 4
+  [[ $swx_file ]] || swx_fail 2
 fi
 swx_magic='#!'
 if [[ -f $swx_file && -x $swx_file && -r $swx_file ]]; then
-  LC_ALL=C IFS= read -r -N 4 swx_magic 2>&- <"$swx_file" || [[ $swx_magic ]] || swx_fail 9
-  [[ $swx_magic == '#!'* || $swx_magic == $'\177ELF' || ! $swx_magic =~ ^[[:print:][:space:]]*$ ]] || swx_fail 9
+  LC_ALL=C IFS= read -r -N 4 swx_magic 2>&- <"$swx_file" || [[ $swx_magic ]] || swx_fail 8
+  [[ $swx_magic == '#!'* || $swx_magic == $'\177ELF' || ! $swx_magic =~ ^[[:print:][:space:]]*$ ]] || swx_fail 8
 fi
 swx_fail_to_start() {
-  if [[ ! -e $swx_file && -e ${swx_file%/*} && ! -d ${swx_file%/*} ]]; then swx_fail 8; fi
-  [[ -e $swx_file ]] || swx_fail 4
-  [[ ! -d $swx_file && -x $swx_file ]] || swx_fail 5
-  (($1 != 127)) || swx_fail 4
+  if [[ ! -e $swx_file && -e ${swx_file%/*} && ! -d ${swx_file%/*} ]]; then swx_fail 20; fi
+  [[ -e $swx_file ]] || swx_fail 2
+  [[ ! -d $swx_file && -x $swx_file ]] || swx_fail 13
+  (($1 != 127)) || swx_fail 2
   # bash 5.3 has 126 for a missing interpreter, too.
   if [[ $swx_magic == '#!'* ]]; then
     IFS=$' \t' read -r swx_line swx_place _ 2>&- <"$swx_file" || :
     swx_line=${swx_line#'#!'}
-    [[ -e ${swx_line:-$swx_place} ]] || swx_fail 4
+    [[ -e ${swx_line:-$swx_place} ]] || swx_fail 2
   fi
-  [[ $swx_magic == '#!'* || $swx_magic == $'\177ELF' ]] || swx_fail 9
-  swx_fail 6
+  [[ $swx_magic == '#!'* || $swx_magic == $'\177ELF' ]] || swx_fail 8
+  swx_fail 201
 }
 # Keep exec from exporting SHLVL, which it counts down: an array cannot be exported.
 swx_no_level() {
@@ -107,7 +108,7 @@ if [[ $swx_count ]]; then
       fi
       # shellcheck disable=SC2093 # execfail is set
       exec -c "$swx_env" -i -- "${swx_pairs[@]}" "$@"
-      swx_fail 6
+      swx_fail 201
     fi
   fi
   for swx_pair in "${swx_pairs[@]}"; do
@@ -116,7 +117,7 @@ if [[ $swx_count ]]; then
     # shellcheck disable=SC2163 # it is NAME=value
     if ! export "$swx_pair" 2>&- || [[ ${!swx_key} != "${swx_pair#*=}" ]]; then
       printf %s "$swx_key"
-      swx_fail 7
+      swx_fail 200
     fi
   done
 elif ((SHLVL == 2)); then
