@@ -7,9 +7,6 @@
 #   signal's number is sent with a minus.
 # - Writing a record is retried until it succeeds, because the program may have left the pipe non-blocking. bash has no
 #   builtin sleep, so the loader reads with a timeout from a pipe that never has data.
-# - If the sandbox sets POSIXLY_CORRECT, a trapped SIGCHLD would end the wait, and an old bash could not do the rest.
-# - FUNCNEST would forbid the scripts' functions, and TMOUT would end their reads: if the sandbox sets them, they are
-#   unset for the scripts, and restored for the command that the caller wants to execute.
 # - SHELLOPTS and BASHOPTS would reveal the loader's options: if the sandbox exports them, they are not passed on.
 # - swx_tagged is 0 if the mark is in the limits too, so that the process is found without it in the environment.
 #
@@ -22,10 +19,6 @@
 # once if there is no `cat`, or one that does not copy.
 # shellcheck disable=SC2034 # scripts use what seems unused
 . words_lib.bash
-swx_posix=${POSIXLY_CORRECT+=$POSIXLY_CORRECT}
-set +o posix
-swx_nest=${FUNCNEST+=$FUNCNEST} swx_idle=${TMOUT+=$TMOUT}
-unset -v FUNCNEST TMOUT
 swx_quiet=
 swx_pause() { [[ ! $swx_quiet ]] || read -r -t "$1" -u "$swx_quiet"; }
 swx_say() {

@@ -5,10 +5,6 @@
 # for an argument; the number of variables, or nothing for the sandbox's environment; 1 if bash cannot be trusted with
 # their names; the search path, if there are variables; the variables; the program and its arguments.
 . words_lib.bash
-swx_posix=${POSIXLY_CORRECT+=$POSIXLY_CORRECT}
-set +o posix
-swx_nest=${FUNCNEST+=$FUNCNEST} swx_idle=${TMOUT+=$TMOUT}
-unset -v FUNCNEST TMOUT
 swx_fail() { swx_note "$1"; exit 126; }
 swx_read || exit 125
 exec 2>&8 8>&-
@@ -124,9 +120,7 @@ elif ((SHLVL == 2)); then
   # The sandbox has none.
   swx_no_level
 fi
-[[ ! $swx_posix ]] || export POSIXLY_CORRECT="${swx_posix#=}"
-[[ ! $swx_idle ]] || export TMOUT="${swx_idle#=}"
-[[ ! $swx_nest ]] || export FUNCNEST="${swx_nest#=}"
+swx_restore
 command exec -a "$swx_name" -- "$swx_file" "$@"
 swx_code=$?
 unset -v FUNCNEST

@@ -3,9 +3,7 @@
 # keeps nothing of the sandbox's environment, not even variables that no shell can unset. Its warning about a locale
 # that the sandbox lacks is not output of the program.
 if [[ -w /dev/null ]]; then exec 8>&2 2>/dev/null; else exec 8>&2; fi
-[[ ! $swx_posix ]] || export POSIXLY_CORRECT="${swx_posix#=}"
-[[ ! $swx_nest ]] || export FUNCNEST="${swx_nest#=}"
-[[ ! $swx_idle ]] || export TMOUT="${swx_idle#=}"
+swx_restore
 if (($2)); then
   # shellcheck disable=SC2154 # the loader sets it
   exec -c "$BASH" --noprofile --norc -p -c "$1" swerex "$swx_tagged" "$SWEREX_C_MARK"
