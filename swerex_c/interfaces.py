@@ -19,25 +19,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import AsyncIterator
 
-    from swerex_c.models import (
-        Action,
-        BashObservation,
-        CloseResponse,
-        CloseSessionRequest,
-        CloseSessionResponse,
-        Command,
-        CommandResponse,
-        CreateSessionRequest,
-        CreateSessionResponse,
-        IsAliveResponse,
-        Observation,
-        ReadFileRequest,
-        ReadFileResponse,
-        UploadRequest,
-        UploadResponse,
-        WriteFileRequest,
-        WriteFileResponse,
-    )
+    from swerex_c import models
 
 __all__ = [
     "AbstractDeployment",
@@ -73,7 +55,7 @@ class AbstractRuntime(ABC):
         self.logger: logging.Logger
 
     @abstractmethod
-    async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
+    async def is_alive(self, *, timeout: float | None = None) -> models.IsAliveResponse:
         """Check whether the runtime responds within `timeout` seconds."""
 
     async def __aenter__(self) -> Self:
@@ -83,7 +65,7 @@ class AbstractRuntime(ABC):
         await self.close()
 
     @abstractmethod
-    async def create_session(self, request: CreateSessionRequest | None = None) -> CreateSessionResponse:
+    async def create_session(self, request: models.CreateSessionRequest | None = None) -> models.CreateSessionResponse:
         """Start a session and read its startup files.
 
         Args:
@@ -94,7 +76,7 @@ class AbstractRuntime(ABC):
         """
 
     @abstractmethod
-    async def run_in_session(self, action: Action) -> Observation:
+    async def run_in_session(self, action: models.Action) -> models.Observation:
         """Run a command in the session `action.session`, or interrupt the running one.
 
         Returns the observation.
@@ -109,12 +91,12 @@ class AbstractRuntime(ABC):
 
     async def run(
         self,
-        action: Action | str,
+        action: models.Action | str,
         *,
         timeout: float | None = None,
         check: Literal["silent", "raise", "ignore"] = "raise",
         session: str = "default",
-    ) -> Observation:
+    ) -> models.Observation:
         """Run a command by its text: a short form of `run_in_session`.
 
         Args:
@@ -130,7 +112,7 @@ class AbstractRuntime(ABC):
             action = BashAction(command=action, timeout=timeout, check=check, session=session)
         return await self.run_in_session(action)
 
-    def stream_in_session(self, action: Action) -> AsyncIterator[str | BashObservation]:
+    def stream_in_session(self, action: models.Action) -> AsyncIterator[str | models.BashObservation]:
         """Run a command as `run_in_session` does, and yield its output as it arrives.
 
         The pieces have any size. The last item is the observation, which contains the whole output. Ending the
@@ -143,7 +125,7 @@ class AbstractRuntime(ABC):
         raise NotSupportedError(f"{type(self).__name__} does not stream output: use run_in_session")
 
     @abstractmethod
-    async def close_session(self, request: CloseSessionRequest) -> CloseSessionResponse:
+    async def close_session(self, request: models.CloseSessionRequest) -> models.CloseSessionResponse:
         """End a session and everything that it started.
 
         Raises:
@@ -151,7 +133,7 @@ class AbstractRuntime(ABC):
         """
 
     @abstractmethod
-    async def execute(self, command: Command) -> CommandResponse:
+    async def execute(self, command: models.Command) -> models.CommandResponse:
         """Run one command outside of all sessions, as `subprocess.run` would.
 
         Its standard input is empty.
@@ -162,7 +144,7 @@ class AbstractRuntime(ABC):
         """
 
     @abstractmethod
-    async def read_file(self, request: ReadFileRequest) -> ReadFileResponse:
+    async def read_file(self, request: models.ReadFileRequest) -> models.ReadFileResponse:
         """Read a text file.
 
         A relative path is relative to the runtime's process, not to a session.
@@ -172,11 +154,11 @@ class AbstractRuntime(ABC):
         """
 
     @abstractmethod
-    async def write_file(self, request: WriteFileRequest) -> WriteFileResponse:
+    async def write_file(self, request: models.WriteFileRequest) -> models.WriteFileResponse:
         """Write a text file, and create its missing parent directories."""
 
     @abstractmethod
-    async def upload(self, request: UploadRequest) -> UploadResponse:
+    async def upload(self, request: models.UploadRequest) -> models.UploadResponse:
         """Copy a file or a directory from the caller's machine to the runtime's.
 
         A directory is merged into an existing one; a file replaces a file, also a read-only one, and goes into a
@@ -201,7 +183,7 @@ class AbstractRuntime(ABC):
         raise NotSupportedError(f"{type(self).__name__} cannot download files: use read_file")
 
     @abstractmethod
-    async def close(self) -> CloseResponse:
+    async def close(self) -> models.CloseResponse:
         """End all sessions and close the runtime."""
 
 
@@ -259,7 +241,7 @@ class AbstractDeployment(ABC):
         """Add a hook that is notified of the deployment's later steps."""
 
     @abstractmethod
-    async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
+    async def is_alive(self, *, timeout: float | None = None) -> models.IsAliveResponse:
         """Check whether the runtime responds within `timeout` seconds.
 
         Raises:

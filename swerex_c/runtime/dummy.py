@@ -9,29 +9,9 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any, Self
 
+from swerex_c import models
 from swerex_c.exceptions import DummyOutputsExhaustedError, InvalidInputError
 from swerex_c.interfaces import AbstractRuntime
-from swerex_c.models import (
-    Action,
-    BashObservation,
-    CloseBashSessionResponse,
-    CloseResponse,
-    CloseSessionRequest,
-    CloseSessionResponse,
-    Command,
-    CommandResponse,
-    CreateBashSessionResponse,
-    CreateSessionRequest,
-    CreateSessionResponse,
-    IsAliveResponse,
-    Observation,
-    ReadFileRequest,
-    ReadFileResponse,
-    UploadRequest,
-    UploadResponse,
-    WriteFileRequest,
-    WriteFileResponse,
-)
 from swerex_c.runtime.config import DummyRuntimeConfig
 from swerex_c.utils.log import get_logger
 
@@ -47,7 +27,9 @@ class DummyRuntime(AbstractRuntime):
 
     def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Any):
         """Create the runtime from the fields of `DummyRuntimeConfig`."""
-        self.run_in_session_outputs: list[BashObservation] | BashObservation = BashObservation(exit_code=0)
+        self.run_in_session_outputs: list[models.BashObservation] | models.BashObservation = models.BashObservation(
+            exit_code=0
+        )
         self._config = DummyRuntimeConfig(**kwargs)
         self.logger = logger or get_logger("rex-runtime")
 
@@ -55,15 +37,15 @@ class DummyRuntime(AbstractRuntime):
     def from_config(cls, config: DummyRuntimeConfig) -> Self:
         return cls(**config.model_dump())
 
-    async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
-        return IsAliveResponse(is_alive=True)
+    async def is_alive(self, *, timeout: float | None = None) -> models.IsAliveResponse:
+        return models.IsAliveResponse(is_alive=True)
 
-    async def create_session(self, request: CreateSessionRequest | None = None) -> CreateSessionResponse:
+    async def create_session(self, request: models.CreateSessionRequest | None = None) -> models.CreateSessionResponse:
         if request is not None:
             _require_bash(request.session_type)
-        return CreateBashSessionResponse()
+        return models.CreateBashSessionResponse()
 
-    async def run_in_session(self, action: Action) -> Observation:
+    async def run_in_session(self, action: models.Action) -> models.Observation:
         if not isinstance(self.run_in_session_outputs, list):
             return self.run_in_session_outputs
         if not self.run_in_session_outputs:
@@ -71,33 +53,33 @@ class DummyRuntime(AbstractRuntime):
             raise DummyOutputsExhaustedError(f"No output left for {asked!r} in run_in_session_outputs")
         return self.run_in_session_outputs.pop(0)
 
-    async def stream_in_session(self, action: Action) -> AsyncIterator[str | BashObservation]:
+    async def stream_in_session(self, action: models.Action) -> AsyncIterator[str | models.BashObservation]:
         observation = await self.run_in_session(action)
         if observation.output:
             yield observation.output
         yield observation
 
-    async def close_session(self, request: CloseSessionRequest) -> CloseSessionResponse:
+    async def close_session(self, request: models.CloseSessionRequest) -> models.CloseSessionResponse:
         _require_bash(request.session_type)
-        return CloseBashSessionResponse()
+        return models.CloseBashSessionResponse()
 
-    async def execute(self, command: Command) -> CommandResponse:
-        return CommandResponse(exit_code=0)
+    async def execute(self, command: models.Command) -> models.CommandResponse:
+        return models.CommandResponse(exit_code=0)
 
-    async def read_file(self, request: ReadFileRequest) -> ReadFileResponse:
-        return ReadFileResponse()
+    async def read_file(self, request: models.ReadFileRequest) -> models.ReadFileResponse:
+        return models.ReadFileResponse()
 
-    async def write_file(self, request: WriteFileRequest) -> WriteFileResponse:
-        return WriteFileResponse()
+    async def write_file(self, request: models.WriteFileRequest) -> models.WriteFileResponse:
+        return models.WriteFileResponse()
 
-    async def upload(self, request: UploadRequest) -> UploadResponse:
-        return UploadResponse()
+    async def upload(self, request: models.UploadRequest) -> models.UploadResponse:
+        return models.UploadResponse()
 
     async def download(self, source_path: str, target_path: str) -> None:
         pass
 
-    async def close(self) -> CloseResponse:
-        return CloseResponse()
+    async def close(self) -> models.CloseResponse:
+        return models.CloseResponse()
 
 
 def _require_bash(session_type: str) -> None:

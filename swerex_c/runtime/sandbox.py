@@ -9,18 +9,10 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from swerex_c import models
 from swerex_c.engine.sessions import SessionsRuntime
 from swerex_c.exceptions import InvalidInputError, RuntimeClosedError, SwerexException
 from swerex_c.interfaces import reject_text
-from swerex_c.models import (
-    OUTPUT_LIMIT,
-    READ_LIMIT,
-    CloseResponse,
-    IsAliveResponse,
-    ReadFileResponse,
-    UploadResponse,
-    WriteFileResponse,
-)
 from swerex_c.sandbox import files
 from swerex_c.sandbox.commands import execute
 from swerex_c.sandbox.sandbox import Sandbox
@@ -32,7 +24,6 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Coroutine
 
-    from swerex_c import models
     from swerex_c.engine.session import BashSession
     from swerex_c.sandbox.backend import Backend
 
@@ -63,8 +54,8 @@ class SandboxRuntime(SessionsRuntime):
         backend: Backend,
         *,
         logger: logging.Logger | None = None,
-        output_limit: int = OUTPUT_LIMIT,
-        read_limit: int = READ_LIMIT,
+        output_limit: int = models.OUTPUT_LIMIT,
+        read_limit: int = models.READ_LIMIT,
         runs_bash: bool = False,
     ) -> None:
         """Create a runtime for a sandbox.
@@ -130,10 +121,10 @@ class SandboxRuntime(SessionsRuntime):
             timeout: maximum seconds; None is 10.
         """
         if self._closed:
-            return IsAliveResponse(is_alive=False, message="The runtime was closed")
+            return models.IsAliveResponse(is_alive=False, message="The runtime was closed")
         work = self.sandbox.lost(ALIVE_SECONDS if timeout is None else timeout)
         error = await background.run(work)
-        return IsAliveResponse(is_alive=error is None, message=str(error or ""))
+        return models.IsAliveResponse(is_alive=error is None, message=str(error or ""))
 
     # -- sessions
 
@@ -187,7 +178,7 @@ class SandboxRuntime(SessionsRuntime):
         reject_text(request, "read_file", "ReadFileRequest(path={})")
         path, encoding, errors = request.path, request.encoding, request.errors
         content = await self._call(files.read_text, path, encoding, errors, self._read_limit)
-        return ReadFileResponse(content=content)
+        return models.ReadFileResponse(content=content)
 
     async def write_file(self, request: models.WriteFileRequest) -> models.WriteFileResponse:
         """Write a text file, creating the directories above it.
@@ -195,7 +186,7 @@ class SandboxRuntime(SessionsRuntime):
         The file is replaced whole or not at all.
         """
         await self._call(files.write_text, request.path, request.content)
-        return WriteFileResponse()
+        return models.WriteFileResponse()
 
     async def upload(self, request: models.UploadRequest) -> models.UploadResponse:
         """Copy a file or a tree of this machine into the sandbox.
@@ -204,7 +195,7 @@ class SandboxRuntime(SessionsRuntime):
         """
         with shown(f"Uploading {request.source_path}") as progress:
             await self._call(files.upload, request.source_path, request.target_path, progress)
-        return UploadResponse()
+        return models.UploadResponse()
 
     async def download(self, source_path: str, target_path: str) -> None:
         """Copy a file or a tree of the sandbox to this machine.
@@ -228,7 +219,7 @@ class SandboxRuntime(SessionsRuntime):
         for result in results:
             if isinstance(result, BaseException) and not isinstance(result, RuntimeClosedError):
                 raise result
-        return CloseResponse()
+        return models.CloseResponse()
 
     async def _end(self) -> None:
         for opening in self._openings:
