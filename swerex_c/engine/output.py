@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from swerex_c import _core
+from swerex_c import _core
 
 __all__ = ["HeadTailBuffer", "OutputStream"]
 

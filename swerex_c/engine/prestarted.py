@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import threading
 from collections import deque
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from swerex_c import _core
 from swerex_c.engine.completions import end_shell
@@ -23,9 +24,6 @@ from swerex_c.engine.syntax import find_bash
 from swerex_c.exceptions import ResourceError, SwerexException
 from swerex_c.models import CreateBashSessionRequest
 from swerex_c.utils.threads import start_thread
-
-if TYPE_CHECKING:
-    import logging
 
 __all__ = ["PrestartedShell", "PrestartedShells"]
 

@@ -5,14 +5,11 @@ The first shell of a process runs it once or twice in a subshell, and reports it
 
 from __future__ import annotations
 
+import logging
 import re
 import secrets
-from typing import TYPE_CHECKING
 
 from swerex_c.utils.visible import visible
-
-if TYPE_CHECKING:
-    import logging
 
 __all__ = ["COSTLY_SECONDS", "HookProbe", "first_probe"]
 

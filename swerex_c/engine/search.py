@@ -13,16 +13,13 @@ import bisect
 import codecs
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable
+from typing import Any
 
+from swerex_c import _core
 from swerex_c.engine.outcomes import retrieve_exception
 from swerex_c.exceptions import NotAvailableError
 from swerex_c.utils.threads import in_thread
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
-    from swerex_c import _core
 
 __all__ = ["IrregularPattern", "Search", "compile_irregular", "finish_search"]
 

@@ -9,12 +9,7 @@ import threading
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
-from swerex_c.exceptions import (
-    InvalidInputError,
-    RuntimeClosedError,
-    SessionDoesNotExistError,
-    SessionExistsError,
-)
+from swerex_c.exceptions import InvalidInputError, RuntimeClosedError, SessionDoesNotExistError, SessionExistsError
 from swerex_c.interfaces import AbstractRuntime, reject_text
 from swerex_c.utils.log import get_logger
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from typing import TYPE_CHECKING
 
 from swerex_c import _core
 from swerex_c.engine.execute import encode_variables
 from swerex_c.engine.outcomes import validate_seconds
 from swerex_c.engine.syntax import encode, own_environment
 from swerex_c.exceptions import InvalidInputError
-from swerex_c.models import startup_seconds
-
-if TYPE_CHECKING:
-    from swerex_c.models import CreateBashSessionRequest
+from swerex_c.models import CreateBashSessionRequest, startup_seconds
 
 __all__ = [
     "READ_BY_BASH",

@@ -6,26 +6,22 @@ Such a sandbox is a container or another host, for example.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from swerex_c import models
+from swerex_c.engine.session import BashSession
 from swerex_c.engine.sessions import SessionsRuntime
 from swerex_c.exceptions import InvalidInputError, RuntimeClosedError, SwerexException
 from swerex_c.interfaces import reject_text
 from swerex_c.sandbox import files
+from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.commands import execute
 from swerex_c.sandbox.sandbox import Sandbox
 from swerex_c.sandbox.session import SandboxSession
 from swerex_c.utils import background
 from swerex_c.utils.progress import shown
-
-if TYPE_CHECKING:
-    import logging
-    from collections.abc import Coroutine
-
-    from swerex_c.engine.session import BashSession
-    from swerex_c.sandbox.backend import Backend
 
 __all__ = ["SandboxRuntime"]
 

@@ -12,13 +12,10 @@ import errno
 import os
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from swerex_c.exceptions import NotSupportedError, ResourceError, UploadError
+from swerex_c.sandbox.sandbox import Sandbox
 from swerex_c.utils.shell_script import read_script
-
-if TYPE_CHECKING:
-    from swerex_c.sandbox.sandbox import Sandbox
 
 __all__ = ["escape", "failure", "frames", "in_place", "text"]
 

@@ -5,45 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import logging
 import os
 import re
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from swerex_c import _core
+from swerex_c import _core, models
 from swerex_c.engine.completions import current_completions
 from swerex_c.engine.outcomes import retrieve_exception, translated
+from swerex_c.engine.output import OutputStream
 from swerex_c.engine.search import Search, finish_search, patterns_of
 from swerex_c.engine.session import TRANSPORT_BASH, TRANSPORT_VARIABLES, BashSession
 from swerex_c.engine.startup_files import SET_BY_CORE
-from swerex_c.exceptions import (
-    RuntimeClosedError,
-    SandboxLostError,
-    SessionDiedError,
-    SwerexException,
-)
-from swerex_c.models import OUTPUT_LIMIT, CloseBashSessionResponse
+from swerex_c.exceptions import RuntimeClosedError, SandboxLostError, SessionDiedError, SwerexException
+from swerex_c.sandbox import processes
 from swerex_c.sandbox.loader import REUSABLE
 from swerex_c.sandbox.loader_pool import no_shell
-from swerex_c.sandbox.processes import (
-    FIND_SHELL,
-    INTERRUPT_FOREGROUND,
-    KILL_FOREGROUND,
-    MARK,
-    SHELL_READS,
-    TAG_LIMITS,
-    new_mark,
-)
+from swerex_c.sandbox.sandbox import Sandbox
 from swerex_c.utils import background
-
-if TYPE_CHECKING:
-    import logging
-    from collections.abc import Iterator
-
-    from swerex_c.engine.output import OutputStream
-    from swerex_c.models import BashAction, BashInterruptAction, CreateBashSessionRequest, CreateBashSessionResponse
-    from swerex_c.sandbox.sandbox import Sandbox
 
 __all__ = ["SandboxSession"]
 
@@ -75,7 +56,7 @@ _LEARN_PAUSES = 0, 0.05, 0.3, 2, 10
 """Seconds before each try to observe the shell at its prompt, between commands."""
 
 _SHELL_READS, _AT_PROMPT = 5, 6
-"""Exit codes of KILL_FOREGROUND for a shell that reads by itself, and for one at its prompt."""
+"""Exit codes of `KILL_FOREGROUND` for a shell that reads by itself, and for one at its prompt."""
 
 _END_OF_INPUT = b"\x04"
 """Key that ends the input that the shell reads."""
@@ -98,10 +79,10 @@ class SandboxSession(BashSession):
     def __init__(
         self,
         sandbox: Sandbox,
-        request: CreateBashSessionRequest,
+        request: models.CreateBashSessionRequest,
         *,
         logger: logging.Logger | None = None,
-        output_limit: int = OUTPUT_LIMIT,
+        output_limit: int = models.OUTPUT_LIMIT,
     ):
         """Create a session without starting it.
 
@@ -110,7 +91,7 @@ class SandboxSession(BashSession):
         """
         super().__init__(request, logger=logger, output_limit=output_limit)
         self.sandbox = sandbox
-        self.mark = new_mark(sandbox.mark)
+        self.mark = processes.new_mark(sandbox.mark)
         self._patience = CLIENT_SECONDS
         self._ready = False
         self._started = False
@@ -128,20 +109,20 @@ class SandboxSession(BashSession):
         variables = backend.environment()
         for name in SET_BY_CORE:
             variables.pop(name, None)
-        variables |= {"TERM": "xterm", MARK: self.mark}
-        argv = backend.terminal(TRANSPORT_BASH, (*TRANSPORT_VARIABLES, MARK))
+        variables |= {"TERM": "xterm", processes.MARK: self.mark}
+        argv = backend.terminal(TRANSPORT_BASH, (*TRANSPORT_VARIABLES, processes.MARK))
         self._started = True
         self._argv = argv
         return [os.fsencode(word) for word in argv], [os.fsencode(f"{k}={v}") for k, v in variables.items()], None
 
     def _transport_script(self) -> bytes:
-        return TAG_LIMITS.encode() + super()._transport_script()
+        return processes.TAG_LIMITS.encode() + super()._transport_script()
 
     def _check_started(self, operation: _core.Operation, argv: list[bytes] | None) -> None:
         self._ready = operation.typed
         super()._check_started(operation, argv)
 
-    async def start(self) -> CreateBashSessionResponse:
+    async def start(self) -> models.CreateBashSessionResponse:
         answer = await super().start()
         background.spawn(self._learn_early())  # the first command does not wait for it
         return answer
@@ -149,7 +130,7 @@ class SandboxSession(BashSession):
     # -- commands that end without a visible prompt
 
     async def _submit(
-        self, action: BashAction, command: str, timeout: float | None, stream: OutputStream | None
+        self, action: models.BashAction, command: str, timeout: float | None, stream: OutputStream | None
     ) -> _core.Operation:
         """Submit a command. If it may hide the prompts, first learn how the shell waits at them."""
         if self._prompt is None:
@@ -216,7 +197,7 @@ class SandboxSession(BashSession):
     async def _shell_reads(self) -> bytes:
         """Return the read in which the shell waits; empty if it does not wait in one or if that is unknown."""
         try:
-            answer = await self.sandbox.run(SHELL_READS, self.mark, timeout=_ASK_SECONDS)
+            answer = await self.sandbox.run(processes.SHELL_READS, self.mark, timeout=_ASK_SECONDS)
         except (SwerexException, TimeoutError, OSError):
             return b""
         return answer.stdout if answer.code == 0 else b""
@@ -278,7 +259,7 @@ class SandboxSession(BashSession):
         until = time.monotonic() + _GONE_SECONDS
         while True:
             try:
-                there = (await sandbox.run(FIND_SHELL, self.mark, timeout=_ASK_SECONDS)).code == 0
+                there = (await sandbox.run(processes.FIND_SHELL, self.mark, timeout=_ASK_SECONDS)).code == 0
             except (SandboxLostError, RuntimeClosedError) as e:
                 return False, e
             except (SwerexException, TimeoutError, OSError) as e:
@@ -292,7 +273,9 @@ class SandboxSession(BashSession):
 
     # -- interrupting and ending
 
-    async def _interrupt(self, action: BashInterruptAction, matcher: _core.Matcher | Search | None) -> _core.Operation:
+    async def _interrupt(
+        self, action: models.BashInterruptAction, matcher: _core.Matcher | Search | None
+    ) -> _core.Operation:
         """Send SIGINT to the foreground processes from inside the sandbox; if that is impossible, type ^C."""
         completions = current_completions()
         future = asyncio.get_running_loop().create_future()
@@ -331,7 +314,7 @@ class SandboxSession(BashSession):
         A late signal could hit the next command: none is sent after this returns.
         """
         until = time.monotonic() + _SIGNAL_SECONDS
-        sending = asyncio.ensure_future(background.run(self._signal(INTERRUPT_FOREGROUND, until)))
+        sending = asyncio.ensure_future(background.run(self._signal(processes.INTERRUPT_FOREGROUND, until)))
         try:
             return await asyncio.wait_for(asyncio.shield(sending), _SIGNAL_SECONDS + 0.1) == 0
         except (TimeoutError, SwerexException, OSError):
@@ -349,7 +332,7 @@ class SandboxSession(BashSession):
         facts = core.facts()
         prompt = (self._prompt or b"").decode(errors="replace").strip()
         try:
-            code = await background.run(self._signal(KILL_FOREGROUND, facts["commenced"] / 1e9, prompt))
+            code = await background.run(self._signal(processes.KILL_FOREGROUND, facts["commenced"] / 1e9, prompt))
         except TimeoutError:
             return False
         if code == _AT_PROMPT:  # the interrupt has ended the command, but no prompt was seen
@@ -377,7 +360,7 @@ class SandboxSession(BashSession):
                 there = (b"%d" % ((moment + float(clock) - bound) * 100) for bound in bounds)
                 return (await running.collect(b" ".join(there) + b"\n", None, _ANSWER_BYTES)).code
 
-    async def close(self, *, inside: bool = True) -> CloseBashSessionResponse:
+    async def close(self, *, inside: bool = True) -> models.CloseBashSessionResponse:
         """End the shell and everything that it started in the sandbox.
 
         Returns when all of it is gone. Processes that cannot be ended in a few seconds are left, and a warning is
