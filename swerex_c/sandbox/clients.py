@@ -270,9 +270,11 @@ def _wake(ready: asyncio.Future[None]) -> None:
 
 @dataclass(frozen=True)
 class CompletedCommand:
-    """Exit code and output of a client program."""
+    """Exit code and output of a client program, or of a script in a sandbox."""
 
     code: int
+    """Exit code, or minus the number of the signal that ended the program or the script."""
+
     stdout: bytes
     stderr: bytes
 

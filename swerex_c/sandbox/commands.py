@@ -9,8 +9,9 @@ from swerex_c.engine.execute import LONGEST_ARGUMENT, as_bytes, check_words, enc
 from swerex_c.engine.outcomes import validate_seconds
 from swerex_c.exceptions import CommandTimeoutError, InvalidInputError, ResourceError
 from swerex_c.models import Command, CommandResponse
+from swerex_c.sandbox.clients import CompletedCommand
 from swerex_c.sandbox.loader import MERGED, REUSABLE, encode_request
-from swerex_c.sandbox.sandbox import Sandbox, ScriptResult
+from swerex_c.sandbox.sandbox import Sandbox
 from swerex_c.utils.shell_script import read_script
 
 __all__ = ["execute"]
@@ -60,7 +61,7 @@ async def execute(sandbox: Sandbox, command: Command, output_limit: int) -> Comm
 
 
 def _refusal(
-    note: int, command: Command, program: str, words: list[bytes], answer: ScriptResult, sandbox: str
+    note: int, command: Command, program: str, words: list[bytes], answer: CompletedCommand, sandbox: str
 ) -> Exception:
     """Return the error for a program that could not be executed."""
     if note < _BAD_NAME:

@@ -17,7 +17,6 @@ import os
 import secrets
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from swerex_c.engine.output import HeadTailBuffer
 from swerex_c.exceptions import (
@@ -31,13 +30,14 @@ from swerex_c.exceptions import (
 from swerex_c.models import OUTPUT_LIMIT
 from swerex_c.sandbox import processes
 from swerex_c.sandbox.backend import Backend
+from swerex_c.sandbox.clients import CompletedCommand
 from swerex_c.sandbox.loader import NO_INPUT, REUSABLE, Loader
 from swerex_c.sandbox.loader_pool import LoaderPool
 from swerex_c.utils import background
 from swerex_c.utils.finalizers import call_from_finalizer
 from swerex_c.utils.visible import error_line
 
-__all__ = ["RunningScript", "Sandbox", "ScriptResult"]
+__all__ = ["RunningScript", "Sandbox"]
 
 _logger = logging.getLogger("swerex_c.sandbox")
 
@@ -58,17 +58,6 @@ _ERRORS_LIMIT = 1 << 20
 
 _LONGEST_LINE = 32
 """Maximum number of bytes of a line in which a script says how it goes on: a format, or a time."""
-
-
-@dataclass
-class ScriptResult:
-    """Exit status and output of one script."""
-
-    code: int
-    """Exit status, or minus the number of the signal that ended the script."""
-
-    stdout: bytes
-    stderr: bytes
 
 
 class Sandbox:
@@ -163,7 +152,7 @@ class Sandbox:
 
     async def run(
         self, script: str, *words: str, timeout: float | None = None, limit: int = OUTPUT_LIMIT, input: bytes = b""
-    ) -> ScriptResult:
+    ) -> CompletedCommand:
         """Run a script to its end.
 
         Args:
@@ -388,7 +377,7 @@ class RunningScript:
         how = f"its client ended with status {status}" if why is None else error_line(why)
         return ResourceError(f"The shell in {name} has ended {what}, so there is no exit code: {how}{said}")
 
-    async def collect(self, input: bytes, timeout: float | None, limit: int) -> ScriptResult:
+    async def collect(self, input: bytes, timeout: float | None, limit: int) -> CompletedCommand:
         """Write the input, read all output, and wait for the end; see `Sandbox.run`."""
         kept = (HeadTailBuffer(limit), HeadTailBuffer(limit))
         for frames, keeper in zip((self._stdout, self._stderr), kept, strict=True):
@@ -405,7 +394,7 @@ class RunningScript:
             msg = f"The script has not ended after {timeout:g} seconds, and was killed"
             raise CommandTimeoutError(msg, output=kept[0].content().decode(errors="backslashreplace")) from None
         code = await self.wait()
-        return ScriptResult(code, kept[0].content(), kept[1].content())
+        return CompletedCommand(code, kept[0].content(), kept[1].content())
 
     async def kill(self) -> None:
         """End the script and everything that it started.
