@@ -193,10 +193,7 @@ class ServerRestartedError(SwerexException, RuntimeError):
 
 
 class ResultLostError(SwerexException, RuntimeError):
-    """The server no longer keeps the result of a request.
-
-    The request was executed at least in part.
-    """
+    """The server no longer keeps the result of a request, which was executed at least in part."""
 
 
 class ServerLimitError(SwerexException, RuntimeError):
@@ -230,10 +227,7 @@ class DockerPullError(DeploymentStartupError):
 
 
 class StartupTimeoutError(DeploymentStartupError, TimeoutError):
-    """The deployment did not start within its `startup_timeout`.
-
-    The parts that had been started were ended.
-    """
+    """The deployment did not start within its `startup_timeout`. The parts that had been started were ended."""
 
 
 class PodStartupError(DeploymentStartupError):
@@ -258,10 +252,7 @@ class PodStartupError(DeploymentStartupError):
 
 
 class PodStartupTimeoutError(PodStartupError, StartupTimeoutError):
-    """A Kubernetes pod did not start within `startup_timeout`.
-
-    The reason might have been temporary.
-    """
+    """A Kubernetes pod did not start within `startup_timeout`, perhaps for a temporary reason."""
 
 
 class NotAvailableError(SwerexException, RuntimeError):
@@ -279,10 +270,7 @@ class PoolError(SwerexException, RuntimeError):
 
 
 class PoolFullError(PoolError):
-    """Every environment is in use, and the queue of waiting callers is full.
-
-    Try again later.
-    """
+    """Every environment is in use, and the queue of waiting callers is full. Try again later."""
 
 
 class PoolTimeoutError(PoolError, TimeoutError):
@@ -290,10 +278,7 @@ class PoolTimeoutError(PoolError, TimeoutError):
 
 
 class PoolClosedError(PoolError):
-    """The pool was closed.
-
-    It was closed before the request, while the caller waited, or while the environment was in use.
-    """
+    """The pool was closed before the request, while the caller waited, or while the environment was in use."""
 
 
 class EnvironmentStartError(DeploymentStartupError):

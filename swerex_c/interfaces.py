@@ -211,10 +211,7 @@ class CombinedDeploymentHook(DeploymentHook):
 
 
 class SetStatusDeploymentHook(DeploymentHook):
-    """Hook that calls `callable(id, message)` for every step.
-
-    The function can, for example, update a row of a status table.
-    """
+    """Hook that calls `callable(id, message)` for every step, for example to update a row of a status table."""
 
     def __init__(self, id: str, callable: Callable[[str, str], None]):
         self._id = id
@@ -228,10 +225,7 @@ class SetStatusDeploymentHook(DeploymentHook):
 
 
 class AbstractDeployment(ABC):
-    """Owner of the sandbox in which a runtime works.
-
-    It starts the sandbox, provides the runtime and stops the sandbox.
-    """
+    """Owner of the sandbox in which a runtime works: starts and stops the sandbox, and provides the runtime."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         self.logger: logging.Logger
@@ -254,10 +248,7 @@ class AbstractDeployment(ABC):
 
     @abstractmethod
     async def stop(self, *args: Any, **kwargs: Any) -> None:
-        """End the sandbox with everything in it.
-
-        Does nothing if the deployment is not started.
-        """
+        """End the sandbox with everything in it; do nothing if the deployment is not started."""
 
     async def __aenter__(self) -> Self:
         await self.start()

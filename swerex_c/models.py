@@ -122,10 +122,7 @@ CreateSessionRequest = Annotated[CreateBashSessionRequest, Field(discriminator="
 
 
 def startup_seconds(request: CreateBashSessionRequest) -> float:
-    """Return the seconds for reading the startup files.
-
-    They are `startup_timeout` if the request sets it, else `STARTUP_SECONDS`.
-    """
+    """Return the seconds for reading the startup files: `startup_timeout` if it is set, else `STARTUP_SECONDS`."""
     return request.startup_timeout if "startup_timeout" in request.model_fields_set else STARTUP_SECONDS
 
 
@@ -144,10 +141,7 @@ CreateSessionResponse = Annotated[CreateBashSessionResponse, Field(discriminator
 
 
 class BashAction(_Request):
-    """Request to run a command in a bash session.
-
-    It can also send a line to a program that runs there.
-    """
+    """Request to run a command in a bash session, or to send a line to a program that runs there."""
 
     command: str
     """Command text of any length and number of lines. It is one unit: no part of it is input of another part."""
@@ -184,10 +178,7 @@ class BashAction(_Request):
 
 
 class BashInterruptAction(_Request):
-    """Request to interrupt the running command of a bash session.
-
-    It is not queued behind that command.
-    """
+    """Request to interrupt the running command of a bash session, without queuing behind it."""
 
     session: str = "default"
     """Session to interrupt."""
@@ -261,10 +252,7 @@ CloseSessionResponse = Annotated[CloseBashSessionResponse, Field(discriminator="
 
 
 class Command(_Request):
-    """Request to run a command outside of all sessions.
-
-    The fields have the meaning they have for `subprocess.run`.
-    """
+    """Request to run a command outside of all sessions. The fields mean what they mean for `subprocess.run`."""
 
     command: str | list[str]
     """Program and its arguments; with `shell=True`, a command text for the shell."""

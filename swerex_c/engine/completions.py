@@ -88,10 +88,7 @@ def current_completions() -> CompletionQueue:
 
 
 async def end_shell(core: _core.Session) -> None:
-    """End a shell and everything it started.
-
-    Returns when all of it is gone. If the waiting is cancelled, the core still ends it.
-    """
+    """End a shell and everything it started, and wait until all is gone. The core ends it even without that wait."""
     completions = current_completions()
     future = asyncio.get_running_loop().create_future()
     with translated():

@@ -69,10 +69,7 @@ class Processes:
         return len(self._running)
 
     async def start(self, begin: Callable[[], _core.Process]) -> _core.Process:
-        """Start a program with `begin` and register it.
-
-        If the runtime is being closed, the program is cancelled.
-        """
+        """Start a program with `begin` and register it. If the runtime is being closed, the program is cancelled."""
 
         def start() -> _core.Process:
             process = begin()

@@ -78,10 +78,7 @@ async def finish(operation: _core.Operation | _core.Process, future: Future[None
 
 
 def retrieve_exception(task: Task[Any]) -> None:
-    """Retrieve the exception of an abandoned task (a done callback).
-
-    asyncio then does not log the exception.
-    """
+    """Retrieve the exception of an abandoned task (a done callback), so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()
 

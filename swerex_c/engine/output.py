@@ -21,10 +21,7 @@ class OutputStream:
 
 
 class HeadTailBuffer:
-    """The beginning and the end of a stream of bytes.
-
-    The core keeps the same parts of an operation's output.
-    """
+    """The beginning and the end of a stream of bytes: the parts that the core keeps of an operation's output."""
 
     def __init__(self, limit: int):
         self._half = max(1, limit // 2)

@@ -119,10 +119,7 @@ class PrestartedShells:
         return found
 
     async def full(self) -> bool:
-        """Wait until all shells are started.
-
-        Returns False if not all can be started now, or they were closed.
-        """
+        """Wait until all shells are started. Returns False if not all can be started now, or they were closed."""
         self._own()
         self._refill()
         await self._filled()

@@ -208,10 +208,7 @@ class BashSession(Session):
         return sandbox_startup_script(self.request, self._missing)
 
     async def start(self) -> CreateBashSessionResponse:
-        """Start the shell and read the startup files.
-
-        A failed start leaves nothing behind.
-        """
+        """Start the shell and read the startup files. A failed start leaves nothing behind."""
         argv, variables, directory = self._spawn()
         request = self.request
         check_request(request, in_sandbox=argv is not None)
@@ -250,10 +247,7 @@ class BashSession(Session):
         return operation.output if self._probe is None else self._probe.take_out(operation.output)
 
     async def _read_startup_files(self, script: bytes, argv: list[bytes] | None, timeout: float) -> _core.Operation:
-        """Read the startup files in the started shell, within `timeout` seconds from its first prompt on.
-
-        Returns the operation.
-        """
+        """Read the startup files in the started shell, within `timeout` seconds from its first prompt on."""
         try:
             limit = timeout + _BEFORE_STARTUP_SECONDS
             operation = await self._complete(lambda core, *notify: core.start(script, limit, *notify, self._patience))
@@ -330,10 +324,7 @@ class BashSession(Session):
     # -- running
 
     def run(self, action: Action) -> Coroutine[Any, Any, BashObservation]:
-        """Run a command, send a line to a program, or interrupt.
-
-        See `AbstractRuntime.run_in_session`.
-        """
+        """Run a command, send a line to a program, or interrupt; see `AbstractRuntime.run_in_session`."""
         if type(action) is not BashAction:
             if action.action_type == "bash_interrupt":
                 return self.interrupt(action)

@@ -1,7 +1,4 @@
-"""Base class of runtimes that hold their sessions in this process.
-
-The shells may be anywhere.
-"""
+"""Base class of runtimes that hold their sessions in this process; the shells may be anywhere."""
 
 from __future__ import annotations
 
@@ -24,10 +21,7 @@ __all__ = ["SessionsRuntime"]
 
 
 class SessionsRuntime(AbstractRuntime):
-    """A runtime with named sessions.
-
-    A subclass creates the sessions, and implements commands, files and closing.
-    """
+    """A runtime with named sessions. A subclass creates the sessions, and implements commands, files and closing."""
 
     def __init__(self, *, logger: logging.Logger | None = None):
         self._sessions: dict[str, Session] = {}

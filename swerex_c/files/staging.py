@@ -137,10 +137,7 @@ class Staging:
 
     @contextlib.contextmanager
     def file(self, name: str, mode: int | None = None, mtime_ns: int | None = None) -> Iterator[int]:
-        """Create a file, and yield a descriptor for writing it in the block.
-
-        A mode of None is that of a new file.
-        """
+        """Create a file, and yield a descriptor for writing it in the block. A mode of None is that of a new file."""
         first = 0o666 if mode is None else 0o600
         if name:
             holder, base = self._open_holder(name)

@@ -39,10 +39,7 @@ _logger = logging.getLogger("swerex_c.files")
 
 
 class Readable(Protocol):
-    """A source of an archive.
-
-    `read` returns at most `size` bytes at a time, and b"" only at the end.
-    """
+    """A source of an archive. `read` returns at most `size` bytes at a time, and b"" only at the end."""
 
     def read(self, size: int, /) -> bytes: ...
 
@@ -51,10 +48,7 @@ class Readable(Protocol):
 
 
 class Packer:
-    """An archive that is written while files are added.
-
-    Exit writes its end, unless something failed.
-    """
+    """An archive that is written while files are added. Exit writes its end, unless something failed."""
 
     format: ClassVar[Literal[1, 2]] = tarfile.PAX_FORMAT
 

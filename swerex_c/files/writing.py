@@ -40,10 +40,7 @@ _NO_FALLOCATE = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
 
 def check_path(path: str) -> None:
-    """Raise for a path that no file can have.
-
-    The path would fail later, but less clearly or after much work.
-    """
+    """Raise for a path that no file can have. The path would fail later, but less clearly or after much work."""
     if len(path) > _LONGEST_PATH:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), f"{path[:200]}...")
     if not path:

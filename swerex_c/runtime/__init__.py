@@ -1,4 +1,1 @@
-"""Runtimes in this process, in a sandbox, or behind a server.
-
-A runtime runs sessions and commands, and accesses files.
-"""
+"""Runtimes, which run sessions and commands and access files: in this process, in a sandbox, or behind a server."""

@@ -1,7 +1,4 @@
-"""Configurations of runtimes.
-
-A configuration can be given in a file or on a command line, and can create its runtime.
-"""
+"""Configurations, in a file or on a command line, that can create their runtimes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A runtime that does nothing and returns preset outputs.
-
-It is for tests of code that uses runtimes.
-"""
+"""A runtime that does nothing and returns preset outputs, for tests of code that uses runtimes."""
 
 from __future__ import annotations
 

@@ -129,10 +129,7 @@ class LocalRuntime(SessionsRuntime):
         return ReadFileResponse(content=content)
 
     async def write_file(self, request: models.WriteFileRequest) -> models.WriteFileResponse:
-        """Write a text file, creating the directories above it.
-
-        The file is replaced whole or not at all.
-        """
+        """Write a text file, whole or not at all, and create the directories above it."""
         from swerex_c.files.local import write_text
         from swerex_c.models import WriteFileResponse
         from swerex_c.utils.threads import in_file_thread
@@ -142,10 +139,7 @@ class LocalRuntime(SessionsRuntime):
         return WriteFileResponse()
 
     async def upload(self, request: models.UploadRequest) -> models.UploadResponse:
-        """Copy a file or a tree, with modes and symbolic links.
-
-        An existing directory is merged into. Named pipes, sockets and devices in a tree are left out.
-        """
+        """Copy a file or a tree by the rules of `AbstractRuntime.upload`."""
         from swerex_c.files.local import copy
         from swerex_c.models import UploadResponse
         from swerex_c.utils.threads import in_file_thread
@@ -163,10 +157,7 @@ class LocalRuntime(SessionsRuntime):
         await in_file_thread(copy, source_path, target_path, follow=False)
 
     async def close(self) -> models.CloseResponse:
-        """End all sessions and commands, with everything they started.
-
-        May be called again.
-        """
+        """End all sessions and commands, with everything they started. May be called again."""
         import asyncio
 
         from swerex_c.models import CloseResponse

@@ -1,7 +1,4 @@
-"""A runtime for a sandbox that is reached by running programs in it.
-
-Such a sandbox is a container or another host, for example.
-"""
+"""A runtime for a sandbox, such as a container or another host, that is reached by running programs in it."""
 
 from __future__ import annotations
 
@@ -177,10 +174,7 @@ class SandboxRuntime(SessionsRuntime):
         return models.ReadFileResponse(content=content)
 
     async def write_file(self, request: models.WriteFileRequest) -> models.WriteFileResponse:
-        """Write a text file, creating the directories above it.
-
-        The file is replaced whole or not at all.
-        """
+        """Write a text file, whole or not at all, and create the directories above it."""
         await self._call(files.write_text, request.path, request.content)
         return models.WriteFileResponse()
 
@@ -194,20 +188,14 @@ class SandboxRuntime(SessionsRuntime):
         return models.UploadResponse()
 
     async def download(self, source_path: str, target_path: str) -> None:
-        """Copy a file or a tree of the sandbox to this machine.
-
-        The rules are those of `upload`, in the other direction.
-        """
+        """Copy a file or a tree of the sandbox to this machine, by the rules of `AbstractRuntime.download`."""
         with shown(f"Downloading {source_path}") as progress:
             await self._call(files.download, source_path, target_path, progress)
 
     # -- closing
 
     async def close(self) -> models.CloseResponse:
-        """End all sessions and commands, with everything they started in the sandbox.
-
-        May be called again.
-        """
+        """End all sessions and commands, with everything they started in the sandbox. May be called again."""
         sessions = self._close_all()
         ends = [each.close(inside=False) if isinstance(each, SandboxSession) else each.close() for each in sessions]
         results = await asyncio.gather(*ends, return_exceptions=True)

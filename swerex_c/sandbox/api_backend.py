@@ -57,10 +57,7 @@ _ABANDON_SECONDS = 10.0
 
 
 class ApiBackend(Backend):
-    """Sandbox that is reached by library calls.
-
-    Subclasses start programs and report whether the sandbox is lost.
-    """
+    """Sandbox that is reached by library calls. Subclasses start programs and report whether the sandbox is lost."""
 
     @abstractmethod
     async def exec(

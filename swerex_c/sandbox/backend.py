@@ -36,10 +36,7 @@ class Process(ABC):
 
     @abstractmethod
     async def end_input(self) -> None:
-        """Close standard input after the data that was sent.
-
-        Not called for a program on a terminal.
-        """
+        """Close standard input after the data that was sent. Not called for a program on a terminal."""
 
     @abstractmethod
     async def receive(self) -> tuple[int, bytes] | None:
@@ -68,10 +65,7 @@ class Process(ABC):
 
 
 class Backend(ABC):
-    """Access to one sandbox.
-
-    All coroutines run in the event loop of `swerex_c.utils.background`, several at once.
-    """
+    """Access to one sandbox. All coroutines run in the event loop of `swerex_c.utils.background`, several at once."""
 
     name: str
     """Name of the sandbox in messages, such as "container 3f2a91c07d11"."""
@@ -153,7 +147,4 @@ class Backend(ABC):
         """
 
     async def close(self) -> None:  # noqa: B027 - as open
-        """Undo `open`, but keep the sandbox.
-
-        May be called again. Takes at most a few seconds.
-        """
+        """Undo `open`, but keep the sandbox. May be called again. Takes at most a few seconds."""

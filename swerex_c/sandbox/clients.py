@@ -280,10 +280,7 @@ class CompletedCommand:
 
     @property
     def message(self) -> str:
-        """Return the error output as one line.
-
-        If it is empty, return standard output; if that is empty too, the exit code.
-        """
+        """Return the error output as one line, or standard output if it is empty, or the exit code if both are."""
         text = (self.stderr.strip() or self.stdout.strip()).decode(errors="replace")
         return " ".join(text.split()) or f"exit code {self.code}"
 

@@ -62,10 +62,7 @@ def text(script: str) -> str:
 
 
 def in_place(path: str) -> str:
-    """Return a path as scripts name it.
-
-    It is then never an option, nor a path for which bash opens a socket.
-    """
+    """Return a path as scripts name it: never an option, nor a path for which bash opens a socket."""
     return f"/.{path}" if path.startswith("/") else f"./{path}"
 
 

@@ -51,10 +51,7 @@ _CLOSE_SECONDS = 10.0
 
 
 def encode_request(nonce: bytes, number: int, words: Sequence[bytes]) -> bytes:
-    """Return a header and words in the format that words_lib.bash reads.
-
-    Words have no NUL bytes and any length.
-    """
+    """Return a header and words, of any length and without NUL bytes, in the format that words_lib.bash reads."""
     return b"%s %d %s\n" % (nonce, number, b" ".join(b"%d" % len(word) for word in words)) + b"".join(words)
 
 

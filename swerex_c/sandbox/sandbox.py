@@ -61,10 +61,7 @@ _LONGEST_LINE = 32
 
 
 class Sandbox:
-    """Sandbox in use, reached through a backend.
-
-    `mark` is the prefix of the marks of everything started in it.
-    """
+    """Sandbox in use, reached through a backend. `mark` is the prefix of the marks of everything started in it."""
 
     def __init__(self, backend: Backend) -> None:
         """Create a sandbox that is not open."""
@@ -214,10 +211,7 @@ class Sandbox:
         return await self.end_marked(self.mark)
 
     async def close(self) -> None:
-        """End all running scripts and all loaders, and close the backend.
-
-        May be called again.
-        """
+        """End all running scripts and all loaders, and close the backend. May be called again."""
         if self._owner != os.getpid():  # the loaders belong to the parent of this forked process
             return
         self._closed = True

@@ -71,10 +71,7 @@ _GONE_SECONDS = 3.0
 
 
 class SandboxSession(BashSession):
-    """Session whose shell runs in a sandbox.
-
-    Everything that it starts there has its mark, and ends with it.
-    """
+    """Session whose shell runs in a sandbox. Everything that it starts there has its mark, and ends with it."""
 
     def __init__(
         self,

@@ -21,10 +21,7 @@ UNKNOWN = 255
 
 
 def make_raw() -> tuple[int, int]:
-    """Put the terminal into raw mode, and return its rows and columns.
-
-    In raw mode, bytes pass unchanged.
-    """
+    """Put the terminal into raw mode, in which bytes pass unchanged, and return its rows and columns."""
     mode = termios.tcgetattr(0)
     mode[0] = 0  # no input processing
     mode[1] &= ~termios.OPOST

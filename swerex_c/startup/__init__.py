@@ -1,4 +1,1 @@
-"""Directory that `swerex-c run` adds to PYTHONPATH for its `sitecustomize`.
-
-Do not import this package.
-"""
+"""Directory that `swerex-c run` adds to PYTHONPATH for its `sitecustomize`. Do not import this package."""

@@ -46,10 +46,7 @@ def original_distribution() -> importlib.metadata.Distribution | None:
 def stand_in(
     context: importlib.metadata.DistributionFinder.Context | None,
 ) -> Iterable[importlib.metadata.Distribution]:
-    """Return the substitute for a query of exactly the original's name, else [].
-
-    If the original is installed, this returns [] too.
-    """
+    """Return the substitute for a query of exactly the original's name, unless that is installed; else []."""
     name = getattr(context, "name", None)
     if name is None or re.sub(r"[-_.]+", "-", name).lower() != PACKAGE_NAME:
         return []

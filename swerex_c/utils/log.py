@@ -43,10 +43,7 @@ def _interpret_level_from_env(level: str | None, *, default: int | None = None) 
 
 
 def register_thread_name(name: str) -> None:
-    """Set the suffix of the loggers that this thread gets from now on.
-
-    The default is the thread's name.
-    """
+    """Set the suffix, by default the thread's name, of the loggers that this thread gets from now on."""
     _THREAD_NAME_TO_LOG_SUFFIX[threading.current_thread().name] = name
 
 

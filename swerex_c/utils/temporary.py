@@ -1,7 +1,4 @@
-"""Create temporary directories.
-
-All functions raise ResourceError if there is no writable directory for them.
-"""
+"""Create temporary directories. All functions raise ResourceError if there is no writable place for them."""
 
 from __future__ import annotations
 
