@@ -64,10 +64,6 @@ class Processes:
         self._starting = 0
         self._over = False
 
-    def __len__(self) -> int:
-        """Return the number of running programs."""
-        return len(self._running)
-
     async def start(self, begin: Callable[[], _core.Process]) -> _core.Process:
         """Start a program with `begin` and register it. If the runtime is being closed, the program is cancelled."""
 

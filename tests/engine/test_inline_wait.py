@@ -43,7 +43,7 @@ async def test_what_would_wake_the_loop_ends_the_wait(
     os.mkfifo(begun)
     os.mkfifo(go)
     trigger = way(lambda: go.write_text("on\n"), runtime, tmp_path)
-    await until_async(lambda: way is by_a_signal or len(runtime._processes))
+    await until_async(lambda: way is by_a_signal or runtime._processes._running)
     waits: list[int] = []
     inline_wait = completions.CompletionQueue.inline_wait
 

@@ -95,7 +95,7 @@ async def test_a_caller_that_gives_up_leaves_nothing(runtime: LocalRuntime, slow
         starts.go_on.set()
         assert all(isinstance(e, asyncio.CancelledError) for e in await asyncio.gather(*calls, return_exceptions=True))
     assert len(starts.threads) == 1, "those that waited were not started"
-    assert len(runtime._processes) == 0
+    assert not runtime._processes._running
     assert not current_completions().programs
 
 
