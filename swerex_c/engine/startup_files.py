@@ -13,14 +13,7 @@ from swerex_c.engine.syntax import encode, own_environment
 from swerex_c.exceptions import InvalidInputError
 from swerex_c.models import CreateBashSessionRequest, startup_seconds
 
-__all__ = [
-    "READ_BY_BASH",
-    "SET_BY_CORE",
-    "check_request",
-    "environment",
-    "sandbox_startup_script",
-    "startup_script",
-]
+__all__ = ["READ_BY_BASH", "SET_BY_CORE", "check_request", "environment", "sandbox_startup_script", "startup_script"]
 
 _STARTUP = b"""\
 [[ ! -r /etc/bash.bashrc ]] || . /etc/bash.bashrc

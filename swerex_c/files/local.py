@@ -57,13 +57,7 @@ _logger = logging.getLogger("swerex_c.files")
 # Text
 
 
-def read_text(
-    path: str,
-    encoding: str | None = None,
-    errors: str | None = None,
-    *,
-    limit: int | None = None,
-) -> str:
+def read_text(path: str, encoding: str | None = None, errors: str | None = None, *, limit: int | None = None) -> str:
     """Read a file's text as `Path(path).read_text(encoding, errors)` does.
 
     Every line ending becomes a bare newline. A named pipe is read until its writers have closed it, a device until its

@@ -260,10 +260,7 @@ class Staging:
         while pending:
             above = pending.pop()
             where = os.path.join(self.target, above)
-            with (
-                _opened(self._fd, above, flags=os.O_RDONLY) as staged,
-                _opened(root, above, where) as there,
-            ):
+            with _opened(self._fd, above, flags=os.O_RDONLY) as staged, _opened(root, above, where) as there:
                 for entry in list(os.scandir(staged)):
                     check_cancelled()
                     name, to = os.path.join(above, entry.name), os.path.join(where, entry.name)
