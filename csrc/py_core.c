@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "swx_command.h"
@@ -271,34 +270,10 @@ void swx_request_completed(swx_request *request)
 {
     bool queue = request->queue && !request->waits_inline;
     atomic_store(&request->done, true);
-    if (atomic_load(&request->waiters)) {
-        syscall(SYS_futex, &request->done, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-    }
     if (queue && swx_queue_push(request->queue, &request->link)) {
         return;
     }
     swx_request_unref(request);
-}
-
-int swx_request_wait(swx_request *request, int64_t deadline)
-{
-    while (!atomic_load(&request->done)) {
-        int64_t now = swx_now();
-        if (now >= deadline) {
-            return 0;
-        }
-        int64_t left = deadline - now;
-        struct timespec wait = { .tv_sec = left / 1000000000, .tv_nsec = left % 1000000000 };
-        Py_BEGIN_ALLOW_THREADS
-        atomic_fetch_add(&request->waiters, 1);
-        syscall(SYS_futex, &request->done, FUTEX_WAIT_PRIVATE, 0, deadline == INT64_MAX ? NULL : &wait, NULL, 0);
-        atomic_fetch_sub(&request->waiters, 1);
-        Py_END_ALLOW_THREADS
-        if (PyErr_CheckSignals() != 0) {
-            return -1;
-        }
-    }
-    return 1;
 }
 
 /* ---- the module ---- */

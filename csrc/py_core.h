@@ -124,8 +124,7 @@ const char *swx_py_command_bytes(PyObject *command, Py_ssize_t *size, PyObject *
  * else. */
 swx_queue *swx_py_queue_get(swx_py_state *state, PyObject *object);
 
-/* What a loop or a thread waits for: an operation or a process.  Reference-counted by hand, because two threads hold
- * it. */
+/* What a loop waits for: an operation or a process.  Reference-counted by hand, because two threads hold it. */
 typedef struct swx_request swx_request;
 struct swx_request {
     swx_queue_link link; /* first */
@@ -133,9 +132,8 @@ struct swx_request {
     swx_queue *queue; /* a reference, or NULL */
     PyObject *future; /* what Completions.take returns for it; touched with the GIL only; owned by the Python object */
     _Atomic int references;
-    _Atomic int done;    /* 0 or 1: the word of a futex, */
-    _Atomic int waiters; /* on which so many threads sleep */
-    bool waits_inline;   /* the submitting thread still waits by itself: no wake-up; under the node's lock */
+    _Atomic bool done;
+    bool waits_inline; /* the submitting thread still waits by itself: no wake-up; under the node's lock */
 };
 /* Initialises a request of zeros.  queue may be NULL. */
 void swx_request_init(swx_request *request, void (*destroy)(swx_request *), int references, swx_queue *queue);
@@ -143,9 +141,6 @@ void swx_request_unref(swx_request *request);
 
 /* Called by the core when it is done, without the GIL: hands the core's reference to the queue, or drops it. */
 void swx_request_completed(swx_request *request);
-
-/* Blocks (GIL released, signals handled) until it is done or the deadline.  1 done, 0 not, -1 exception. */
-int swx_request_wait(swx_request *request, int64_t deadline);
 
 /* Takes the swx_match out of a Matcher, for use without the GIL by one stream.  It is not reset.  NULL with TypeError
  * when object is no Matcher, or RuntimeError when it is in use.  The caller keeps a reference to the object until it

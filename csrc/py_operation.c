@@ -68,20 +68,6 @@ static void operation_dealloc(PyObject *object)
     swx_py_deallocate(object);
 }
 
-static PyObject *operation_wait(PyObject *object, PyObject *seconds)
-{
-    operation_object *self = (operation_object *)object;
-    int64_t deadline;
-    if (swx_py_deadline(seconds, swx_now(), &deadline) < 0) {
-        return NULL;
-    }
-    if (swx_py_engine_is_gone(self->request->handle->engine)) {
-        return swx_py_raise_gone(self->request->handle->engine, "session");
-    }
-    int done = swx_request_wait(&self->request->base, deadline);
-    return done < 0 ? NULL : PyBool_FromLong(done);
-}
-
 static PyObject *operation_cancel(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     operation_cancel_now((operation_object *)object);
@@ -243,7 +229,6 @@ static PyObject *operation_set_future(PyObject *object, PyObject *future)
 static PyMethodDef operation_methods[] = {
     { "release", operation_release, METH_O, "release($self, checked, /)\n--\n\n" },
     { "set_future", operation_set_future, METH_O, "set_future($self, future, /)\n--\n\n" },
-    { "wait", operation_wait, METH_O, "wait($self, seconds, /)\n--\n\n" },
     { "cancel", operation_cancel, METH_NOARGS, "cancel($self, /)\n--\n\n" },
     { "take", operation_take, METH_NOARGS, "take($self, /)\n--\n\n" },
     { "unsearched", operation_unsearched, METH_NOARGS, "unsearched($self, /)\n--\n\n" },

@@ -54,7 +54,6 @@ class _Facts(TypedDict):
 class Operation:
     # Deleting it before it has ended cancels it. Until then only `done` and `held` can be read; the other attributes
     # raise RuntimeError.
-    def wait(self, seconds: float | None, /) -> bool: ...  # blocks; False: it did not end in that time
     def release(self, checked: int, /) -> None: ...  # lets a held command begin; checked as in run()
     def cancel(self) -> None: ...  # ends it as "cancelled"; a command that it started goes on
     def set_future(self, future: object, /) -> None: ...  # until it has ended, by the thread that takes from the queue

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import select
 import threading
 from collections import deque
 from concurrent.futures import Future
@@ -165,29 +166,34 @@ class PrestartedShells:
 
     def _fill(self) -> None:
         try:
+            ends = _core.Completions()
             while True:
                 with self._lock:
                     if self._closed or len(self._shells) >= self._size:
                         self._end_filling()
                         return
-                self._add()
+                self._add(ends)
         except (SwerexException, OSError, MemoryError, RuntimeError) as error:  # at exit the core starts no shell
             with self._lock:
                 self._end_filling(error)
 
-    def _add(self) -> None:
+    def _add(self, ends: _core.Completions) -> None:
         """Start a shell, and wait until it has read its startup files."""
         surroundings = _surroundings()
         bash, limit = os.fsencode(find_bash()), self._output_limit
         core = _core.Session(bash, surroundings.variables, None, _PLAIN.rows, _PLAIN.columns, limit)
         if _surroundings() != surroundings:
             return  # they have changed meanwhile, and the shell may have the new ones
-        operation = core.start(startup_script(_PLAIN), _STARTUP_SECONDS, None, None)
+        operation = core.start(startup_script(_PLAIN), _STARTUP_SECONDS, ends, None)
         shell = PrestartedShell(core, operation, surroundings)
         self._shells.append(shell)
         if self._closed:
             return  # `close` may not have seen it
-        operation.wait(None)
+        readable = select.poll()
+        readable.register(ends, select.POLLIN)
+        while not operation.done:
+            readable.poll()
+            ends.take()
         if operation.end not in ("done", "closed"):
             with self._lock, contextlib.suppress(ValueError):  # if `take` has dropped it already
                 self._shells.remove(shell)

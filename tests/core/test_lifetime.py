@@ -19,10 +19,16 @@ from swerex_c import _core
 from swerex_c.engine.patterns import make_matcher
 ENVIRONMENT = [b"PATH=/usr/bin:/bin"]
 
+def has_ended(operation, seconds=60):
+    limit = time.monotonic() + seconds
+    while not operation.done and time.monotonic() < limit:
+        time.sleep(0.001)
+    return operation.done
+
 def session():
     made = _core.Session(b"/bin/bash", ENVIRONMENT, None, 24, 80, 1 << 20)
     start = made.start(b":", 10, None, None)
-    assert start.wait(60) and start.end == "done"
+    assert has_ended(start) and start.end == "done"
     return made
 
 ends = _core.Completions()
@@ -92,12 +98,12 @@ living, idle = session(), session()
 running = living.run("sleep 100", 1, None, None, None, waker, None, None, 0)
 waiting = living.run("echo", 1, None, None, None, waker, None, None, 0)
 ended = idle.run("echo text", 1, None, None, None, None, None, None, 0)
-ended.wait(60)
+assert has_ended(ended)
 program = process(b"sleep 100")
 _core._shutdown()
 for call in (
     lambda: living.run("echo", 1, None, None, None, None, None, None, 0), living.facts, running.take,
-    lambda: running.wait(None),
+    running.unsearched,
 ):
     try:
         call()
@@ -160,9 +166,9 @@ def test_dropped_output_is_told_when_a_match_took_the_tail() -> None:
     check(
         """
 shell = _core.Session(b"/bin/bash", ENVIRONMENT, None, 24, 80, 10)
-shell.start(b":", 10, None, None).wait(60)
+assert has_ended(shell.start(b":", 10, None, None))
 found = shell.run("printf pre0123456789abcdef", 1, None, None, make_matcher(["0123456789abcdef"]), None, None, None, 0)
-assert found.wait(60) and found.end == "matched"
+assert has_ended(found) and found.end == "matched"
 print(found.dropped > 0, "bytes of output were dropped here" in found.output)
 """,
         "True True\n",
@@ -215,7 +221,7 @@ over = threading.Event()
 def uses(shell, matcher):
     yield shell.facts
     yield lambda: shell.run("true", 1, None, None, None, None, None, None, 150).take()
-    yield lambda: shell.run("echo text", 1, None, None, matcher, None, None, None, 0).wait(0.001)
+    yield lambda: has_ended(shell.run("echo text", 1, None, None, matcher, None, None, None, 0), 0.001)
     yield lambda: (shell.type(b"x"), shell.resync(0))
     yield lambda: process(b"echo text").cancel()
     yield lambda: _core.Session(b"/bin/bash", ENVIRONMENT, None, 24, 80, 1 << 20)
