@@ -70,10 +70,17 @@ extern PyType_Spec swx_py_completions_spec, swx_py_operation_spec, swx_py_sessio
     swx_py_matcher_spec, swx_py_strip_spec, swx_py_encoder_spec, swx_py_decoder_spec;
 
 /* The PyType_Spec of a type: its name, the struct of an instance, further flags, and its slots. */
-#define SWX_PY_SPEC(type_name, instance, more_flags, type_slots)                                     \
-    {                                                                                                \
-        .name = "swerex_c._core." type_name, .basicsize = sizeof(instance),                          \
-        .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | (more_flags), .slots = (type_slots) \
+#define SWX_PY_SLOTS(...) ((PyType_Slot[]){ __VA_ARGS__, { 0, NULL } })
+#define SWX_PY_SPEC(type_name, instance, more_flags, ...)                                                         \
+    {                                                                                                             \
+        .name = "swerex_c._core." type_name, .basicsize = sizeof(instance),                                       \
+        .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | (more_flags), .slots = SWX_PY_SLOTS(__VA_ARGS__) \
+    }
+
+/* An attribute that a getter tells by a number, one of its own. */
+#define SWX_PY_FACT(name, getter, which)                    \
+    {                                                       \
+        name, getter, NULL, NULL, (void *)(intptr_t)(which) \
     }
 
 /* Functions of the module, in py_process.c and py_command.c. */

@@ -290,12 +290,7 @@ static PyMethodDef decoder_methods[] = {
     { NULL, NULL, 0, NULL },
 };
 
-static PyType_Slot decoder_slots[] = {
-    { Py_tp_doc, "FrameDecoder(*, max_frame=67108864, max_depth=32, max_items=1000000)\n--\n\n" },
-    { Py_tp_new, decoder_new },
-    { Py_tp_dealloc, decoder_dealloc },
-    { Py_tp_methods, decoder_methods },
-    { 0, NULL },
-};
-
-PyType_Spec swx_py_decoder_spec = SWX_PY_SPEC("FrameDecoder", FrameDecoder, 0, decoder_slots);
+PyType_Spec swx_py_decoder_spec =
+    SWX_PY_SPEC("FrameDecoder", FrameDecoder, 0,
+                { Py_tp_doc, "FrameDecoder(*, max_frame=67108864, max_depth=32, max_items=1000000)\n--\n\n" },
+                { Py_tp_new, decoder_new }, { Py_tp_dealloc, decoder_dealloc }, { Py_tp_methods, decoder_methods });

@@ -281,12 +281,7 @@ static PyMethodDef encoder_methods[] = {
     { NULL, NULL, 0, NULL },
 };
 
-static PyType_Slot encoder_slots[] = {
-    { Py_tp_doc, "FrameEncoder(*, max_frame=67108864, max_depth=32, max_items=1000000)\n--\n\n" },
-    { Py_tp_new, encoder_new },
-    { Py_tp_dealloc, swx_py_deallocate },
-    { Py_tp_methods, encoder_methods },
-    { 0, NULL },
-};
-
-PyType_Spec swx_py_encoder_spec = SWX_PY_SPEC("FrameEncoder", FrameEncoder, 0, encoder_slots);
+PyType_Spec swx_py_encoder_spec =
+    SWX_PY_SPEC("FrameEncoder", FrameEncoder, 0,
+                { Py_tp_doc, "FrameEncoder(*, max_frame=67108864, max_depth=32, max_items=1000000)\n--\n\n" },
+                { Py_tp_new, encoder_new }, { Py_tp_dealloc, swx_py_deallocate }, { Py_tp_methods, encoder_methods });

@@ -104,15 +104,9 @@ static PyMethodDef METHODS[] = {
     { NULL, NULL, 0, NULL },
 };
 
-static PyType_Slot SLOTS[] = {
-    { Py_tp_doc, "Matcher(program)\n--\n\n" },
-    { Py_tp_new, (void *)matcher_new },
-    { Py_tp_dealloc, (void *)matcher_dealloc },
-    { Py_tp_methods, METHODS },
-    { 0, NULL },
-};
-
-PyType_Spec swx_py_matcher_spec = SWX_PY_SPEC("Matcher", Matcher, 0, SLOTS);
+PyType_Spec swx_py_matcher_spec =
+    SWX_PY_SPEC("Matcher", Matcher, 0, { Py_tp_doc, "Matcher(program)\n--\n\n" }, { Py_tp_new, matcher_new },
+                { Py_tp_dealloc, matcher_dealloc }, { Py_tp_methods, METHODS });
 
 swx_match *swx_py_match_take(const swx_py_state *state, PyObject *object)
 {

@@ -236,25 +236,17 @@ static PyMethodDef operation_methods[] = {
     { NULL, NULL, 0, NULL },
 };
 
-#define FACT(name, which)                                           \
-    {                                                               \
-        name, operation_fact, NULL, NULL, (void *)(intptr_t)(which) \
-    }
-
 static PyGetSetDef operation_attributes[] = {
-    FACT("done", DONE),       FACT("held", HELD),
-    FACT("end", END),         FACT("code", CODE),
-    FACT("signal", SIGNAL),   FACT("output", OUTPUT),
-    FACT("dropped", DROPPED), FACT("hit", HIT),
-    FACT("ended", ENDED),     FACT("typed", TYPED),
-    FACT("begun", BEGUN),     FACT("error", ERROR),
-    FACT("errno", ERRNO),     { NULL, NULL, NULL, NULL, NULL },
+    SWX_PY_FACT("done", operation_fact, DONE),       SWX_PY_FACT("held", operation_fact, HELD),
+    SWX_PY_FACT("end", operation_fact, END),         SWX_PY_FACT("code", operation_fact, CODE),
+    SWX_PY_FACT("signal", operation_fact, SIGNAL),   SWX_PY_FACT("output", operation_fact, OUTPUT),
+    SWX_PY_FACT("dropped", operation_fact, DROPPED), SWX_PY_FACT("hit", operation_fact, HIT),
+    SWX_PY_FACT("ended", operation_fact, ENDED),     SWX_PY_FACT("typed", operation_fact, TYPED),
+    SWX_PY_FACT("begun", operation_fact, BEGUN),     SWX_PY_FACT("error", operation_fact, ERROR),
+    SWX_PY_FACT("errno", operation_fact, ERRNO),     { NULL, NULL, NULL, NULL, NULL },
 };
 
-static PyType_Slot operation_slots[] = {
+PyType_Spec swx_py_operation_spec = SWX_PY_SPEC(
+    "Operation", operation_object, Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     { Py_tp_dealloc, operation_dealloc }, { Py_tp_traverse, operation_traverse }, { Py_tp_clear, operation_clear },
-    { Py_tp_methods, operation_methods }, { Py_tp_getset, operation_attributes }, { 0, NULL },
-};
-
-PyType_Spec swx_py_operation_spec =
-    SWX_PY_SPEC("Operation", operation_object, Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, operation_slots);
+    { Py_tp_methods, operation_methods }, { Py_tp_getset, operation_attributes });

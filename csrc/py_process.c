@@ -290,34 +290,22 @@ static PyMethodDef process_methods[] = {
     { NULL, NULL, 0, NULL },
 };
 
-#define FACT(name, which)                                         \
-    {                                                             \
-        name, process_fact, NULL, NULL, (void *)(intptr_t)(which) \
-    }
-
 static PyGetSetDef process_attributes[] = {
-    FACT("done", DONE),
-    FACT("mark", MARK),
-    FACT("end", END),
-    FACT("stdout", STDOUT),
-    FACT("stderr", STDERR),
-    FACT("returncode", RETURNCODE),
+    SWX_PY_FACT("done", process_fact, DONE),
+    SWX_PY_FACT("mark", process_fact, MARK),
+    SWX_PY_FACT("end", process_fact, END),
+    SWX_PY_FACT("stdout", process_fact, STDOUT),
+    SWX_PY_FACT("stderr", process_fact, STDERR),
+    SWX_PY_FACT("returncode", process_fact, RETURNCODE),
     { NULL, NULL, NULL, NULL, NULL },
 };
 
-static PyType_Slot process_slots[] = {
+PyType_Spec swx_py_process_spec = SWX_PY_SPEC(
+    "Process", process_object, Py_TPFLAGS_HAVE_GC,
     { Py_tp_doc,
       "Process(file, argv, environment, directory, input, merge, timeout, output_limit, queue, future)\n--\n\n" },
-    { Py_tp_new, process_new },
-    { Py_tp_dealloc, process_dealloc },
-    { Py_tp_traverse, process_traverse },
-    { Py_tp_clear, process_clear },
-    { Py_tp_methods, process_methods },
-    { Py_tp_getset, process_attributes },
-    { 0, NULL },
-};
-
-PyType_Spec swx_py_process_spec = SWX_PY_SPEC("Process", process_object, Py_TPFLAGS_HAVE_GC, process_slots);
+    { Py_tp_new, process_new }, { Py_tp_dealloc, process_dealloc }, { Py_tp_traverse, process_traverse },
+    { Py_tp_clear, process_clear }, { Py_tp_methods, process_methods }, { Py_tp_getset, process_attributes });
 
 /* ---- marks ---- */
 

@@ -67,15 +67,9 @@ static PyMethodDef queue_methods[] = {
     { NULL, NULL, 0, NULL },
 };
 
-static PyType_Slot queue_slots[] = {
-    { Py_tp_doc, "Completions()\n--\n\n" },
-    { Py_tp_new, queue_new },
-    { Py_tp_dealloc, queue_dealloc },
-    { Py_tp_methods, queue_methods },
-    { 0, NULL },
-};
-
-PyType_Spec swx_py_completions_spec = SWX_PY_SPEC("Completions", queue_object, 0, queue_slots);
+PyType_Spec swx_py_completions_spec =
+    SWX_PY_SPEC("Completions", queue_object, 0, { Py_tp_doc, "Completions()\n--\n\n" }, { Py_tp_new, queue_new },
+                { Py_tp_dealloc, queue_dealloc }, { Py_tp_methods, queue_methods });
 
 swx_queue *swx_py_queue_get(swx_py_state *state, PyObject *object)
 {

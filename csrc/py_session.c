@@ -338,12 +338,7 @@ static PyMethodDef session_methods[] = {
     { NULL, NULL, 0, NULL },
 };
 
-static PyType_Slot session_slots[] = {
+PyType_Spec swx_py_session_spec = SWX_PY_SPEC(
+    "Session", session_object, 0,
     { Py_tp_doc, "Session(program, environment, directory, rows, columns, output_limit, argv=None)\n--\n\n" },
-    { Py_tp_new, session_new },
-    { Py_tp_dealloc, session_dealloc },
-    { Py_tp_methods, session_methods },
-    { 0, NULL },
-};
-
-PyType_Spec swx_py_session_spec = SWX_PY_SPEC("Session", session_object, 0, session_slots);
+    { Py_tp_new, session_new }, { Py_tp_dealloc, session_dealloc }, { Py_tp_methods, session_methods });

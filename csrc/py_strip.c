@@ -57,12 +57,6 @@ static PyMethodDef strip_methods[] = {
     { NULL, NULL, 0, NULL },
 };
 
-static PyType_Slot strip_slots[] = {
-    { Py_tp_doc, "Strip()\n--\n\n" },
-    { Py_tp_new, strip_new },
-    { Py_tp_dealloc, swx_py_deallocate },
-    { Py_tp_methods, strip_methods },
-    { 0, NULL },
-};
-
-PyType_Spec swx_py_strip_spec = SWX_PY_SPEC("Strip", strip_object, 0, strip_slots);
+PyType_Spec swx_py_strip_spec =
+    SWX_PY_SPEC("Strip", strip_object, 0, { Py_tp_doc, "Strip()\n--\n\n" }, { Py_tp_new, strip_new },
+                { Py_tp_dealloc, swx_py_deallocate }, { Py_tp_methods, strip_methods });
