@@ -342,15 +342,13 @@ static PyMethodDef core_functions[] = {
 /* Stops the reactor at exit, while threads can still be joined. */
 static int register_exit(PyObject *module)
 {
-    int failed = -1;
     PyObject *atexit = PyImport_ImportModule("atexit");
     PyObject *shutdown = atexit ? PyObject_GetAttrString(module, "_shutdown") : NULL;
     PyObject *result = shutdown ? PyObject_CallMethod(atexit, "register", "O", shutdown) : NULL;
-    failed = result ? 0 : -1;
     Py_XDECREF(result);
     Py_XDECREF(shutdown);
     Py_XDECREF(atexit);
-    return failed;
+    return result ? 0 : -1;
 }
 
 static PyType_Spec *const specs[SWX_PY_TYPES] = {

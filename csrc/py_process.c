@@ -168,8 +168,8 @@ static swx_status start(void *started, const void *config, swx_error *err)
     return status;
 }
 
-/* A request for a program; future: borrowed.  NULL with an exception set. */
-static request *request_new(swx_py_state *state, swx_queue *queue, PyObject *future)
+/* Starts a program; future: borrowed.  NULL with an exception set. */
+static request *start_program(swx_py_state *state, swx_queue *queue, PyObject *future, swx_exec_config *config)
 {
     swx_py_engine *engine = swx_py_engine_of(state);
     request *req = engine ? calloc(1, sizeof(*req)) : NULL;
@@ -180,21 +180,11 @@ static request *request_new(swx_py_state *state, swx_queue *queue, PyObject *fut
     swx_py_engine_ref(engine);
     req->engine = engine;
     req->base.future = future == Py_None ? NULL : future;
-    return req;
-}
-
-/* Starts a program; future: borrowed.  NULL with an exception set. */
-static request *start_program(swx_py_state *state, swx_queue *queue, PyObject *future, swx_exec_config *config)
-{
-    request *req = request_new(state, queue, future);
-    if (!req) {
-        return NULL;
-    }
-    config->program_mark = req->engine->program_mark;
+    config->program_mark = engine->program_mark;
     config->done = exec_done;
     config->unwatch = unwatch;
     config->owner = req;
-    if (swx_py_begin(req->engine, "process", start, req, config) < 0) {
+    if (swx_py_begin(engine, "process", start, req, config) < 0) {
         for (int reference = 0; reference < 3; reference++) { /* ours, the core's and the node's */
             swx_request_unref(&req->base);
         }
@@ -309,31 +299,22 @@ PyType_Spec swx_py_process_spec = SWX_PY_SPEC(
 
 /* ---- marks ---- */
 
-/* From a sequence of ints, to be freed.  NULL: an exception is set. */
-static uint64_t *marks_of(PyObject *list, size_t *count)
+/* A bytes object's contents are aligned for numbers.  NULL: an exception is set. */
+static const uint64_t *marks_of(PyObject *object, size_t *count)
 {
-    Py_ssize_t size = PySequence_Size(list);
-    uint64_t *marks = size < 0 ? NULL : calloc((size_t)size, sizeof(*marks));
-    if (!marks) {
-        return size < 0 ? NULL : (uint64_t *)PyErr_NoMemory();
+    char *bytes;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(object, &bytes, &size) < 0) {
+        return NULL;
     }
-    for (Py_ssize_t i = 0; i < size; i++) {
-        PyObject *item = PySequence_GetItem(list, i);
-        marks[i] = item ? PyLong_AsUnsignedLongLong(item) : 0;
-        Py_XDECREF(item);
-        if (PyErr_Occurred()) {
-            free(marks);
-            return NULL;
-        }
-    }
-    *count = (size_t)size;
-    return marks;
+    *count = (size_t)size / sizeof(uint64_t);
+    return (const uint64_t *)(const void *)bytes;
 }
 
-PyObject *swx_py_kill_marked(PyObject *Py_UNUSED(module), PyObject *list)
+PyObject *swx_py_kill_marked(PyObject *Py_UNUSED(module), PyObject *bytes)
 {
     size_t count;
-    uint64_t *marks = marks_of(list, &count);
+    const uint64_t *marks = marks_of(bytes, &count);
     long found;
     if (!marks) {
         return NULL;
@@ -341,36 +322,22 @@ PyObject *swx_py_kill_marked(PyObject *Py_UNUSED(module), PyObject *list)
     Py_BEGIN_ALLOW_THREADS
     found = swx_tree_kill_marked(marks, count);
     Py_END_ALLOW_THREADS
-    free(marks);
     return PyLong_FromLong(found);
 }
 
-PyObject *swx_py_living_marks(PyObject *Py_UNUSED(module), PyObject *list)
+PyObject *swx_py_living_marks(PyObject *Py_UNUSED(module), PyObject *bytes)
 {
     size_t count;
-    uint64_t *marks = marks_of(list, &count);
-    bool *living = marks ? calloc(count, sizeof(*living)) : NULL;
-    PyObject *result = NULL;
-    bool looked;
-    if (!living) {
-        if (marks) {
-            PyErr_NoMemory();
-        }
-        goto done;
+    const uint64_t *marks = marks_of(bytes, &count);
+    PyObject *result = marks ? PyBytes_FromStringAndSize(NULL, (Py_ssize_t)count) : NULL;
+    if (!result) {
+        return NULL;
     }
+    bool *living = (bool *)PyBytes_AsString(result);
     Py_BEGIN_ALLOW_THREADS
-    looked = swx_tree_living(marks, count, living);
-    Py_END_ALLOW_THREADS
-    result = PyList_New(0);
-    for (size_t i = 0; result && i < count; i++) {
-        PyObject *mark = !looked || living[i] ? PyLong_FromUnsignedLongLong(marks[i]) : Py_NewRef(Py_None);
-        if (!mark || (mark != Py_None && PyList_Append(result, mark) < 0)) {
-            Py_CLEAR(result);
-        }
-        Py_XDECREF(mark);
+    if (!swx_tree_living(marks, count, living)) {
+        memset(living, true, count);
     }
-done:
-    free(living);
-    free(marks);
+    Py_END_ALLOW_THREADS
     return result;
 }

@@ -250,8 +250,8 @@ static swx_status start(void *started, const void *config, swx_error *err)
     return status;
 }
 
-/* A handle of no session yet.  NULL with an exception set. */
-static session_handle *handle_new(swx_py_state *state, bool transport)
+/* Starts a session.  NULL with an exception set. */
+static session_handle *start_session(swx_py_state *state, swx_session_config *config)
 {
     swx_py_engine *engine = swx_py_engine_of(state);
     session_handle *handle = engine ? calloc(1, sizeof(*handle)) : NULL;
@@ -261,20 +261,10 @@ static session_handle *handle_new(swx_py_state *state, bool transport)
     atomic_init(&handle->references, 1);
     swx_py_engine_ref(engine);
     handle->engine = engine;
-    handle->transport = transport;
-    return handle;
-}
-
-/* Starts a session.  NULL with an exception set. */
-static session_handle *start_session(swx_py_state *state, swx_session_config *config)
-{
-    session_handle *handle = handle_new(state, config->argv != NULL);
-    if (!handle) {
-        return NULL;
-    }
-    config->program_mark = handle->engine->program_mark;
-    if (swx_py_begin(handle->engine, "session", start, handle, config) < 0) {
-        swx_py_engine_unref(handle->engine);
+    handle->transport = config->argv != NULL;
+    config->program_mark = engine->program_mark;
+    if (swx_py_begin(engine, "session", start, handle, config) < 0) {
+        swx_py_engine_unref(engine);
         free(handle);
         return NULL;
     }

@@ -191,10 +191,11 @@ class Process:
     @property
     def mark(self) -> int: ...  # of all processes that it starts; valid after its end; 0: none
 
+# Marks are passed as array("Q", marks).tobytes().
 # Kills every process that carries one of the marks. Returns how many lived, those included that are not gone yet: call
 # it until it returns 0. -1: there is no /proc.
-def kill_marked(marks: Sequence[int], /) -> int: ...
-def living_marks(marks: Sequence[int], /) -> list[int]: ...  # those that a living process carries
+def kill_marked(marks: bytes, /) -> int: ...
+def living_marks(marks: bytes, /) -> bytes: ...  # 1 for each mark that a living process carries, 0 for the others
 
 # ---- patterns
 

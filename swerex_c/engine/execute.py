@@ -8,7 +8,9 @@ import os
 import shutil
 import stat
 import threading
-from collections.abc import Callable, Mapping
+from array import array
+from collections.abc import Callable, Iterable, Mapping
+from itertools import compress
 
 from swerex_c import _core
 from swerex_c.engine import spawner
@@ -48,6 +50,10 @@ _KEPT_MARKS = 256
 
 _SWEEPS = 400
 """Maximum attempts to kill leftovers, about 4 seconds. A process that survives waits for a device in the kernel."""
+
+
+def _packed(marks: Iterable[int]) -> bytes:
+    return array("Q", marks).tobytes()
 
 
 class Processes:
@@ -93,7 +99,7 @@ class Processes:
             self._running.discard(process)
             self._marks.append(process.mark)
             if len(self._marks) >= self._room:
-                self._marks = _core.living_marks(self._marks)
+                self._marks = list(compress(self._marks, _core.living_marks(_packed(self._marks))))
                 self._room = max(_KEPT_MARKS, 2 * len(self._marks))
 
     async def end(self) -> None:
@@ -114,7 +120,7 @@ class Processes:
         with self._lock:
             marks = list(self._marks)
         for sweep in range(_SWEEPS):
-            if not marks or await in_thread(_core.kill_marked, marks) <= 0:
+            if not marks or await in_thread(_core.kill_marked, _packed(marks)) <= 0:
                 break
             await asyncio.sleep(0.001 if sweep < 20 else 0.01)
         with self._lock:
