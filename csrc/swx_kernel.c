@@ -210,10 +210,9 @@ int64_t swx_kernel_last_start(void)
 
 bool swx_kernel_has_newborn(pid_t pid)
 {
-    swx_proc_children children;
+    FILE *children = swx_proc_children(pid, pid);
     bool found = false;
-    swx_proc_children_begin(&children, pid, pid);
-    for (pid_t child; (child = swx_proc_children_next(&children));) {
+    for (pid_t child; (child = swx_proc_next_child(&children));) {
         swx_proc_stat stat;
         int64_t worked = found ? -1 : swx_kernel_worked(child);
         found = found ||
@@ -224,10 +223,9 @@ bool swx_kernel_has_newborn(pid_t pid)
 
 pid_t swx_kernel_youngest_child(pid_t pid)
 {
-    swx_proc_children children;
+    FILE *children = swx_proc_children(pid, pid);
     pid_t youngest = 0;
-    swx_proc_children_begin(&children, pid, pid);
-    for (pid_t child; (child = swx_proc_children_next(&children));) {
+    for (pid_t child; (child = swx_proc_next_child(&children));) {
         youngest = child;
     }
     return youngest;

@@ -3,7 +3,6 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -97,36 +96,20 @@ void swx_proc_end(DIR *directory)
     }
 }
 
-void swx_proc_children_begin(swx_proc_children *children, pid_t process, pid_t thread)
+FILE *swx_proc_children(pid_t process, pid_t thread)
 {
     char path[64];
     snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)process, (int)thread);
-    children->fd = open(path, O_RDONLY | O_CLOEXEC);
-    children->left = 1 << 16;
-    children->at = children->size = 0;
+    return fopen(path, "re");
 }
 
-/* The file has numbers, with a space behind each. */
-pid_t swx_proc_children_next(swx_proc_children *children)
+pid_t swx_proc_next_child(FILE **children)
 {
-    pid_t pid = 0;
-    while (children->fd >= 0 && children->left) {
-        if (children->at == children->size) {
-            ssize_t size = read(children->fd, children->text, sizeof(children->text));
-            children->at = 0;
-            children->size = size > 0 ? (size_t)size : 0;
-            if (!children->size) {
-                break;
-            }
-        }
-        char c = children->text[children->at++];
-        if (c >= '0' && c <= '9') {
-            pid = 10 * pid + (c - '0');
-        } else if (pid) {
-            children->left--;
-            return pid;
-        }
+    int pid = 0;
+    if (*children && fscanf(*children, "%d", &pid) != 1) {
+        fclose(*children);
+        *children = NULL;
+        pid = 0;
     }
-    swx_close(&children->fd);
-    return 0;
+    return pid;
 }

@@ -3,6 +3,7 @@
 #define SWX_PROC_H
 
 #include <dirent.h>
+#include <stdio.h>
 #include <sys/types.h>
 
 #include "swx.h"
@@ -48,18 +49,11 @@ DIR *swx_proc_threads(pid_t pid);
 /* closedir, of NULL too. */
 void swx_proc_end(DIR *directory);
 
-/* An iterator over the children that a thread of a process has started, oldest first, 65,536 at most. */
-typedef struct {
-    int fd;
-    unsigned left;
-    size_t at, size;
-    char text[4096];
-} swx_proc_children;
+/* The children that a thread of a process has started, oldest first.  NULL: that cannot be read; needs
+ * CONFIG_PROC_CHILDREN. */
+FILE *swx_proc_children(pid_t process, pid_t thread);
 
-/* Needs CONFIG_PROC_CHILDREN: elsewhere there are none. */
-void swx_proc_children_begin(swx_proc_children *children, pid_t process, pid_t thread);
-
-/* The next one, or 0: there are no more, and nothing is left open. */
-pid_t swx_proc_children_next(swx_proc_children *children);
+/* The next one, or 0: there are no more, or *children is NULL; then it is closed, and NULL. */
+pid_t swx_proc_next_child(FILE **children);
 
 #endif

@@ -104,9 +104,8 @@ static void list_children(sweep *s, pid_t parent)
     DIR *threads = swx_proc_threads(parent);
     swx_buf_clear(&s->children);
     for (pid_t thread; (thread = swx_proc_next(threads));) {
-        swx_proc_children children;
-        swx_proc_children_begin(&children, parent, thread);
-        for (pid_t pid; (pid = swx_proc_children_next(&children));) {
+        FILE *children = swx_proc_children(parent, thread);
+        for (pid_t pid; (pid = swx_proc_next_child(&children));) {
             swx_buf_append(&s->children, &pid, sizeof(pid));
         }
     }
