@@ -22,20 +22,25 @@ static PyObject *queue_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-static void drop_all(swx_queue_link *item)
+/* Lets go of the items; first their futures are appended to the list, if there is one.  NULL: out of memory. */
+static PyObject *hand_over(swx_queue_link *item, PyObject *list)
 {
     while (item) {
-        swx_queue_link *next = item->next;
-        swx_request_unref((swx_request *)item);
-        item = next;
+        swx_request *request = (swx_request *)item;
+        item = item->next;
+        if (list && request->future && PyList_Append(list, request->future) < 0) {
+            Py_CLEAR(list);
+        }
+        swx_request_unref(request);
     }
+    return list;
 }
 
 static void queue_dealloc(PyObject *object)
 {
     queue_object *self = (queue_object *)object;
     if (self->queue) {
-        drop_all(swx_queue_close(self->queue));
+        hand_over(swx_queue_close(self->queue), NULL);
         swx_queue_unref(self->queue);
     }
     swx_py_deallocate(object);
@@ -49,16 +54,7 @@ static PyObject *queue_fileno(queue_object *self, PyObject *Py_UNUSED(unused))
 static PyObject *queue_take(queue_object *self, PyObject *Py_UNUSED(unused))
 {
     PyObject *list = PyList_New(0);
-    swx_queue_link *item = list ? swx_queue_take(self->queue) : NULL;
-    while (item) {
-        swx_request *request = (swx_request *)item;
-        item = item->next;
-        if (list && request->future && PyList_Append(list, request->future) < 0) {
-            Py_CLEAR(list);
-        }
-        swx_request_unref(request);
-    }
-    return list;
+    return list ? hand_over(swx_queue_take(self->queue), list) : NULL;
 }
 
 static PyMethodDef queue_methods[] = {
