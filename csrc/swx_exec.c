@@ -28,34 +28,24 @@ struct swx_exec {
     void *owner;
 };
 
-/* Opens stdin: a file in memory that holds all of the input. */
-static int open_input(const swx_exec_config *config, swx_error *err)
+/* Opens stdin: a file in memory that holds all of the input.  -1: *call has failed. */
+static int open_input(const swx_exec_config *config, const char **call)
 {
     if (!config->input_size) {
-        int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-        if (fd < 0) {
-            swx_fail_sys(err, "open(/dev/null)", errno);
-        }
-        return fd;
+        *call = "open(/dev/null)";
+        return open("/dev/null", O_RDONLY | O_CLOEXEC);
     }
+    *call = "memfd_create";
     int fd = memfd_create("swx-input", MFD_CLOEXEC);
-    if (fd < 0) {
-        swx_fail_sys(err, "memfd_create", errno);
-        return -1;
-    }
-    for (size_t at = 0; at < config->input_size;) {
-        ssize_t size = write(fd, config->input + at, config->input_size - at);
-        if (size < 0 && errno == EINTR) {
-            continue;
+    for (size_t at = 0; fd >= 0 && at < config->input_size;) {
+        ssize_t size = pwrite(fd, config->input + at, config->input_size - at, (off_t)at);
+        if (size > 0) {
+            at += (size_t)size;
+        } else if (size == 0 || errno != EINTR) {
+            *call = "pwrite(memfd)";
+            swx_close(&fd);
         }
-        if (size <= 0) {
-            swx_fail_sys(err, "write(memfd)", errno);
-            close(fd);
-            return -1;
-        }
-        at += (size_t)size;
     }
-    lseek(fd, 0, SEEK_SET);
     return fd;
 }
 
@@ -76,8 +66,10 @@ swx_status swx_exec_new(swx_exec **out, const swx_exec_config *config, swx_error
     e->owner = config->owner;
     swx_buf_init(&e->streams[0].kept, config->output_limit);
     swx_buf_init(&e->streams[1].kept, config->output_limit);
-    input = open_input(config, err);
+    const char *call;
+    input = open_input(config, &call);
     if (input < 0) {
+        swx_fail_sys(err, call, errno);
         goto failed;
     }
     if (pipe2(output, O_CLOEXEC) != 0 || (!config->merge && pipe2(error, O_CLOEXEC) != 0)) {

@@ -524,7 +524,6 @@ static void watch_forks(void) { forks_seen = pthread_atfork(NULL, NULL, count_fo
 
 swx_status swx_reactor_new(swx_reactor **out, swx_error *err)
 {
-    swx_status status = SWX_OK;
     *out = NULL;
     pthread_once(&forks_once, watch_forks);
     swx_reactor *r = forks_seen ? calloc(1, sizeof(*r)) : NULL;
@@ -533,28 +532,21 @@ swx_status swx_reactor_new(swx_reactor **out, swx_error *err)
     }
     r->forks = atomic_load(&forks);
     r->wakes_at = AWAKE;
-    r->wake = -1;
     pthread_mutex_init(&r->lock, NULL);
-    r->epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (r->epoll < 0) {
-        status = swx_fail_sys(err, "epoll_create1", errno);
-        goto failed;
-    }
-    r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (r->wake < 0) {
-        status = swx_fail_sys(err, "eventfd", errno);
-        goto failed;
-    }
     struct epoll_event event = { .events = EPOLLIN, .data.u64 = 0 };
-    if (epoll_ctl(r->epoll, EPOLL_CTL_ADD, r->wake, &event) != 0) {
-        status = swx_fail_sys(err, "epoll_ctl", errno);
-        goto failed;
+    r->epoll = epoll_create1(EPOLL_CLOEXEC);
+    r->wake = r->epoll < 0 ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    const char *failed = r->epoll < 0                                               ? "epoll_create1"
+                         : r->wake < 0                                              ? "eventfd"
+                         : epoll_ctl(r->epoll, EPOLL_CTL_ADD, r->wake, &event) != 0 ? "epoll_ctl"
+                                                                                    : NULL;
+    if (failed) {
+        swx_fail_sys(err, failed, errno);
+        swx_reactor_free(r);
+        return SWX_ESYS;
     }
     *out = r;
     return SWX_OK;
-failed:
-    swx_reactor_free(r);
-    return status;
 }
 
 static void close_descriptors(swx_reactor *r)
