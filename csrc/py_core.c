@@ -208,41 +208,35 @@ int swx_py_path(PyObject *object, const char **path)
     return 0;
 }
 
-/* The bytes that the strings of a tuple need with their NULs.  -1: exception set. */
-static Py_ssize_t strings_size(PyObject *tuple, Py_ssize_t count)
-{
-    Py_ssize_t total = 0;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        char *bytes;
-        if (PyBytes_AsStringAndSize(PyTuple_GetItem(tuple, i), &bytes, NULL) < 0) { /* refuses NUL too */
-            return -1;
-        }
-        total += (Py_ssize_t)strlen(bytes) + 1;
-    }
-    return total;
-}
-
+/* The entry before the first is the tuple that holds the bytes objects, whose contents never change. */
 char **swx_py_strings(PyObject *sequence)
 {
-    char **strings = NULL;
     PyObject *tuple = PySequence_Tuple(sequence);
-    Py_ssize_t count = tuple ? PyTuple_Size(tuple) : -1, size = count < 0 ? -1 : strings_size(tuple, count);
-    if (size >= 0) {
-        strings = malloc(((size_t)count + 1) * sizeof(*strings) + (size_t)size);
-        if (!strings) {
+    Py_ssize_t count = tuple ? PyTuple_Size(tuple) : -1;
+    char **block = tuple ? calloc((size_t)count + 2, sizeof(*block)) : NULL;
+    if (!block) {
+        if (tuple) {
             PyErr_NoMemory();
         }
+        Py_XDECREF(tuple);
+        return NULL;
     }
-    if (strings) {
-        char *text = (char *)(strings + count + 1);
-        for (Py_ssize_t i = 0; i < count; i++) {
-            strings[i] = strcpy(text, PyBytes_AsString(PyTuple_GetItem(tuple, i)));
-            text += strlen(text) + 1;
+    block[0] = (char *)tuple;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (PyBytes_AsStringAndSize(PyTuple_GetItem(tuple, i), &block[1 + i], NULL) < 0) { /* refuses NUL too */
+            swx_py_strings_free(block + 1);
+            return NULL;
         }
-        strings[count] = NULL;
     }
-    Py_XDECREF(tuple);
-    return strings;
+    return block + 1;
+}
+
+void swx_py_strings_free(char **strings)
+{
+    if (strings) {
+        Py_DECREF((PyObject *)(void *)strings[-1]);
+        free(strings - 1);
+    }
 }
 
 /* ---- requests ---- */

@@ -119,9 +119,10 @@ int swx_py_deadline(PyObject *seconds, int64_t now, int64_t *deadline);
 /* A bytes object without NUL as a string, borrowed from it; None as NULL.  0, or -1 with an exception set. */
 int swx_py_path(PyObject *object, const char **path);
 
-/* A NULL-terminated list of strings, copied from a sequence of bytes objects, which another thread may change
- * meanwhile; owned by the caller (one block, free).  NULL with an exception set. */
+/* A NULL-terminated list of strings, those of a sequence of bytes objects, which another thread may change meanwhile;
+ * owned by the caller (swx_py_strings_free; NULL is legal).  NULL with an exception set. */
 char **swx_py_strings(PyObject *sequence);
+void swx_py_strings_free(char **strings);
 
 /* The bytes of a command: those of a bytes object, or UTF-8, with lone surrogates from surrogateescape as the bytes
  * they stand for.  A new reference in *keep (or NULL) owns them.  NULL with an exception set. */

@@ -39,11 +39,9 @@ static int64_t node_deadline(const void *object)
 }
 static void node_due(void *object, int64_t now) { swx_exec_due(object, now); }
 
-static void node_interest(const void *object, unsigned which, int *fd, bool *read, bool *write)
+static swx_interest node_interest(const void *object, unsigned which)
 {
-    *fd = swx_exec_fd(object, which);
-    *read = true;
-    *write = false;
+    return (swx_interest){ .fd = swx_exec_fd(object, which), .read = true };
 }
 
 static bool node_finished(const void *object) { return swx_exec_is_finished(object); }
@@ -230,8 +228,8 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
             Py_CLEAR(self);
         }
     }
-    free(argv);
-    free(variables);
+    swx_py_strings_free(argv);
+    swx_py_strings_free(variables);
     return (PyObject *)self;
 }
 

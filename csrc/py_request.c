@@ -29,17 +29,13 @@ static void node_event(void *object, unsigned which, bool readable, bool writabl
 static int64_t node_deadline(const void *object) { return swx_session_deadline(object); }
 static void node_due(void *object, int64_t now) { swx_session_due(object, now); }
 
-static void node_interest(const void *object, unsigned which, int *fd, bool *read, bool *write)
+static swx_interest node_interest(const void *object, unsigned which)
 {
     const swx_session *s = object;
     if (which == 0) {
-        *fd = swx_session_terminal(s);
-        *read = swx_session_wants_read(s);
-        *write = swx_session_wants_write(s);
-    } else if (which == 1) {
-        *fd = swx_session_pidfd(s);
-        *read = true;
+        return (swx_interest){ swx_session_terminal(s), swx_session_wants_read(s), swx_session_wants_write(s) };
     }
+    return (swx_interest){ .fd = which == 1 ? swx_session_pidfd(s) : -1, .read = true };
 }
 
 static void node_destroy(void *object) { swx_session_free(object); }

@@ -298,8 +298,8 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     if (self && !(((session_object *)self)->handle = start_session(swx_py_state_of(type), &config))) {
         Py_CLEAR(self);
     }
-    free(argv);
-    free(variables);
+    swx_py_strings_free(argv);
+    swx_py_strings_free(variables);
     return self;
 }
 

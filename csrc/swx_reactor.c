@@ -153,10 +153,9 @@ static int watch(swx_node *node)
 {
     int failed = 0;
     for (unsigned i = 0; !atomic_load(&node->removed) && !node->working && i < SWX_NODE_FDS; i++) {
-        int fd = -1;
-        bool read = false, write = false;
-        node->type->interest(node->object, i, &fd, &read, &write);
-        uint32_t events = node->paused && i == 0 ? 0 : (read ? EPOLLIN : 0u) | (write ? EPOLLOUT : 0u);
+        const swx_interest wanted = node->type->interest(node->object, i);
+        const int fd = wanted.fd;
+        uint32_t events = node->paused && i == 0 ? 0 : (wanted.read ? EPOLLIN : 0u) | (wanted.write ? EPOLLOUT : 0u);
         /* epoll reports a hang-up even if no event is asked for: then once is enough. */
         struct epoll_event event = { .events = events ? events : EPOLLONESHOT, .data.u64 = (uintptr_t)node | i };
         if (fd != node->watched[i].fd) {
@@ -255,14 +254,13 @@ static void handle(swx_reactor *r, const struct epoll_event *event, int64_t now)
     swx_node *node = (swx_node *)(uintptr_t)(event->data.u64 & ~UINT64_C(3));
     unsigned which = (unsigned)(event->data.u64 & 3);
     pthread_mutex_lock(&node->lock);
-    int fd = -1;
-    bool read = false, write = false;
+    swx_interest wanted = { .fd = -1 };
     if (!node->paused && !atomic_load(&node->removed)) {
-        node->type->interest(node->object, which, &fd, &read, &write);
+        wanted = node->type->interest(node->object, which);
     }
-    read = read && (event->events & (EPOLLIN | EPOLLHUP | EPOLLERR));
-    write = write && (event->events & (EPOLLOUT | EPOLLERR));
-    if (fd >= 0 && fd == node->watched[which].fd && (read || write)) {
+    bool read = wanted.read && (event->events & (EPOLLIN | EPOLLHUP | EPOLLERR));
+    bool write = wanted.write && (event->events & (EPOLLOUT | EPOLLERR));
+    if (wanted.fd >= 0 && wanted.fd == node->watched[which].fd && (read || write)) {
         node->type->event(node->object, which, read, write, now);
     }
     leave(node);

@@ -21,15 +21,19 @@ typedef struct swx_node swx_node;
 enum { SWX_NODE_FDS = 3 };
 
 typedef struct {
+    int fd; /* -1: nothing */
+    bool read, write;
+} swx_interest;
+
+typedef struct {
     /* Descriptor `which` is readable, writable (or both), at time now.  Rarely that is not so: descriptors must be
      * non-blocking. */
     void (*event)(void *object, unsigned which, bool readable, bool writable, int64_t now);
     /* When due wants to be called; INT64_MAX: never. */
     int64_t (*deadline)(const void *object);
     void (*due)(void *object, int64_t now);
-    /* What to watch: the descriptor number `which` (-1: nothing), and whether for reading and for writing.  See
-     * swx_node_unwatch. */
-    void (*interest)(const void *object, unsigned which, int *fd, bool *read, bool *write);
+    /* What to watch as the descriptor number `which`.  See swx_node_unwatch. */
+    swx_interest (*interest)(const void *object, unsigned which);
     /* Whether no event is to come and only the reactor knows the object: the thread removes the node then.  Called with
      * the node locked, after each event.  May be NULL. */
     bool (*finished)(const void *object);

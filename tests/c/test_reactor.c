@@ -79,12 +79,9 @@ static void thing_due(void *object, int64_t now)
     t->deadline = t->period ? now + t->period : INT64_MAX;
 }
 
-static void thing_interest(const void *object, unsigned which, int *fd, bool *read, bool *write)
+static swx_interest thing_interest(const void *object, unsigned which)
 {
-    const thing *t = object;
-    *fd = which == 0 ? t->fd : -1;
-    *read = which == 0;
-    *write = false;
+    return (swx_interest){ .fd = which == 0 ? ((const thing *)object)->fd : -1, .read = true };
 }
 
 static bool thing_finished(const void *object) { return ((const thing *)object)->finished; }
