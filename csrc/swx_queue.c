@@ -57,10 +57,9 @@ bool swx_queue_push(swx_queue *queue, swx_queue_link *item)
         *queue->last = item;
         queue->last = &item->next;
     }
-    if (open && was_empty) { /* inside of the lock, so that a take never leaves a stale wake-up behind */
-        const uint64_t one = 1;
-        ssize_t ignored = write(queue->fd, &one, sizeof(one));
-        (void)ignored; /* it can only be full, and then it is readable */
+    if (open && was_empty) {
+        /* Inside of the lock, so that a take never leaves a stale wake-up behind; it can only be full, and readable. */
+        eventfd_write(queue->fd, 1);
     }
     pthread_mutex_unlock(&queue->lock);
     return open;
@@ -68,15 +67,14 @@ bool swx_queue_push(swx_queue *queue, swx_queue_link *item)
 
 static swx_queue_link *take(swx_queue *queue, bool close)
 {
-    uint64_t count;
+    eventfd_t count;
     pthread_mutex_lock(&queue->lock);
     queue->closed = queue->closed || close;
     swx_queue_link *items = queue->first;
     queue->first = NULL;
     queue->last = &queue->first;
     if (items) {
-        ssize_t ignored = read(queue->fd, &count, sizeof(count));
-        (void)ignored;
+        eventfd_read(queue->fd, &count);
     }
     pthread_mutex_unlock(&queue->lock);
     return items;

@@ -139,12 +139,7 @@ static bool heap_reserve(swx_reactor *r)
 
 /* ---- interest ---- */
 
-static void wake_thread(const swx_reactor *r)
-{
-    const uint64_t one = 1;
-    ssize_t ignored = write(r->wake, &one, sizeof(one));
-    (void)ignored;
-}
+static void wake_thread(const swx_reactor *r) { eventfd_write(r->wake, 1); }
 
 /* Watches what the object is interested in.  The node is locked, and the object has unwatched the descriptors that it
  * has closed.  A removed node stays unwatched, so that no event names it when it is destroyed.  Returns the errno of a
@@ -246,9 +241,8 @@ static bool is_due(const swx_node *node, int64_t now)
 static void handle(swx_reactor *r, const struct epoll_event *event, int64_t now)
 {
     if (!event->data.u64) {
-        uint64_t count;
-        ssize_t ignored = read(r->wake, &count, sizeof(count));
-        (void)ignored;
+        eventfd_t count;
+        eventfd_read(r->wake, &count);
         return;
     }
     swx_node *node = (swx_node *)(uintptr_t)(event->data.u64 & ~UINT64_C(3));
