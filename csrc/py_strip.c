@@ -8,29 +8,15 @@ typedef struct {
     swx_strip state;
 } strip_object;
 
-static PyObject *strip_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+/* The filter's answer to some input; without any, to its end. */
+static PyObject *filtered(strip_object *self, const char *data, Py_ssize_t size)
 {
-    static char *names[] = { NULL };
-    PyObject *object = PyArg_ParseTupleAndKeywords(args, kwargs, ":Strip", names) ? swx_py_allocate(type) : NULL;
-    if (object) {
-        swx_strip_init(&((strip_object *)object)->state);
-    }
-    return object;
-}
-
-/* The filter's answer to some input, or to its end. */
-static PyObject *filtered(strip_object *self, const char *data, Py_ssize_t size, int finish)
-{
-    size_t out_size;
     uint8_t *out = malloc((size_t)size + SWX_STRIP_HELD);
     if (!out) {
         return PyErr_NoMemory();
     }
-    if (finish) {
-        swx_strip_finish(&self->state, out, &out_size);
-    } else {
-        swx_strip_feed(&self->state, (const uint8_t *)data, (size_t)size, out, &out_size);
-    }
+    size_t out_size = data ? swx_strip_feed(&self->state, (const uint8_t *)data, (size_t)size, out)
+                           : swx_strip_finish(&self->state, out);
     PyObject *bytes = PyBytes_FromStringAndSize((const char *)out, (Py_ssize_t)out_size);
     free(out);
     return bytes;
@@ -43,12 +29,12 @@ static PyObject *strip_feed(PyObject *object, PyObject *bytes)
     if (PyBytes_AsStringAndSize(bytes, &data, &size) < 0) {
         return NULL;
     }
-    return filtered((strip_object *)object, data, size, 0);
+    return filtered((strip_object *)object, data, size);
 }
 
 static PyObject *strip_finish(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    return filtered((strip_object *)object, NULL, 0, 1);
+    return filtered((strip_object *)object, NULL, 0);
 }
 
 static PyMethodDef strip_methods[] = {
@@ -57,6 +43,5 @@ static PyMethodDef strip_methods[] = {
     { NULL, NULL, 0, NULL },
 };
 
-PyType_Spec swx_py_strip_spec =
-    SWX_PY_SPEC("Strip", strip_object, 0, { Py_tp_doc, "Strip()\n--\n\n" }, { Py_tp_new, strip_new },
-                { Py_tp_dealloc, swx_py_deallocate }, { Py_tp_methods, strip_methods });
+PyType_Spec swx_py_strip_spec = SWX_PY_SPEC("Strip", strip_object, 0, { Py_tp_doc, "Strip()\n--\n\n" },
+                                            { Py_tp_dealloc, swx_py_deallocate }, { Py_tp_methods, strip_methods });

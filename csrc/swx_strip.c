@@ -164,7 +164,7 @@ void swx_strip_init(swx_strip *strip)
     strip->lead = strip->stray = false;
 }
 
-void swx_strip_feed(swx_strip *strip, const uint8_t *in, size_t size, uint8_t *out, size_t *out_size)
+size_t swx_strip_feed(swx_strip *strip, const uint8_t *in, size_t size, uint8_t *out)
 {
     sink to = { strip, out };
     const uint8_t *at = in, *end = size ? in + size : in;
@@ -187,10 +187,10 @@ void swx_strip_feed(swx_strip *strip, const uint8_t *in, size_t size, uint8_t *o
             at = escape + 1;
         }
     }
-    *out_size = (size_t)(to.at - out);
+    return (size_t)(to.at - out);
 }
 
-void swx_strip_finish(swx_strip *strip, uint8_t *out, size_t *out_size)
+size_t swx_strip_finish(swx_strip *strip, uint8_t *out)
 {
     sink to = { strip, out };
     while (strip->phase != TEXT) {
@@ -199,8 +199,8 @@ void swx_strip_finish(swx_strip *strip, uint8_t *out, size_t *out_size)
     if (strip->lead) {
         put(&to, &(const uint8_t){ C1_LEAD }, 1);
     }
-    *out_size = (size_t)(to.at - out);
     swx_strip_init(strip);
+    return (size_t)(to.at - out);
 }
 
 /* Each CR LF becomes LF. */
@@ -220,12 +220,11 @@ static size_t join_lines(uint8_t *data, size_t size)
 size_t swx_strip_whole(uint8_t *data, size_t size, bool crlf)
 {
     swx_strip strip;
-    size_t written, rest = 0;
     if (!size) {
         return 0;
     }
     swx_strip_init(&strip);
-    swx_strip_feed(&strip, data, size, data, &written);
-    swx_strip_finish(&strip, data + written, &rest);
-    return crlf ? join_lines(data, written + rest) : written + rest;
+    size = swx_strip_feed(&strip, data, size, data);
+    size += swx_strip_finish(&strip, data + size);
+    return crlf ? join_lines(data, size) : size;
 }

@@ -43,14 +43,16 @@ typedef struct {
 /* Whether filtering could change these bytes. */
 bool swx_strip_needed(const uint8_t *bytes, size_t size);
 
+/* A state of zeros is new too. */
 void swx_strip_init(swx_strip *strip);
 
 /* Filters size bytes into out, which has room for size + SWX_STRIP_HELD bytes and does not overlap in.
- * *out_size becomes the number of bytes written.  in may be NULL when size is 0. */
-void swx_strip_feed(swx_strip *strip, const uint8_t *in, size_t size, uint8_t *out, size_t *out_size);
+ * Returns the number of bytes written.  in may be NULL when size is 0. */
+size_t swx_strip_feed(swx_strip *strip, const uint8_t *in, size_t size, uint8_t *out);
 
-/* The end of the stream: writes what is held back (at most SWX_STRIP_HELD bytes).  The state is then as new. */
-void swx_strip_finish(swx_strip *strip, uint8_t *out, size_t *out_size);
+/* The end of the stream: writes what is held back (at most SWX_STRIP_HELD bytes), as feed does.  The state is then as
+ * new. */
+size_t swx_strip_finish(swx_strip *strip, uint8_t *out);
 
 /* Filters a whole stream in place; returns its new size, which is never larger.  With crlf, each CR LF of the result
  * becomes LF; other CRs stay. */

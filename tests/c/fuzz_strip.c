@@ -19,13 +19,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         size_t n = size - at < chunk ? size - at : chunk;
         uint8_t *room = malloc(n + SWX_STRIP_HELD);
         CHECK(room != NULL);
-        swx_strip_feed(&strip, data + at, n, room, &written);
+        written = swx_strip_feed(&strip, data + at, n, room);
         CHECK(written <= n + SWX_STRIP_HELD && total + written <= at + n);
         memcpy(out + total, room, written);
         total += written;
         free(room);
     }
-    swx_strip_finish(&strip, out + total, &written);
+    written = swx_strip_finish(&strip, out + total);
     total += written;
     if (size) {
         memcpy(place, data, size);

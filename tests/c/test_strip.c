@@ -69,13 +69,13 @@ static size_t run(const uint8_t *in, size_t size, size_t chunk, uint8_t *out)
     for (size_t at = 0; at < size; at += chunk) {
         size_t n = size - at < chunk ? size - at : chunk;
         uint8_t *room = malloc(n + SWX_STRIP_HELD); /* the promised room and no more */
-        swx_strip_feed(&strip, in + at, n, room, &written);
+        written = swx_strip_feed(&strip, in + at, n, room);
         CHECK(written <= n + SWX_STRIP_HELD);
         memcpy(out + total, room, written);
         total += written;
         free(room);
     }
-    swx_strip_finish(&strip, out + total, &written);
+    written = swx_strip_finish(&strip, out + total);
     CHECK(written <= SWX_STRIP_HELD && strip.size == 0 && !strip.lead && !strip.stray);
     total += written;
     CHECK(!swx_strip_needed(out, total));
@@ -138,11 +138,11 @@ static void test_what_was_held_back_fits(void)
     memset(in, 'x', sizeof(in));
     memcpy(in, "\xc2" E "P", 3);
     swx_strip_init(&strip);
-    swx_strip_feed(&strip, in, SWX_STRIP_HELD, out, &written);
+    written = swx_strip_feed(&strip, in, SWX_STRIP_HELD, out);
     CHECK(written == 0);
-    swx_strip_feed(&strip, (const uint8_t *)"y", 1, out, &written);
+    written = swx_strip_feed(&strip, (const uint8_t *)"y", 1, out);
     CHECK(written == SWX_STRIP_HELD && memcmp(out, "\xc2Px", 3) == 0 && out[SWX_STRIP_HELD - 1] == 'y');
-    swx_strip_feed(&strip, NULL, 0, out, &written);
+    written = swx_strip_feed(&strip, NULL, 0, out);
     CHECK(written == 0);
     CHECK(swx_strip_whole(NULL, 0, true) == 0);
 }
