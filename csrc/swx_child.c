@@ -49,8 +49,7 @@ typedef struct {
     bool marked;        /* out: it is in force, in one of the limits at least */
     const char *failed; /* out: the call that failed, NULL while all is well */
     int sys_errno;
-    int pidfd;                          /* out: -1 where clone makes none */
-    alignas(16) char stack[STACK_SIZE]; /* of the child */
+    int pidfd; /* out: -1 where clone makes none */
 } preparation;
 
 /* A limit below those in force, random, and too large to mean anything.  Without one limit stays 0: none can be set
@@ -189,10 +188,11 @@ pid_t swx_child_clone(int (*function)(void *), void *argument, char *stack, size
 /* The pidfd comes with the clone: if the application reaps the child, one opened later may be another process's. */
 static pid_t begin_program(preparation *p)
 {
-    pid_t pid = swx_child_clone(child_begin, p, p->stack, STACK_SIZE, CLONE_PIDFD, &p->pidfd);
+    alignas(16) char stack[STACK_SIZE];
+    pid_t pid = swx_child_clone(child_begin, p, stack, STACK_SIZE, CLONE_PIDFD, &p->pidfd);
     if (pid < 0) { /* no descriptor is left, or the system does not know the flag: the program can be had without */
         p->pidfd = -1;
-        pid = swx_child_clone(child_begin, p, p->stack, STACK_SIZE, 0, NULL);
+        pid = swx_child_clone(child_begin, p, stack, STACK_SIZE, 0, NULL);
     }
     return pid;
 }
@@ -221,14 +221,10 @@ static pid_t collect(swx_child *child, int options)
 swx_status swx_child_start(swx_child *child, const swx_spawn *spawn, swx_error *err)
 {
     *child = (swx_child){ .pidfd = -1 };
-    preparation p; /* member by member: the stack needs no zeros */
-    p.spawn = spawn;
-    p.environment = spawn->environment ? spawn->environment : environ;
-    p.limit = (struct rlimit64){ 0 };
-    p.parent = getpid();
-    p.marked = false;
-    p.failed = NULL;
-    p.pidfd = -1;
+    preparation p = { .spawn = spawn,
+                      .environment = spawn->environment ? spawn->environment : environ,
+                      .parent = getpid(),
+                      .pidfd = -1 };
     draw_mark(&p);
     pid_t pid = begin_program(&p);
     int failed = errno;
