@@ -292,7 +292,6 @@ async def run_command(
     timeout: float | None = None,
     input: bytes = b"",
     until: bytes = b"",
-    on_line: Callable[[str], object] | None = None,
 ) -> CompletedCommand:
     """Run a client program to completion. On a timeout or a cancellation it is killed with its process group.
 
@@ -302,7 +301,6 @@ async def run_command(
         input: the program's standard input.
         until: if not empty, a complete line of standard output that begins with this ends the run: the program is
             killed, and the result is its output so far with exit code 0.
-        on_line: called with every line of standard output while the program runs.
 
     Raises:
         TimeoutError: if the program did not end in time.
@@ -325,12 +323,10 @@ async def run_command(
                 outputs[output[0]].extend(output[1])
                 if len(outputs[output[0]]) > _MAX_OUTPUT:
                     raise ResourceError(f"`{' '.join(argv[:2])}` prints more than {_MAX_OUTPUT >> 20} MiB")
-                while (until or on_line) and (end := stdout.find(b"\n", read)) >= 0:
-                    line, read = bytes(stdout[read:end]), end + 1
-                    if until and line.startswith(until):
+                while until and (end := stdout.find(b"\n", read)) >= 0:
+                    if stdout.startswith(until, read):
                         return CompletedCommand(0, bytes(stdout), bytes(outputs[2]))
-                    if on_line is not None:
-                        on_line(line.decode(errors="replace").strip())
+                    read = end + 1
             return CompletedCommand(await process.wait(), bytes(stdout), bytes(outputs[2]))
     except TimeoutError:
         raise TimeoutError(f"`{' '.join(argv[:2])}` did not answer within {timeout:g} seconds") from None
