@@ -265,12 +265,13 @@ static bool take_modes(swx_session *s)
     return false;
 }
 
-/* The size of the declaration of PIPESTATUS before `$_`, and of the blank between them. */
+/* The size of what is before `$_`: the declaration of PIPESTATUS, SHELLOPTS unless pipefail is on, and a blank. */
 static size_t size_of_codes(const swx_buf *state)
 {
-    bool declared = state->size && state->data[0] == 'd';
-    const uint8_t *end = state->size ? memmem(state->data, state->size, declared ? ") " : " ", declared ? 2 : 1) : NULL;
-    return end ? (size_t)(end - state->data) + 1 + declared : state->size;
+    const uint8_t *start = state->data, *end = start ? start + state->size : start;
+    const uint8_t *codes = start < end && *start == 'd' ? memchr(start, ')', state->size) : start;
+    const uint8_t *blank = codes ? memchr(codes, ' ', (size_t)(end - codes)) : NULL;
+    return blank ? (size_t)(blank - start) + 1 : state->size;
 }
 
 static void type_restore(swx_session *s, int64_t now)

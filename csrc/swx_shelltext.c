@@ -129,7 +129,7 @@ swx_status swx_shelltext_question(swx_buf *out, const swx_marks *marks, swx_mode
     /* The nonce is an argument of printf, so that the line itself, if it is ever echoed, holds no mark. */
     add(&to,
         SWX_QUESTION "\\033]7733;%%s;%d;%%s\\007%%s %%q\\033]7733;%%s;%d\\007%%s\\033]7733;%%s;%d\\007%%s"
-                     "\\033]7733;%%s;%d\\007%%s' %s \"$?\" \"${PIPESTATUS[*]@A}\"",
+                     "\\033]7733;%%s;%d\\007%%s' %s \"$?\" \"${PIPESTATUS[*]@A}${SHELLOPTS##*pipefail*}\"",
         SWX_MARK_REPORT, SWX_MARK_VALUE, SWX_MARK_VALUE, SWX_MARK_VALUE, nonce);
     /* PS1 may be unset, which is an error under `set -u`. */
     add(&to, " \"$_\" %s \"${PS1+${PS1@P}}\" %s \"${PS0+${PS0@P}}\" %s \"${PS2+${PS2@P}}\" >%s; ", nonce, nonce, nonce,
@@ -160,9 +160,10 @@ static int next_code(const uint8_t **at, const uint8_t *end)
 static void add_status(text *to, const swx_restore *restore)
 {
     const uint8_t *at = restore->pipestatus, *end = restore->pipestatus_size ? at + restore->pipestatus_size : at;
+    const bool pipefail = restore->pipestatus_size > 1 && end[-2] == ')';
     int stages = 0, last = -1;
     for (int code; (code = next_code(&at, end)) >= 0; stages++) {
-        last = code;
+        last = stages && pipefail && !code ? last : code;
     }
     bool usable = stages <= SWX_PIPE_MAX && last == restore->code;
     if (!usable) {

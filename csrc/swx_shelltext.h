@@ -71,7 +71,7 @@ swx_status swx_shelltext_question(swx_buf *out, const swx_marks *marks, swx_mode
 
 typedef struct {
     int code;                  /* the exit status to restore */
-    const uint8_t *pipestatus; /* as bash declares it: ([0]="0" [1]="1"); may be empty */
+    const uint8_t *pipestatus; /* as bash declares it: ([0]="0" [1]="1"), a blank right behind it if pipefail is on */
     size_t pipestatus_size;
     const uint8_t *last; /* `$_` in the shell's quoting; size 0: leave it */
     size_t last_size;

@@ -52,6 +52,9 @@ def test_hidden_prompts_strand_nothing(sh: Shell, hide: str) -> None:
     sh.gives("echo $?", "3\n")
     sh.gives("true | false | true", "")
     sh.gives('echo "${PIPESTATUS[@]}"', "0 1 0\n")
+    sh.gives("set -o pipefail", "")
+    sh.gives("true | false | true", "", 1)
+    sh.gives('echo "${PIPESTATUS[@]} $?"', "0 1 0 1\n")
 
 
 @pytest.mark.parametrize("last", ["PS1=y", "PS1='$ '"])

@@ -75,7 +75,7 @@ static void expect_answer(const char *before, int code, const char *pipestatus, 
     swx_marks marks = new_marks();
     char script[4096], wanted[2048], *question = question_text(&marks), *n = marks.nonce;
     question[strlen(question) - 1] = 0; /* the file is its own output: nothing may be read behind the answer */
-    snprintf(script, sizeof(script), "PS2=c; %s\n%s; exit\n", before, question);
+    snprintf(script, sizeof(script), "PS2=c; set -o pipefail; %s\n%s; exit\n", before, question);
     snprintf(wanted, sizeof(wanted),
              MARK "3;%d\007declare -a PIPESTATUS=(%s) %s" MARK "4\007%s" MARK "4\007%s" MARK "4\007c" MARK "5;0\007", n,
              code, pipestatus, last, n, prompt, n, start, n, n);
@@ -96,7 +96,7 @@ static void test_question(void)
     expect_answer("PS1='$((1+1))'; true; false | true | (exit 7) | false", 1, "[0]=\"1\" [1]=\"0\" [2]=\"7\" [3]=\"1\"",
                   "true", "2", "");
     expect_answer("PS1=x; true \"$(printf 'a\\nb')\"", 0, "[0]=\"0\"", "$'a\\nb'", "x", "");
-    expect_answer("PS1=x; IFS=,; true y; true | false | true", 0, "[0]=\"0\" [1]=\"1\" [2]=\"0\"", "y", "x", "");
+    expect_answer("PS1=x; IFS=,; true y; true | false | true", 1, "[0]=\"0\" [1]=\"1\" [2]=\"0\"", "y", "x", "");
     expect_answer("PS1=x; IFS=$'\\n\\t'; true y; true | false", 1, "[0]=\"0\" [1]=\"1\"", "y", "x", "");
     expect_answer("PS1=x; IFS=; true y; true | false", 1, "[0]=\"0\" [1]=\"1\"", "y", "x", "");
     expect_answer("PS1=x; true y; (exit 9) |:|:|:|:|:|:|:|:|:| (exit 8)", 8,
@@ -165,7 +165,7 @@ static void test_restore(void)
         { ":", 0, "[0]=\"0\"", "0 - 0 - a\tb c" },
         { ":", 5, "[0]=\"0\" [1]=\"1\" [2]=\"5\"", "5 - 0 1 5 - a\tb c" },
         { "set -e; trap 'echo ERR >&0' ERR", 5, "[0]=\"5\"", "5 - 5 - a\tb c" },
-        { "set -eo pipefail; trap 'echo ERR >&0' ERR", 1, "[0]=\"1\" [1]=\"0\"", "1 - 1 - a\tb c" },
+        { "set -eo pipefail; trap 'echo ERR >&0' ERR", 1, "[0]=\"1\" [1]=\"0\") ", "1 - 1 0 - a\tb c" },
         { "set -u", 255, "", "255 - 255 - a\tb c" },
         { ":", 8, "[0]=\"9\" [1]=\"0\" [2]=\"999\"", "8 - 8 - a\tb c" },
         { "readonly PS1 PS0 PS2", 4, "[0]=\"0\" [1]=\"4\"", "4 - 0 4 - a\tb c" },
