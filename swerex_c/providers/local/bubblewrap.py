@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -80,8 +81,8 @@ _HOLD = "PATH=/usr/bin:/bin:$PATH; chmod 1777 /tmp /var/tmp; echo ready; read -r
 
 The system's directories come first: this process's PATH may lack them, or have other programs of that name."""
 
-_MOUNT_GONE = ("apply mount flags", "No such file or directory")
-"""Messages of bwrap if a mount, such as a container's, vanishes while bwrap copies the mounts."""
+_MOUNT_GONE = re.compile("apply mount flags: .*(No such file or directory|Invalid argument)")
+"""Message of bwrap if a mount, such as a container's, vanishes while bwrap copies the mounts."""
 
 _PRIVATE = ("/proc", "/dev")
 """Directories that are private to a view."""
@@ -164,8 +165,7 @@ class BwrapBackend(CommandBackend):
             except Exception as error:
                 if isinstance(error, OSError) and not isinstance(error, SwerexException):
                     raise SandboxLostError(f"Cannot create the {self.name}: {error}") from error
-                gone = isinstance(error, SandboxLostError) and all(it in str(error) for it in _MOUNT_GONE)
-                if not gone or not tries_left:
+                if not _MOUNT_GONE.search(str(error)) or not tries_left:
                     raise
             await asyncio.sleep(_AGAIN_SECONDS)
 

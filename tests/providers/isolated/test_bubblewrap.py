@@ -319,7 +319,7 @@ def test_what_cannot_be_made_is_told(bwrap: str, here: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize(
     ("fails", "words"),
-    [(3, "No such file or directory"), (1, "Permission denied"), (99, "No such file or directory")],
+    [(3, "remount /a: Invalid argument"), (1, "Permission denied"), (99, "No such file or directory")],
 )
 def test_a_mount_that_goes_meanwhile_is_no_obstacle(bwrap: str, tmp_path: Path, fails: int, words: str) -> None:
     """Only this failure is tried again, a limited number of times."""
