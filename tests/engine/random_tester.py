@@ -117,6 +117,7 @@ KNOWN = [
           ["trap .* CHLD", r"\w+\+?=\(.*"], "local"),
     Known("bash expands no alias behind a trap on SIGCHLD that runs at its prompt",
           ["trap .* CHLD", "PROMPT_COMMAND=.*", r"q\d .*"]),
+    Known("a long `$_` is exported", ["set -a", ".{130000,}", ".*exec .*"], "closed, place"),
     Known("the last prompt of a shell whose input ends is output", [".*PS1.*", ".*exec <.*"], "closed, place"),
     Known("the same, where PS1 is readonly or set before each prompt",
           ["declare -r PS1.*|PROMPT_COMMAND.*PS1.*", ".*exec <.*"], "local"),
