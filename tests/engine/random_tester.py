@@ -118,6 +118,8 @@ KNOWN = [
     Known("bash expands no alias behind a trap on SIGCHLD that runs at its prompt",
           ["trap .* CHLD", "PROMPT_COMMAND=.*", r"q\d .*"]),
     Known("a long `$_` is exported", ["set -a", ".{130000,}", ".*exec .*"], "closed, place"),
+    Known("a prompt that readline cuts is output", ["TERM=dumb", "stty cols 40", "set -o (vi|emacs)"], "local, closed"),
+    Known("an element without braces shows its error", ["alias {.*", ".*exec <.*"], "closed, place"),
     Known("the last prompt of a shell whose input ends is output", [".*PS1.*", ".*exec <.*"], "closed, place"),
     Known("the same, where PS1 is readonly or set before each prompt",
           ["declare -r PS1.*|PROMPT_COMMAND.*PS1.*", ".*exec <.*"], "local"),
