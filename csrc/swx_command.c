@@ -295,9 +295,14 @@ static size_t fill_piece(const uint8_t *text, size_t size, size_t *at, uint8_t p
     return used;
 }
 
+static void append_bytes(swx_buf *out, const uint8_t *bytes, size_t size, swx_status *status)
+{
+    *status = *status == SWX_OK ? swx_buf_append(out, bytes, size) : *status;
+}
+
 static void append(swx_buf *out, const char *text, swx_status *status)
 {
-    *status = *status == SWX_OK ? swx_buf_append(out, text, strlen(text)) : *status;
+    append_bytes(out, (const uint8_t *)text, strlen(text), status);
 }
 
 static swx_status encode_quoted(swx_delivery way, const uint8_t *text, size_t size, swx_buf *out)
@@ -312,11 +317,11 @@ static swx_status encode_quoted(swx_delivery way, const uint8_t *text, size_t si
     append(out, words ? "\\\\builtin eval " : "", &status);
     append(out, !source && size && text[0] == '-' ? "-- " : "", &status);
     append(out, words ? "'$'\\''" : "$'", &status);
-    status = status == SWX_OK ? swx_buf_append(out, piece, used) : status;
+    append_bytes(out, piece, used, &status);
     while (status == SWX_OK && at < size) {
         append(out, words ? "'\\''${-:0:0' \\\n'}$'\\''" : "'\\\n$'", &status);
         used = fill_piece(text, size, &at, piece);
-        status = status == SWX_OK ? swx_buf_append(out, piece, used) : status;
+        append_bytes(out, piece, used, &status);
     }
     /* At the end of an eval a backslash that quotes nothing makes bash 5.2 go on reading at the terminal, with a stale
      * prompt.  Twice it is one; in a here-document it is text, and a newline ends its line. */
@@ -334,7 +339,7 @@ static swx_status encode_body(swx_delivery way, const uint8_t *text, size_t size
     const bool group = way != SWX_DELIVERY_PLAIN;
     swx_status status = SWX_OK;
     append(out, group ? "{\n" : "", &status);
-    status = status == SWX_OK ? swx_buf_append(out, text + scan.body_start, scan.body_size) : status;
+    append_bytes(out, text + scan.body_start, scan.body_size, &status);
     append(out, group ? "\n}\n" : "\n", &status);
     return status;
 }
