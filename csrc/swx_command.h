@@ -138,7 +138,8 @@ swx_delivery swx_command_delivery(const swx_scan *scan, bool accepted, unsigned 
  * No byte outside of 0x20..0x7e and newline is typed, and a line with its newline is shorter than SWX_SHELL_READ: a
  * trap on SIGCHLD that runs while bash reads a line, or a word, makes it forget what it has of that.  So a longer text
  * is a word a line.  eval joins words by a space, and an eval in the eval takes it away: it evaluates $'...'${-:0:0
- * }$'...', where the space is in an expansion to nothing (`$-` is always set).  SOURCE types one word in several lines.
+ * }$'...', where the space is in an expansion to nothing (`$-` is always set).  A longer text for SOURCE, which is one
+ * word, is sourced from a here-document, which bash reads line by line.
  *
  * SWX_OK; SWX_EINVAL: a NUL byte, or way is NONE; SWX_ELIMIT: it exceeds out->limit; SWX_ENOMEM.  After an error out
  * may hold a part of it. */

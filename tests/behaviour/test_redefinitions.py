@@ -54,6 +54,14 @@ def test_a_trap_runs_while_a_command_is_read(sh: Shell) -> None:
         sh.gives(f"if :; then\necho {'x' * size}\nfi; (exit 7)", "x" * size + "\n", 7)
 
 
+def test_a_trap_runs_while_a_shell_without_eval_reads(sh: Shell) -> None:
+    """The end of the program that prints a text for `source` may be the child's end that the trap is due for."""
+    sh.run("trap : CHLD; enable -n eval")
+    for _ in range(10):
+        sh.gives("echo a\nb=2", "a\n")
+        sh.gives(f": {'x' * 20000}\necho end", "end\n")
+
+
 @pytest.mark.parametrize("mode", ["emacs", "vi"])
 def test_a_newline_that_is_bound(sh: Shell, mode: str) -> None:
     sh.run("bind -x '\"\\C-j\": echo BAD'")
