@@ -108,7 +108,7 @@ KNOWN = [
     Known("PROMPT_COMMAND is readonly, and prompts are hidden", ["declare -r PROMPT_COMMAND"], "closed, place"),
     Known("marks go to a file", ["exec >.~/o..", "exec 2>&1"], "closed"),
     Known("a shell is said to have died before a last command that it ran",
-          [".*PS0.*", ".*exit .*|.*kill -9.*|.*exec [<s].*|set -e; .*"], "closed, place"),
+          [".*PS0.*", ".*exit .*|.*kill -9.*|.*exec [<s].*|set -e.*"], "closed, place"),
     Known("lines behind an unbound variable run in an eval of ours, and not if typed",
           ["set -u", r"alias .*|.*\\"]),
     Known("PROMPT_COMMAND is readonly, and a letter is a control character",
