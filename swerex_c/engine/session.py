@@ -77,7 +77,6 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
-    from swerex_c.engine.completions import CompletionQueue
     from swerex_c.engine.prestarted import PrestartedShells
 
 __all__ = ["TRANSPORT_BASH", "TRANSPORT_VARIABLES", "BashSession", "Session"]
@@ -329,17 +328,18 @@ class BashSession(Session):
             if action.action_type == "bash_interrupt":
                 return self.interrupt(action)
             action = _plain(action)
+        return self._run(action, None)
+
+    def _run(self, action: BashAction, stream: OutputStream | None) -> Coroutine[Any, Any, BashObservation]:
         values = action.__dict__
         if values["is_interactive_command"] or values["is_interactive_quit"]:
-            return self._run_interactive(action, None)
-        return self._run_normal(action, None)
+            return self._run_interactive(action, stream)
+        return self._run_normal(values, stream)
 
     async def stream(self, action: BashAction) -> AsyncIterator[str | BashObservation]:
         """Run an action and yield its output as it arrives, then the observation."""
         stream = OutputStream()
-        action = _plain(action)
-        run = self._run_interactive if action.is_interactive_command or action.is_interactive_quit else self._run_normal
-        task = asyncio.ensure_future(run(action, stream))
+        task = asyncio.ensure_future(self._run(_plain(action), stream))
         task.add_done_callback(lambda _: stream.news.set())
         task.add_done_callback(retrieve_exception)
         decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
@@ -431,22 +431,23 @@ class BashSession(Session):
         await finish_search(matcher, operation, finish(operation, future))
         return operation
 
-    async def _run_normal(self, action: BashAction, stream: OutputStream | None) -> BashObservation:
-        values = action.__dict__
-        timeout = values["timeout"]
-        command = values["command"]
-        operation = await self._submit(action, command, timeout, stream)
+    async def _run_normal(self, values: dict[str, Any], stream: OutputStream | None) -> BashObservation:
+        """Run a command, the fields of whose action are `values`."""
+        operation, search = self._submit(values, stream)
+        if stream is not None or search is not None or operation.held or not operation.done:
+            await self._follow(operation, search, values, stream)
         end = operation.end
         if end == "done":
             return _checked(values, operation, _PROMPT)
         if end == "matched":
-            return _after_match(action, operation)
+            return _after_match(values, operation)
         if end == "died":
             await self._died(operation)
         if end == "died" and operation.begun and operation.code >= 0:
             return _checked(values, operation, "", f"The command ended the session's shell. {death_reason(operation)}")
+        command = values["command"]
         waits = end in ("timeout", "quiet") and operation.typed and self._awaits_input(command)
-        raise failure(operation, command, timeout, action.no_output_timeout, waits)
+        raise failure(operation, command, values["timeout"], values["no_output_timeout"], waits)
 
     def _awaits_input(self, command: str) -> bool:
         """Check whether the running command is known to wait for input from its terminal."""
@@ -458,29 +459,28 @@ class BashSession(Session):
             return False  # it may be at its prompt, and the core does not know yet
         return reader is not None and not core.facts()["idle"]
 
-    async def _submit(
-        self, action: BashAction, command: str, timeout: float | None, stream: OutputStream | None
-    ) -> _core.Operation:
-        """Submit a command, and return its operation when it has ended, matched or failed.
+    def _submit(self, values: dict[str, Any], stream: OutputStream | None) -> tuple[_core.Operation, Search | None]:
+        """Submit a command.
 
         If the loop has no other work, the calling thread first waits a moment for the command's end.
+
+        Returns:
+            the operation, and the search of its output if the core does not search it.
         """
-        values = action.__dict__
-        quiet = values["no_output_timeout"]
+        command, timeout, quiet = values["command"], values["timeout"], values["no_output_timeout"]
         if timeout is not None or quiet is not None:
             validate_seconds(timeout, "timeout")
             validate_seconds(quiet, "no_output_timeout")
-        matcher = patterns = None
-        searches = False
+        search = patterns = None
         grace = 0
         news = stream.news if stream is not None else None
         if values["expect"]:
             matcher = make_matcher(values["expect"])
             patterns = patterns_of(matcher, news)
-            searches = isinstance(matcher, Search)
+            search = matcher if isinstance(matcher, Search) else None
             grace = _GRACE[values["check"]]
         completions = current_completions()
-        direct = completions.inline_wait() if news is None and not searches else 0
+        direct = completions.inline_wait() if news is None and search is None else 0
         core = self._core or self.core
         checked = self._checked.get(command, -1) if self._checked else -1
         try:
@@ -490,26 +490,24 @@ class BashSession(Session):
             )  # fmt: skip
         except (ValueError, OSError, MemoryError, RuntimeError) as e:
             raise start_error(e) from e
-        if operation.done and not operation.held and not searches:
-            if stream is not None:
-                stream.source.set_result(operation)
-            return operation
+        return operation, search
+
+    async def _follow(
+        self, operation: _core.Operation, search: Search | None, values: dict[str, Any], stream: OutputStream | None
+    ) -> None:
+        """Wait for a command that did not end at once, or whose output is streamed or searched."""
         # Created only now, as a short command needs no future. No wake-up is lost: this thread reads the queue, later.
         future = asyncio.get_running_loop().create_future()
         operation.set_future(future)
         if operation.held:
-            await self._release(operation, command, timeout)
+            await self._release(operation, values["command"], values["timeout"])
         if stream is not None:
             stream.source.set_result(operation)
-        if operation.done and not searches:
-            return operation
-        await finish_search(matcher, operation, self._wait_for(operation, future, completions))
-        return operation
+        if not operation.done or search is not None:
+            await finish_search(search, operation, self._wait_for(operation, future))
 
-    async def _wait_for(
-        self, operation: _core.Operation, future: asyncio.Future[None], completions: CompletionQueue
-    ) -> None:
-        """Wait for a command that did not end at once."""
+    async def _wait_for(self, operation: _core.Operation, future: asyncio.Future[None]) -> None:
+        completions = current_completions()
         completions.pending += 1
         try:
             with self._while_pending():
@@ -637,15 +635,15 @@ def _checked(
     return _observation(output, None if check == "ignore" else code, expect_string, reason, operation.dropped)
 
 
-def _after_match(action: BashAction, operation: _core.Operation) -> BashObservation:
+def _after_match(action: dict[str, Any], operation: _core.Operation) -> BashObservation:
     """Return the observation after a match, with the exit code if the command ended within the grace period.
 
     Output after the match is not part of the observation, whether or not the command has ended.
     """
-    expect_string = action.expect[operation.hit]
+    expect_string = action["expect"][operation.hit]
     if operation.ended:
-        return _checked(action.__dict__, operation, expect_string)
-    if action.check == "raise":
-        what = f"The command {shorten(action.command)} printed {expect_string!r}"
+        return _checked(action, operation, expect_string)
+    if action["check"] == "raise":
+        what = f"The command {shorten(action['command'])} printed {expect_string!r}"
         raise NoExitCodeError(f"{what} and still runs, so it has no exit code")
     return _observation(operation.output, None, expect_string, "", operation.dropped)

@@ -11,6 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from swerex_c import _core, models
 from swerex_c.engine.completions import current_completions
@@ -126,16 +127,14 @@ class SandboxSession(BashSession):
 
     # -- commands that end without a visible prompt
 
-    async def _submit(
-        self, action: models.BashAction, command: str, timeout: float | None, stream: OutputStream | None
-    ) -> _core.Operation:
-        """Submit a command. If it may hide the prompts, first learn how the shell waits at them."""
+    async def _run_normal(self, values: dict[str, Any], stream: OutputStream | None) -> models.BashObservation:
+        """Run a command. If it may hide the prompts, first learn how the shell waits at them."""
         if self._prompt is None:
             with translated():
-                flags = _core.scan(command)[1]
+                flags = _core.scan(values["command"])[1]
             if flags & (_core.SCAN_PROMPT | _core.SCAN_EXEC):
                 await background.run(self._learn())
-        return await super()._submit(action, command, timeout, stream)
+        return await super()._run_normal(values, stream)
 
     @contextlib.contextmanager
     def _while_pending(self) -> Iterator[None]:
