@@ -161,7 +161,9 @@ swx_shell_kind swx_kernel_shell_of(pid_t pid)
     if (size <= 0 || !is_interactive(words + strlen(words) + 1, words + size)) {
         return SWX_NO_SHELL;
     }
-    bool bash = is_named(program, "bash"), other = is_named(program, "sh") || is_named(words, "sh");
+    const char *name = strrchr(program, '/');
+    bool bash = name && strncmp(name, "/bash", 5) == 0; /* also "bash-5.3", or one that was deleted */
+    bool other = is_named(program, "sh") || is_named(words, "sh");
     return bash ? SWX_BASH : other ? SWX_OTHER_SHELL : SWX_NO_SHELL;
 }
 

@@ -102,10 +102,12 @@ def test_the_shell_in_front_of_what_it_waits_for(sh: Shell, before: str) -> None
     sh.gives("echo ok", "ok\n")
 
 
-@pytest.mark.parametrize("options", ["", "--norc", "-l", "--norc --noediting", "--noediting --rcfile /dev/null -i"])
-def test_another_bash_in_its_place(sh: Shell, options: str) -> None:
-    sh.gives("kept=1; export kept", "")
-    sh.gives(f"exec bash {options}", "")
+@pytest.mark.parametrize("program", [
+    "bash", "bash --norc", "bash -l", "bash --norc --noediting", "bash --noediting --rcfile /dev/null -i", "./bash-5.9",
+])  # fmt: skip
+def test_another_bash_in_its_place(sh: Shell, tmp_path: Path, program: str) -> None:
+    sh.gives(f'export kept=1; cd {tmp_path}; cp "$BASH" bash-5.9', "")
+    sh.gives(f"exec {program}", "")
     sh.gives("echo $kept; (exit 3)", "1\n", 3)
 
 
