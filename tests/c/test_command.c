@@ -234,12 +234,6 @@ static void test_typed_bytes(void)
     expect_typed(SWX_DELIVERY_TOGETHER, "a\nb # c\n", "\\builtin eval $'{\\na\\nb # c\\n}'\n");
     expect_typed(SWX_DELIVERY_SOURCE, "-a\n'\\", "\\builtin source <(\\builtin printf %s $'-a\\n\\047\\\\')\n");
     expect_typed(SWX_DELIVERY_SOURCE_TOGETHER, "a\nb\n", "\\builtin source <(\\builtin printf %s $'{\\na\\nb\\n}')\n");
-    char text[902] = "", typed[1024];
-    memset(text, 'x', 901);
-    snprintf(typed, sizeof(typed),
-             "\\builtin source /dev/fd/63 63<<\\E\n\\builtin source <(\\builtin printf %%s $'%.900s'\\\n$'x')\nE\n",
-             text);
-    expect_typed(SWX_DELIVERY_SOURCE, text, typed);
     expect_typed(SWX_DELIVERY_DOCUMENT, "a <<b\\", "\\builtin eval $'a <<b\\\\\\n'\n");
 }
 
