@@ -15,7 +15,9 @@ import pytest
 from swerex_c.files import local, staging
 from swerex_c.runtime.abstract import AbstractRuntime, UploadRequest, WriteFileRequest
 from swerex_c.runtime.local import LocalRuntime
+from swerex_c.runtime.sandbox import SandboxRuntime
 from tests.support import needs
+from tests.support.local_backend import Here
 
 ROOM = 4 << 20
 Call = Callable[[AbstractRuntime, Path, Path], Awaitable[None]]
@@ -92,6 +94,21 @@ async def test_a_tree_that_does_not_fit(runtime: AbstractRuntime, here: Path, tm
     for path in target.iterdir():
         assert path.read_bytes() in (b"old", (source / path.name).read_bytes())
     assert os.listdir(here) == ["tree"] and not [name for name in os.listdir(target) if name.startswith(".")]
+
+
+async def test_a_tree_for_another_file_system_that_does_not_fit(here: Path, tmp_path: Path) -> None:
+    """The target is a link, beside which the tree is collected; it replaces files whole or not at all."""
+    source, target = tmp_path / "source", tmp_path / "link"
+    source.mkdir()
+    target.symlink_to(Path("/mnt", here.name))
+    (here / "old").write_text("old")
+    (source / "old").write_bytes(bytes(2 * ROOM))
+    user = ["--user", "--preserve-credentials"] if os.geteuid() else []
+    async with SandboxRuntime(Here("nsenter", f"--target={here.parts[2]}", "--mount", *user)) as runtime:
+        with pytest.raises(OSError) as caught:
+            await upload(runtime, source, target)
+    assert caught.value.errno == errno.ENOSPC
+    assert (here / "old").read_text() == "old" and os.listdir(here) == ["old"]
 
 
 @pytest.mark.parametrize("call", [write, upload])

@@ -22,7 +22,8 @@ if [[ ! $staging ]]; then
 fi
 [[ $staging == /* ]] || staging=$PWD/$staging
 [[ $t == /* ]] || t=$PWD/$t
-trap 'cd /; rm -rf "$staging"' EXIT
+nearer=()
+trap 'cd /; rm -rf "$staging" "${nearer[@]}"' EXIT
 cd "$staging" || exit 91
 if have tar; then
   printf 'tar\n'
@@ -88,7 +89,26 @@ enter() {
 }
 merge() {
   n=${e##*/}
-  [[ -d $e && ! -L $e && -d ./$n && ! -L ./$n ]] && stack+=("$above$n/") && kept["./$above$n/"]=1
+  [[ -d $e && ! -L $e && -d ./$n && ! -L ./$n ]] || return
+  stack+=("$above$n/") sources+=("$source$n/") kept["./$above$n/"]=1
+}
+# Set $mount to the number of a directory's mount, or to nothing if it is not known.
+find_mount() {
+  local key
+  mount=
+  while read -r key mount; do [[ $key != mnt_id: ]] || return 0; done 2>/dev/null 9<"$1" </proc/self/fdinfo/9
+}
+# Only a rename replaces a file whole. What is for another mount is first moved there, beside its place.
+approach() {
+  local here near=./$temporary-$1.tmp
+  find_mount .
+  here=$mount
+  find_mount "$source"
+  [[ $mount != "$here" ]] && sweep . && mkdir -m 700 "$near" 2>/dev/null || return 0
+  near=$PWD/$near
+  nearer+=("$near")
+  said=$(mv -f "${source%/}" "$near/it" 2>&1) || fail "$said"
+  source=$near/it/
 }
 flush() {
   local e left
@@ -102,13 +122,14 @@ flush() {
   done
   batch=()
 }
-stack=('')
+stack=('') sources=("$staging/it/")
 while ((${#stack[@]})); do
-  above=${stack[-1]}
-  unset -v 'stack[-1]'
+  above=${stack[-1]} source=${sources[-1]}
+  unset -v 'stack[-1]' 'sources[-1]'
   enter "$above"
+  approach "$2"
   batch=()
-  for e in "$staging/it/$above"*; do
+  for e in "$source"*; do
     merge || batch+=("$e")
     ((${#batch[@]} < 200)) || flush
   done
