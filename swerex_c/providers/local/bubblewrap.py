@@ -253,7 +253,7 @@ class BwrapBackend(CommandBackend):
             line += ["--ro-bind", "/", "/"]
             # Root without the right to mount may still have it in a user namespace.
             line += ["--unshare-user"] if not user and not _may_mount() else []
-        line += ["--dev", "/dev", "--proc", "/proc"]
+        line += ["--dev", "/dev", "--proc", "/proc", "--ro-bind-try", "/dev/null", "/proc/keys"]
         if not user:  # root could change the kernel's settings for the whole machine
             line += ["--ro-bind", "/proc/sys", "/proc/sys"]
             line += ["--ro-bind-try", "/proc/sysrq-trigger", "/proc/sysrq-trigger"]

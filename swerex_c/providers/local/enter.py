@@ -6,22 +6,31 @@ It needs Python, but no site-packages:
 
 PID is a process in the view. MNT and PIDNS are the inode numbers of its namespaces, which detect a reused PID. The
 program gets no rights over the view: no file of the view runs before all capabilities outside the mask CAPABILITIES
-are dropped for good. The program gets this script's environment, and DIRECTORY as its working directory if it exists.
-The exit code is the program's, 128 plus the number of the signal that ended it, or 255 if the view is gone.
+are dropped for good. Keyrings belong to users and not to namespaces, so the system calls for keys are refused. The
+program gets this script's environment, and DIRECTORY as its working directory if it exists. The exit code is the
+program's, 128 plus the number of the signal that ended it, or 255 if the view is gone.
 """
 
 import ctypes
 import fcntl
 import os
+import struct
 import sys
 import warnings  # noqa: F401 - os.execvpe imports it, when this Python may be out of reach
+from errno import EPERM
 from signal import SIG_DFL, SIG_IGN, SIGCHLD, SIGINT, SIGPIPE, SIGQUIT, SIGTSTP, SIGXFSZ, signal
 
 NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
     0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000,
 )  # fmt: skip
 NS_GET_USERNS = 0xB701
-PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 24, 38, 47, 4
+PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 22, 24, 38, 47, 4
+SECCOMP_MODE_FILTER, SECCOMP_RET_ERRNO, SECCOMP_RET_ALLOW = 2, 0x50000, 0x7FFF0000
+BPF_LOAD, BPF_AND, BPF_JEQ, BPF_JGE, BPF_RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
+NUMBER, ARCHITECTURE = 0, 4  # offsets in what a filter can load
+X32 = 0x40000000  # bit in the numbers of x86_64's calls with 32-bit pointers
+# The first of three consecutive system calls, add_key, request_key and keyctl: x86_64, i386, aarch64, arm.
+KEY_CALLS = {0xC000003E: 248, 0x40000003: 286, 0xC00000B7: 217, 0x40000028: 309}
 CAPABILITY_VERSION_3 = 0x20080522
 LOST = 255
 
@@ -53,6 +62,25 @@ def drop(kept: int, last: int) -> None:
         mask = kept >> (32 * half) & 0xFFFFFFFF
         sets[3 * half], sets[3 * half + 1], sets[3 * half + 2] = mask & sets[3 * half + 1], mask & sets[3 * half + 1], 0
     checked(libc.capset(header, sets), "capset")
+
+
+def refuse_keys() -> None:
+    """Refuse the system calls for keys for good, with the error that they have in a container."""
+    code = [(BPF_LOAD, 0, 0, ARCHITECTURE)]
+    for architecture, first in KEY_CALLS.items():
+        code += [
+            (BPF_JEQ, 0, 6, architecture),  # else go on with the next architecture
+            (BPF_LOAD, 0, 0, NUMBER),
+            (BPF_AND, 0, 0, 0xFFFFFFFF - X32),
+            (BPF_JGE, 2, 0, first + 3),
+            (BPF_JGE, 0, 1, first),
+            (BPF_RETURN, 0, 0, SECCOMP_RET_ERRNO + EPERM),
+            (BPF_RETURN, 0, 0, SECCOMP_RET_ALLOW),
+        ]
+    code.append((BPF_RETURN, 0, 0, SECCOMP_RET_ALLOW))
+    text = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
+    program = struct.pack("HP", len(code), ctypes.addressof(text))
+    checked(libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program, 0, 0), "prctl(seccomp)")
 
 
 def run(argv: list[str], environment: dict[bytes, bytes]) -> int:
@@ -116,6 +144,7 @@ def main() -> int:
         except OSError:
             os.chdir("/")
         drop(int(kept, 16), last)
+        refuse_keys()
         os.closerange(3, 1 + max(*found.values(), owner))
     except OSError as error:
         os.write(2, os.fsencode(f"Cannot enter the isolated view: {error.strerror}\n"))

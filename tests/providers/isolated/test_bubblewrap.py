@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -227,6 +229,20 @@ def test_an_attacker_finds_nothing_of_the_machine(bwrap: str, here: Path, tmp_pa
     assert told(control) >= {"environment", "environ", "cmdline", "home", "file", "directory", "tmp", "abstract"}
     assert os.geteuid() or told(control) >= {"shadow", "etc"}, "root reads them"
     assert (before, broken, after) == ("", "", "")
+
+
+def test_keys_of_the_user_are_out_of_reach(bwrap: str) -> None:
+    first = {"x86_64": 248, "aarch64": 217}[platform.machine()]
+    calls = [first, first + 1, first + 2, *([first + 2 + (1 << 30)] if first == 248 else [])]  # at last that of x32
+    ask = f"[lib.syscall(number, 0, 0, 0, 0) and ctypes.get_errno() for number in {calls}]"
+    program = f"import ctypes; lib = ctypes.CDLL(None, use_errno=True); print({ask})"
+    backend = BwrapBackend(shown=[sys.base_prefix])
+    run_blocking(backend.open(), 60)
+    try:
+        answer = run(backend, 'cat /proc/keys; "$@"', os.path.realpath(sys.executable), "-c", program)
+        assert json.loads(answer.stdout) == [errno.EPERM] * len(calls)
+    finally:
+        run_blocking(backend.close())
 
 
 @pytest.mark.parametrize("root", ["read-only", "overlay"])
