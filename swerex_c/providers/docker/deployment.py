@@ -375,13 +375,13 @@ class DockerDeployment(ServerDeployment):
 
     async def _end_container(self, engine: Engine, name: str) -> None:
         problem = await engine.end(name, keep=not self._config.remove_container)
-        if problem is None or self._refused:
+        if problem is None:
             forget(name)
-            return
-        self.logger.warning(
-            f"Failed to kill container {name}: {problem}. When the engine works again and this process has ended, "
-            f"remove it with `swerex-c prune --container-runtime {engine.runtime}`."
-        )
+        elif not self._refused:  # else probably none was made
+            self.logger.warning(
+                f"Failed to kill container {name}: {problem}. When the engine works again and this process has ended, "
+                f"remove it with `swerex-c prune --container-runtime {engine.runtime}`."
+            )
 
     async def _remove_image(self) -> None:
         self.logger.info(f"Removing image {self._config.image}")

@@ -24,6 +24,7 @@ from swerex_c.exceptions import (
     StartupTimeoutError,
     SwerexException,
 )
+from swerex_c.providers.docker import engine
 from swerex_c.providers.docker.engine import Engine as Client
 from tests.support import hosts, images, needs
 from tests.support.docker_deployments import NO_NETWORK, Make, make, names, reach, said
@@ -310,18 +311,40 @@ def test_an_interrupt_from_the_keyboard_and_a_lost_loop_leave_nothing(make: Make
 async def test_an_engine_that_goes_away(
     make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Engine() as engine:
-        images.provide(engine.docker, "bash-only")
-        monkeypatch.setenv("DOCKER_HOST", engine.host)
+    with Engine() as own:
+        images.provide(own.docker, "bash-only")
+        monkeypatch.setenv("DOCKER_HOST", own.host)
         deployment = make(logger=logging.getLogger("rex-deploy-away"))
         await deployment.start()
         name = deployment.container_name
-        engine.crash()
+        own.crash()
         with contextlib.suppress(SwerexException):
             assert not await deployment.is_alive(timeout=30)
         await deployment.stop()
         assert f"Failed to kill container {name}" in caplog.text and "swerex-c prune" in caplog.text
         await deployment.stop()
+
+
+async def test_a_container_that_is_made_as_the_engine_goes_away(
+    make: Make, reach: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is removed when this process ends, if the engine is back by then."""
+    monkeypatch.setattr(engine, "_left", {})
+    launch = Client.launch
+
+    async def interrupted(client: Client, words: list[str], *more: Any) -> bytes:
+        await launch(client, words, *more)
+        client.environment["DOCKER_HOST"] = "unix:///no/such/socket"
+        return await launch(client, words, *more)
+
+    monkeypatch.setattr(Client, "launch", interrupted)
+    with pytest.raises(DeploymentStartupError, match="cannot be reached"):
+        await make().start()
+    for client, *_ in engine._left.values():
+        client.environment["DOCKER_HOST"] = reach.host
+    assert len(names(reach)) == 1
+    engine._end_all()
+    assert names(reach) == []
 
 
 # Images
