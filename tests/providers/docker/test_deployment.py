@@ -26,6 +26,7 @@ from swerex_c.exceptions import (
 )
 from swerex_c.providers.docker import engine
 from swerex_c.providers.docker.engine import Engine as Client
+from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
 from tests.support import hosts, images, needs
 from tests.support.docker_deployments import NO_NETWORK, Make, make, names, reach, said
 from tests.support.docker_engine import Engine
@@ -317,7 +318,12 @@ async def test_an_engine_that_goes_away(
         deployment = make(logger=logging.getLogger("rex-deploy-away"))
         await deployment.start()
         name = deployment.container_name
+        await deployment.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+        running = deployment.runtime.stream_in_session(BashAction(command="echo on; read <> <(:)", timeout=1000))
+        await anext(running)
         own.crash()
+        with pytest.raises(SandboxLostError, match="out of reach"):
+            await anext(running)
         with contextlib.suppress(SwerexException):
             assert not await deployment.is_alive(timeout=30)
         await deployment.stop()
