@@ -379,7 +379,7 @@ class DockerDeployment(ServerDeployment):
             forget(name)
         elif not self._refused:  # else probably none was made
             self.logger.warning(
-                f"Failed to kill container {name}: {problem}. When the engine works again and this process has ended, "
+                f"Failed to kill container {name} ({problem}). When the engine works again and this process has ended, "
                 f"remove it with `swerex-c prune --container-runtime {engine.runtime}`."
             )
 
