@@ -76,7 +76,8 @@ def hide(key: str) -> bool:
     Before this call, for a few milliseconds after the start, every user of the machine can see the key in the
     arguments, and processes of this user can see it in the environment. Copies in the parent shell are not changed.
 
-    Returns: whether the key is hidden; False if the system does not let the process write to that memory.
+    Returns: whether the key is hidden; False if the system does not let the process write to that memory, or does not
+        tell where it is, as under an emulator.
     """
     secret = re.escape(key.encode())
     # Match only whole arguments, and the one variable: the process still uses the rest of that memory.
@@ -91,7 +92,7 @@ def hide(key: str) -> bool:
             for start, end, pattern in ((arg_start, arg_end, argument), (env_start, env_end, variable)):
                 for found in re.finditer(pattern, os.pread(memory.fileno(), end - start, start)):
                     os.pwrite(memory.fileno(), b"*" * len(key), start + found.start(1))
-    except OSError:
+    except (OSError, ValueError):
         return False
     return True
 
