@@ -106,6 +106,7 @@ KNOWN = [
     Known("the same, where the prompt goes to that input", ["exec 0</dev/tty", "exec 2>&0"], "local"),
     Known("a session whose prompt is lost while printf is disabled is lost", ["enable -n printf"]),
     Known("PROMPT_COMMAND is readonly, and prompts are hidden", ["declare -r PROMPT_COMMAND"], "closed, place"),
+    Known("PROMPT_COMMAND is readonly, and an element of it has a brace", ["declare -r PROMPT_COMMAND", "alias {.*"]),
     Known("marks go to a file", ["exec >.~/o..", "exec 2>&1"], "closed"),
     Known("a shell is said to have died before a last command that it ran",
           [".*PS0.*", ".*exit .*|.*kill -9.*|.*exec [<s].*|set -e.*"], "closed, place"),
