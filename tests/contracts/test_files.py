@@ -237,10 +237,7 @@ async def look(target: Target, root: str) -> dict[str, str]:
 
 @pytest.mark.slice
 async def test_a_tree_is_copied_both_ways_as_it_is(target: Target, tmp_path: Path) -> None:
-    """But for set-user-ID and set-group-ID bits. Several names of a file become several files.
-
-    Without tar their times are those of the copy.
-    """
+    """But for set-user-ID and set-group-ID bits, names of one file, which become several, and, without tar, times."""
     has_tar = (await target.execute(["bash", "-c", "type -P tar"])).exit_code == 0
     source, there, back = make_tree(tmp_path / "s"), f"{target.new()}/deep/er", tmp_path / "new/back"
     (source / ".git").chmod(0o1755)
@@ -262,10 +259,7 @@ async def test_a_tree_is_copied_both_ways_as_it_is(target: Target, tmp_path: Pat
 
 
 async def test_trees_merge_when_they_are_uploaded(target: Target, tmp_path: Path) -> None:
-    """Files are replaced, also read-only ones and links; what is not in the source stays; once more is the same.
-
-    Also by a link to the directory.
-    """
+    """Files are replaced, also read-only ones and links; the rest stays; so it is once more, by a link to it."""
     source, there = make_tree(tmp_path / "s"), target.new()
     plant = "mkdir -p bin && echo kept >kept && echo kept >bin/kept && echo old >bin/run && echo old >link"
     plant += " && ln -s /no bytes && echo old >secret && chmod 444 secret bin/run && chmod 1711 bin"

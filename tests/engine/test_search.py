@@ -15,7 +15,7 @@ from swerex_c.runtime.local import LocalRuntime
 from tests.support.local_backend import runtime_in
 from tests.support.patterns import CATASTROPHIC, NOT_REGULAR, Hit, first_hit
 from tests.support.session import Gate, Shell
-from tests.support.wait import DEADLINE
+from tests.support.wait import DEADLINE, cancel
 
 
 def search_of(patterns: list[str]) -> Search:
@@ -160,14 +160,12 @@ def test_a_timeout_and_a_cancellation(sh: Shell) -> None:
     assert caught.value.output in ("one\n", "")
     sh.interrupt()
 
-    async def cancel() -> None:
+    async def give_up() -> None:
         running = asyncio.ensure_future(sh.go("sleep 1000", expect=[r"(x)\1"]))
         await asyncio.sleep(0)
-        running.cancel()
-        await asyncio.wait([running])
-        assert running.cancelled()
+        await cancel(running)
 
-    sh.wait(cancel())
+    sh.wait(give_up())
     sh.interrupt()
     sh.gives("echo next", "next\n")
 

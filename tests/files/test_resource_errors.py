@@ -28,6 +28,7 @@ from swerex_c.runtime.abstract import (
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.utils.temporary import make_temporary, temporary_directory, temporary_place
+from tests.support.trees import member
 from tests.support.wait import DEADLINE, until
 
 
@@ -97,30 +98,24 @@ def test_an_archive_that_would_become_large_in_memory(tmp_path: Path, method: in
     assert not (tmp_path / "out").exists()
 
 
-def header(kind: bytes, data: bytes = b"", name: str = "./f") -> bytes:
-    member = tarfile.TarInfo(name)
-    member.type, member.size, member.mode = kind, len(data), 0o755
-    return member.tobuf(tarfile.GNU_FORMAT) + data + bytes(-len(data) % 512)
-
-
-SPARSE = header(tarfile.XHDTYPE, b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n")
+SPARSE = member("./f", tarfile.XHDTYPE, b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n")
 
 
 @pytest.mark.parametrize(
     ("members", "words"),
     [
-        (SPARSE + header(tarfile.REGTYPE, b"99999999\n" + b"1\n" * 1000), "a sparse file"),
-        (header(tarfile.GNUTYPE_SPARSE), "a sparse file"),
-        (header(tarfile.XHDTYPE, b"65000 comment=" + b"1" * 64985 + b"\n"), "more digits than a name"),
-        (header(tarfile.XHDTYPE, b"2 " * 32000 + b"="), "a damaged record"),
-        (header(tarfile.XGLTYPE, b"12 path=abc"), "a damaged record"),
-        (header(tarfile.XHDTYPE, b"9 path=a=\n"), "a damaged record"),
-        (header(tarfile.XHDTYPE, b"7 path=\n"), "a damaged record"),
+        (SPARSE + member("./f", tarfile.REGTYPE, b"99999999\n" + b"1\n" * 1000), "a sparse file"),
+        (member("./f", tarfile.GNUTYPE_SPARSE), "a sparse file"),
+        (member("./f", tarfile.XHDTYPE, b"65000 comment=" + b"1" * 64985 + b"\n"), "more digits than a name"),
+        (member("./f", tarfile.XHDTYPE, b"2 " * 32000 + b"="), "a damaged record"),
+        (member("./f", tarfile.XGLTYPE, b"12 path=abc"), "a damaged record"),
+        (member("./f", tarfile.XHDTYPE, b"9 path=a=\n"), "a damaged record"),
+        (member("./f", tarfile.XHDTYPE, b"7 path=\n"), "a damaged record"),
     ],
 )
 def test_members_that_would_take_much_time_or_memory(tmp_path: Path, members: bytes, words: str) -> None:
     """They are small here, but a sandbox could send any number of them."""
-    archive = header(tarfile.DIRTYPE, name="./") + members + header(tarfile.REGTYPE, b"x") + bytes(1024)
+    archive = member("./", tarfile.DIRTYPE) + members + member("./f", tarfile.REGTYPE, b"x") + bytes(1024)
     with pytest.raises(ProtocolError, match=words), Staging(str(tmp_path / "out")) as staging:
         tar.unpack(io.BytesIO(archive), staging)
     assert os.listdir(tmp_path) == []

@@ -39,10 +39,7 @@ Contained = Callable[..., Awaitable[tuple[Target, Session]]]
 
 @pytest.fixture
 async def contained(docker_backend: StartBackend) -> AsyncIterator[Contained]:
-    """`await contained(image, *arguments of docker run)` starts a container.
-
-    It returns the target, named by the container's id, and a session that is not created yet.
-    """
+    """`await contained(image, *arguments)` gives a target, named by the container's id, and a session to create."""
     opened: list[Target] = []
 
     async def start(image: str, *arguments: str) -> tuple[Target, Session]:

@@ -32,7 +32,7 @@ from tests.support.harness import write_script
 from tests.support.local_backend import Here
 from tests.support.processes import memory_of
 from tests.support.sandboxes import Blocking, StartBackend
-from tests.support.trees import assert_no_leftovers, everything, file_of, make_tree
+from tests.support.trees import assert_no_leftovers, everything, file_of, make_tree, member
 from tests.support.wait import DEADLINE
 
 files: Any = Blocking(_files)
@@ -169,12 +169,6 @@ def test_a_source_that_fails_leaves_nothing(machine: Machine, here: Path, monkey
 # Hostile sandboxes
 
 
-def _member(name: str, kind: bytes = tarfile.REGTYPE, data: bytes = b"", link: str = "") -> bytes:
-    member = tarfile.TarInfo(name)
-    member.type, member.size, member.linkname, member.mode = kind, len(data), link, 0o755
-    return member.tobuf(tarfile.GNU_FORMAT) + data + bytes(-len(data) % 512)
-
-
 def false_tar(machine: Machine, here: Path, script: str) -> Blocking:
     """Return this machine as a sandbox whose tar is a script."""
     sandbox = machine(programs=("cat", "chmod", "dd", "mkdir", "mv", "rm", "stat"))
@@ -187,22 +181,22 @@ def hostile(outside: str) -> dict[str, bytes]:
 
     `tests/remote/test_frames_copy.py` has those that are wrong in other ways.
     """
-    root, link = _member("./", tarfile.DIRTYPE), _member("./l", tarfile.SYMTYPE, link=outside)
-    to_evil = _member("./l", tarfile.SYMTYPE, link=f"{outside}/evil")
-    to_kept = _member("./l", tarfile.SYMTYPE, link=f"{outside}/kept")
+    root, link = member("./", tarfile.DIRTYPE), member("./l", tarfile.SYMTYPE, link=outside)
+    to_evil = member("./l", tarfile.SYMTYPE, link=f"{outside}/evil")
+    to_kept = member("./l", tarfile.SYMTYPE, link=f"{outside}/kept")
     pairs = (b"%d k%06d=xxxxx\n" % (17, i) for i in range(1100))
     return {
-        "through a link": root + link + _member("./l/evil", data=b"x"),
-        "onto a link": root + to_evil + _member("./l", data=b"x"),
-        "the root as a link": _member("./", tarfile.SYMTYPE, link=outside) + _member("./evil", data=b"x"),
-        "a directory's link": root + link + _member("./l", tarfile.DIRTYPE),
-        "a name of an outer file": root + _member("./n", tarfile.LNKTYPE, link=f"{outside}/kept"),
-        "a name through a link": root + link + _member("./n", tarfile.LNKTYPE, link="./l/kept"),
-        "a link's name": root + to_kept + _member("./n", tarfile.LNKTYPE, link="./l"),
-        "headers without end": root + _member("p", tarfile.XHDTYPE, data=b"12 path=abc\n") * 3000,
+        "through a link": root + link + member("./l/evil", data=b"x"),
+        "onto a link": root + to_evil + member("./l", data=b"x"),
+        "the root as a link": member("./", tarfile.SYMTYPE, link=outside) + member("./evil", data=b"x"),
+        "a directory's link": root + link + member("./l", tarfile.DIRTYPE),
+        "a name of an outer file": root + member("./n", tarfile.LNKTYPE, link=f"{outside}/kept"),
+        "a name through a link": root + link + member("./n", tarfile.LNKTYPE, link="./l/kept"),
+        "a link's name": root + to_kept + member("./n", tarfile.LNKTYPE, link="./l"),
+        "headers without end": root + member("p", tarfile.XHDTYPE, data=b"12 path=abc\n") * 3000,
         "words without end": root
-        + b"".join(_member("g", tarfile.XGLTYPE, data=pair) + _member(f"./{i}") for i, pair in enumerate(pairs)),
-        "no end": root + _member("./f", data=b"x") + bytes(3 << 20),
+        + b"".join(member("g", tarfile.XGLTYPE, data=pair) + member(f"./{i}") for i, pair in enumerate(pairs)),
+        "no end": root + member("./f", data=b"x") + bytes(3 << 20),
     }
 
 

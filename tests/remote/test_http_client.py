@@ -47,12 +47,8 @@ def client(our_server: Server) -> HttpClient:
     return HttpClient(our_server.url, HEADERS)
 
 
-def shell(command: str, **more: Any) -> Command:
-    return Command(command=command, shell=True, **more)
-
-
 async def execute(client: HttpClient, command: str) -> CommandResponse:
-    return await client.call("execute", shell(command), CommandResponse)
+    return await client.call("execute", Command(command=command, shell=True), CommandResponse)
 
 
 # Connections
@@ -114,7 +110,16 @@ async def test_proxies_of_the_environment_are_for_other_machines(
 async def test_every_answer_is_a_result_or_one_of_our_errors(
     tmp_path: Path, status: int, body: bytes, error: type[Exception]
 ) -> None:
-    async with answering(status, body) as url:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            await read_request(reader)
+            writer.write(
+                b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (status, len(body)) + body
+            )
+            await writer.drain()
+        writer.close()
+
+    async with serving(handle) as url:
         client = HttpClient(url, HEADERS)
         with pytest.raises(error) as caught:
             await execute(client, "true")
@@ -125,19 +130,6 @@ async def test_every_answer_is_a_result_or_one_of_our_errors(
         else:
             with pytest.raises(error):
                 await client.is_alive(5)
-
-
-def answering(status: int, body: bytes) -> contextlib.AbstractAsyncContextManager[str]:
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            await read_request(reader)
-            writer.write(
-                b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (status, len(body)) + body
-            )
-            await writer.drain()
-        writer.close()
-
-    return serving(handle)
 
 
 NO_ADDRESS = (InvalidInputError, ConnectionLostError)

@@ -117,16 +117,13 @@ def test_the_text_of_a_file_is_not_kept(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def flood(server: Server, count: int, first: bytes = b"") -> Iterator[list[socket.socket]]:
+def flood(server: Server, count: int) -> Iterator[None]:
     """Hold many connections, and make each again that is cut."""
     wires: list[socket.socket] = []
     stop = threading.Event()
 
     def connect() -> socket.socket:
-        wire = socket.create_connection(("127.0.0.1", server.port))
-        with contextlib.suppress(ConnectionError):
-            wire.sendall(first)
-        return wire
+        return socket.create_connection(("127.0.0.1", server.port))
 
     def hold() -> None:
         while not stop.wait(0.1):
@@ -145,7 +142,7 @@ def flood(server: Server, count: int, first: bytes = b"") -> Iterator[list[socke
     thread = threading.Thread(target=hold)
     thread.start()
     try:
-        yield wires
+        yield
     finally:
         stop.set()
         thread.join()

@@ -1,8 +1,4 @@
-"""Run the behaviour tests through client programs that forward a terminal.
-
-The sandbox is this machine, so that the tests see its processes and files: see `tests/support/local_backend.py`.
-`tests/providers/docker/test_behaviour.py` does the same with a container.
-"""
+"""The behaviour tests through client programs that forward a terminal, in the sandbox of `support/local_backend.py`."""
 
 from __future__ import annotations
 

@@ -44,10 +44,7 @@ LIMIT = 1 << 28
 
 @pytest.fixture
 def reach(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
-    """`reach(*client, **variables)` creates a sandbox. When the test has ended, no client of it may be left.
-
-    What a test has patched, such as the time for a start, is in force until then.
-    """
+    """`reach(*client, **variables)` creates a sandbox, of which no client may be left before patches are undone."""
     made: list[Any] = []
 
     def make(*client: str, **variables: str) -> Any:

@@ -56,9 +56,5 @@ OPEN(open64)
 
 
 def build_preload(directory: Path, *, foreign: bool = False) -> str:
-    """Compile the library there, and return its path.
-
-    Args:
-        foreign: the file can be opened, and has the system calls of another machine, as below an emulator.
-    """
+    """Return the library's path; with `foreign` the file has another machine's calls, as below an emulator."""
     return build_library(directory, _SOURCE, f"-DFOREIGN={foreign:d}")

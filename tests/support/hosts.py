@@ -58,17 +58,14 @@ class Podman:
         patch.setenv("CONTAINERS_CONF", self.environment["CONTAINERS_CONF"])
         patch.setenv("PATH", f"{command.parent}:{self.environment['PATH']}")
 
-    def stop(self) -> None:
-        if self.directory.exists():
-            self.run("rm", "-f", "-a", "-t", "0", check=False)
-            needs.kill_all(str(self.directory))  # monitors of containers that are half gone
-            needs.remove(self.directory)
-
     def __enter__(self) -> Podman:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.stop()
+        if self.directory.exists():
+            self.run("rm", "-f", "-a", "-t", "0", check=False)
+            needs.kill_all(str(self.directory))  # monitors of containers that are half gone
+            needs.remove(self.directory)
 
 
 SERVER = """ListenAddress 127.0.0.1

@@ -47,10 +47,7 @@ class Here(CommandBackend):
 
 
 class _Learned(SandboxRuntime):
-    """A runtime whose new sessions already know how their shell waits at its prompt.
-
-    They would learn it while they are idle, but tests start commands at once.
-    """
+    """A runtime whose new sessions know how their shell waits at its prompt, which others learn while they are idle."""
 
     async def create_session(self, request: CreateSessionRequest) -> CreateSessionResponse:
         answer = await super().create_session(request)
@@ -62,10 +59,7 @@ class _Learned(SandboxRuntime):
 
 
 def runtime_in(place: str) -> SandboxRuntime:
-    """Return a runtime whose sessions have this process's environment and directory.
-
-    place: `here`, or the container of `shared_container`.
-    """
+    """Return a runtime with this process's environment and directory, `here` or in a `shared_container`."""
     if place == "here":
         return _Learned(Here())
     passed = [word for name in os.environ if not name.startswith("DOCKER_") for word in ("-e", name)]

@@ -47,7 +47,14 @@ class Person:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.end()
+        with contextlib.suppress(ProcessLookupError):
+            self.process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(5)
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+        os.close(self.slave)
 
     def until(self, pattern: bytes, seconds: float = DEADLINE) -> bytes:
         """Return the output up to the end of a match; the next call goes on from there."""
@@ -85,13 +92,3 @@ class Person:
         os.close(self.master)
         self.process.wait(DEADLINE)
         self.slave, self.master = os.openpty()
-
-    def end(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(5)
-        self.process.kill()
-        self.process.wait()
-        os.close(self.master)
-        os.close(self.slave)

@@ -6,6 +6,7 @@ import hashlib
 import os
 import random
 import stat
+import tarfile
 from pathlib import Path
 
 
@@ -34,6 +35,13 @@ def everything(root: str | Path) -> dict[str, str]:
 
 def assert_no_leftovers(root: Path) -> None:
     assert not [path for path in root.rglob("*") if ".swerex-" in path.name]
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, data: bytes = b"", link: str = "") -> bytes:
+    """Return a member of a tar archive."""
+    head = tarfile.TarInfo(name)
+    head.type, head.size, head.linkname, head.mode = kind, len(data), link, 0o755
+    return head.tobuf(tarfile.GNU_FORMAT) + data + bytes(-len(data) % 512)
 
 
 def make_tree(at: str | Path) -> Path:
