@@ -27,7 +27,6 @@ STEPS: dict[str, Steps] = {
         *((nothing, "", 0) for nothing in ("", "\n\n", "# comment", "  # a\n# b")),
         ("echo $?", "7\n", 0),
     ],
-    "pipestatus": [("false | true | (exit 3)", "", 3), ("echo ${PIPESTATUS[@]}", "1 0 3\n", 0)],
     "pipestatus of lines": [("true\n(exit 5) | false | true\n", "", 0), ("echo ${PIPESTATUS[@]}", "5 1 0\n", 0)],
     **{
         f"pipestatus that cannot be typed: {name}": [

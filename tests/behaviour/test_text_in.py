@@ -119,11 +119,12 @@ def test_second_line_is_not_stdin_of_the_first(sh: Shell) -> None:
     sh.synced()
 
 
-@pytest.mark.parametrize("size", [4093, 4094, 4095, 4096, 4097, 4098, 8191, 8192, 20_000, 200_000])
+@pytest.mark.parametrize("size", [300, 4093, 4094, 4095, 4096, 4097, 4098, 8191, 8192, 20_000, 200_000])
 def test_a_long_line_arrives_whole(sh: Shell, size: int) -> None:
     """A canonical line above 4,095 bytes is cut by the terminal; a command is not."""
     before, behind = "printf %s '", "' | sha256sum"
-    text = "".join(random.Random(size).choices(string.ascii_letters + " \t!", k=size - len(before + behind)))
+    letters = string.ascii_letters + string.punctuation.replace("'", "") + " \t"
+    text = "".join(random.Random(size).choices(letters, k=size - len(before + behind)))
     seen = sh.out(before + text + behind)
     assert seen.split()[0] == hashlib.sha256(text.encode()).hexdigest()
 
@@ -151,17 +152,6 @@ def test_a_last_backslash_behind_an_open_here_document(sh: Shell, before: str) -
     assert seen.exit_code == 1
     assert seen.output.endswith("cat: '\\': No such file or directory\n")
     sh.gives("echo $?", "1\n")
-
-
-def test_random_text_round_trip(sh: Shell) -> None:
-    """Printable and awkward characters, quoted by single quotes, come back byte for byte."""
-    rng = random.Random(20)
-    alphabet = string.printable.replace("\r", "").replace("\x0b", "").replace("\x0c", "") + "äß漢🦊!!\t\t''"
-    for _ in range(60):
-        text = "".join(rng.choices(alphabet, k=rng.randrange(1, 300)))
-        quoted = "'" + text.replace("'", "'\\''") + "'"
-        seen = sh.out(f"printf '%s' {quoted} | sha256sum")
-        assert seen.split()[0] == hashlib.sha256(text.encode()).hexdigest(), repr(text)
 
 
 READER = """
