@@ -68,12 +68,6 @@ async def test_frames_are_given_up_when_http_is_answered(
         assert bool(runtime._frame_client._shared.instance_id) == has_frames
 
 
-async def test_json_that_was_asked_for_stays(swerex_remote: Server) -> None:
-    runtime = RemoteRuntime(auth_token=KEY, host=swerex_remote.url, timeout=DEADLINE, wire="json")
-    assert (await runtime.is_alive()).is_alive
-    assert runtime._frame_client is None
-
-
 @pytest.mark.parametrize("wire", ["msgpack", "json"])
 async def test_an_answer_that_is_too_long(swerex_remote: Server, tmp_path: Path, wire: str) -> None:
     """The response is dropped, and the runtime remains usable."""
