@@ -107,6 +107,8 @@ KNOWN = [
     Known("a session whose prompt is lost while printf is disabled is lost", ["enable -n printf"]),
     Known("PROMPT_COMMAND is readonly, and prompts are hidden", ["declare -r PROMPT_COMMAND"], "closed, place"),
     Known("PROMPT_COMMAND is readonly, and an element of it has a brace", ["declare -r PROMPT_COMMAND", "alias {.*"]),
+    Known("the text of a PS0 that PROMPT_COMMAND sets is output once",
+          ["PROMPT_COMMAND.*PS0.*", r"alias \{.*|declare -r PS1.*"], "local"),
     Known("marks go to a file", ["exec >.~/o..", "exec 2>&1"], "closed"),
     Known("a shell is said to have died before a last command that it ran",
           [".*PS0.*", ".*exit .*|.*kill -9.*|.*exec [<s].*|set -e.*"], "closed, place"),
