@@ -324,17 +324,32 @@ void swx_tree_end_all(swx_child *const *children, size_t count)
     }
 }
 
+static bool is_terminal(pid_t thread, uint64_t fd, const char *terminal)
+{
+    char path[32], target[64];
+    snprintf(path, sizeof(path), "fd/%" PRIu64, fd);
+    swx_proc_read_link(thread, path, target, sizeof(target));
+    return strcmp(target, terminal) == 0 || strcmp(target, "/dev/tty") == 0;
+}
+
+static swx_proc_call call_of(pid_t thread)
+{
+    char text[256];
+    swx_proc_read(thread, "syscall", text, sizeof(text));
+    return swx_proc_parse_call(text);
+}
+
 bool swx_tree_reads(pid_t thread, const char *terminal)
 {
-    char text[256], fd[32], target[64];
-    swx_proc_read(thread, "syscall", text, sizeof(text));
-    swx_proc_call call = swx_proc_parse_call(text);
-    if (call.number != SYS_read && call.number != SYS_readv) {
-        return false;
-    }
-    snprintf(fd, sizeof(fd), "fd/%" PRIu64, call.values[0]);
-    swx_proc_read_link(thread, fd, target, sizeof(target));
-    return strcmp(target, terminal) == 0 || strcmp(target, "/dev/tty") == 0;
+    swx_proc_call call = call_of(thread);
+    return (call.number == SYS_read || call.number == SYS_readv) && is_terminal(thread, call.values[0], terminal);
+}
+
+bool swx_tree_reads_timed(pid_t thread, const char *terminal)
+{
+    swx_proc_call call = call_of(thread); /* its values: the highest descriptor and one, ..., the timeout */
+    return call.number == SYS_pselect6 && call.values[0] && call.values[4] &&
+           is_terminal(thread, call.values[0] - 1, terminal);
 }
 
 static bool is_reading(pid_t pid, const char *terminal)

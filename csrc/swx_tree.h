@@ -38,6 +38,9 @@ void swx_tree_kill_readers(const swx_child *child, pid_t group, const char *term
  * not tell. */
 bool swx_tree_reads(pid_t thread, const char *terminal);
 
+/* The same of bash's `read -t`, and of its `read` where TMOUT is set. */
+bool swx_tree_reads_timed(pid_t thread, const char *terminal);
+
 /* Whether the child or one of its processes sleeps in such a read. */
 bool swx_tree_has_reader(const swx_child *child, const char *terminal);
 

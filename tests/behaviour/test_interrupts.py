@@ -20,7 +20,8 @@ _EXTENDED = "case ab in +(a|b)) while :; do :; done ;; esac"
 
 @pytest.mark.parametrize("trap", TRAPS)
 @pytest.mark.parametrize("holds", [
-    "read x", "while read x; do :; done", "printf half; read -p more x", "read -n 1 x", "sleep 1000 & wait",
+    "read x", "while read x; do :; done", "printf half; read -p more x", "read -n 1 x", "read -t 900 x",
+    "TMOUT=900; read x", "sleep 1000 & wait",
     "x=$(sleep 1000)", "x=$(sleep 1000; sleep 1000)", "x=$( (sleep 1000; sleep 1000) | cat)",
     "(sleep 1000; sleep 1000) & wait $!", "sleep 1000", "sleep 1000 | cat",
 ])  # fmt: skip

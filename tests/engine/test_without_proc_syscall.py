@@ -37,8 +37,8 @@ LEFT_OUT = (
     "test_interrupts.py::test_the_error_says_that_the_shell_holds_it[while :; do read x; done-trap '' INT]",
     "test_interrupts.py::test_an_error_in_every_prompt_has_no_end",
     # And whether a bash that waits for a line without readline does so at its prompt.
-    "test_interrupts.py::test_another_bash_in_its_place[--norc --noediting]",
-    "test_interrupts.py::test_another_bash_in_its_place[--noediting --rcfile /dev/null -i]",
+    "test_interrupts.py::test_another_bash_in_its_place[bash --norc --noediting]",
+    "test_interrupts.py::test_another_bash_in_its_place[bash --noediting --rcfile /dev/null -i]",
     # And that something has thrown a command away, where no prompt can be seen.
     "test_attacks.py::test_what_is_typed_is_taken_by_somebody_else[thrown away, ",
     # A perfect copy of the coming mark, and then a read of the shell's own: it is asleep as at its prompt.

@@ -41,7 +41,11 @@ for ((try = 0; try < 10; try++)); do
         # shellcheck disable=SC2086
         set -- $call
         [[ "$shell $1 $2 $3 $4" != "$prompt" ]] || exit 6
-        [[ $1 == @(0|3|63) && -c /proc/$shell/fd/$(($2)) ]] || kill_begun
+        fd=-1
+        [[ $1 != @(0|3|63) ]] || fd=$(($2))
+        # pselect6 with a timeout: `read -t`, and `read` where TMOUT is set.
+        [[ $1 != @(270|72) || $6 == 0x0 ]] || fd=$(($2 - 1))
+        [[ -c /proc/$shell/fd/$fd ]] || kill_begun
         [[ $prompt == *' '* ]] && exit 5
         exit 1
     fi
