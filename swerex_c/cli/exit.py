@@ -47,7 +47,7 @@ class Result:
 
 def fail(message: str, code: int, program: str = "swerex-c") -> NoReturn:
     """Print a message on standard error, and exit with this code."""
-    print(f"{program}: {visible(message)}", file=sys.stderr)
+    sys.stderr.write(f"{program}: {visible(message)}\n")  # print may write the newline later, behind a line of the log
     raise SystemExit(code)
 
 
