@@ -155,7 +155,7 @@ static void release_shell(swx_session *s, swx_op *op, int64_t now)
 {
     note_signal(s, op, s->child.pid, now);
     swx_shell_at at = swx_kernel_look(&s->kernel);
-    bool reads = swx_tree_reads(s->child.pid, s->pty.path) || swx_tree_reads_timed(s->child.pid, s->pty.path);
+    bool reads = swx_tree_shell_reads(s->child.pid, s->pty.path);
     if (at == SWX_SHELL_PROMPT || at == SWX_SHELL_READLINE || (at == SWX_SHELL_READS && swx_shell_is_replaced(s))) {
         return;
     }

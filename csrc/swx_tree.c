@@ -324,40 +324,30 @@ void swx_tree_end_all(swx_child *const *children, size_t count)
     }
 }
 
-static bool is_terminal(pid_t thread, uint64_t fd, const char *terminal)
+/* Whether a thread sleeps in a read of the terminal; timed: or waits for its input with a timeout. */
+static bool reads(pid_t thread, const char *terminal, bool timed)
 {
-    char path[32], target[64];
-    snprintf(path, sizeof(path), "fd/%" PRIu64, fd);
-    swx_proc_read_link(thread, path, target, sizeof(target));
+    char text[256], fd[32], target[64];
+    swx_proc_read(thread, "syscall", text, sizeof(text));
+    swx_proc_call call = swx_proc_parse_call(text);
+    /* pselect6 has the highest descriptor and one first, and the timeout as its fifth value. */
+    timed = timed && call.number == SYS_pselect6 && call.values[0] && call.values[4];
+    if (call.number != SYS_read && call.number != SYS_readv && !timed) {
+        return false;
+    }
+    snprintf(fd, sizeof(fd), "fd/%" PRIu64, call.values[0] - timed);
+    swx_proc_read_link(thread, fd, target, sizeof(target));
     return strcmp(target, terminal) == 0 || strcmp(target, "/dev/tty") == 0;
 }
 
-static swx_proc_call call_of(pid_t thread)
-{
-    char text[256];
-    swx_proc_read(thread, "syscall", text, sizeof(text));
-    return swx_proc_parse_call(text);
-}
-
-bool swx_tree_reads(pid_t thread, const char *terminal)
-{
-    swx_proc_call call = call_of(thread);
-    return (call.number == SYS_read || call.number == SYS_readv) && is_terminal(thread, call.values[0], terminal);
-}
-
-bool swx_tree_reads_timed(pid_t thread, const char *terminal)
-{
-    swx_proc_call call = call_of(thread); /* its values: the highest descriptor and one, ..., the timeout */
-    return call.number == SYS_pselect6 && call.values[0] && call.values[4] &&
-           is_terminal(thread, call.values[0] - 1, terminal);
-}
+bool swx_tree_shell_reads(pid_t shell, const char *terminal) { return reads(shell, terminal, true); }
 
 static bool is_reading(pid_t pid, const char *terminal)
 {
     DIR *threads = swx_proc_threads(pid);
     bool found = false;
     for (pid_t thread; !found && (thread = swx_proc_next(threads));) {
-        found = swx_tree_reads(thread, terminal);
+        found = reads(thread, terminal, false);
     }
     swx_proc_end(threads);
     return found;
@@ -398,7 +388,7 @@ void swx_tree_kill_readers(const swx_child *child, pid_t group, const char *term
 bool swx_tree_has_reader(const swx_child *child, const char *terminal)
 {
     DIR *processes = opendir("/proc");
-    bool found = swx_tree_reads(child->pid, terminal) || next_reader(processes, child, 0, terminal);
+    bool found = swx_tree_shell_reads(child->pid, terminal) || next_reader(processes, child, 0, terminal);
     swx_proc_end(processes);
     return found;
 }

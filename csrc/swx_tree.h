@@ -34,14 +34,11 @@ void swx_tree_kill_orphans(const swx_child *child);
  * again: see swx_kernel_reader_of. */
 void swx_tree_kill_readers(const swx_child *child, pid_t group, const char *terminal);
 
-/* Whether a process (its first thread) or a thread sleeps in a read of that terminal.  False too where the kernel does
- * not tell. */
-bool swx_tree_reads(pid_t thread, const char *terminal);
+/* Whether a bash sleeps in a read of that terminal, also in its `read -t` or where TMOUT is set.  False too where the
+ * kernel does not tell. */
+bool swx_tree_shell_reads(pid_t shell, const char *terminal);
 
-/* The same of bash's `read -t`, and of its `read` where TMOUT is set. */
-bool swx_tree_reads_timed(pid_t thread, const char *terminal);
-
-/* Whether the child or one of its processes sleeps in such a read. */
+/* Whether the child, which is a bash, or one of its processes sleeps in such a read. */
 bool swx_tree_has_reader(const swx_child *child, const char *terminal);
 
 /* Kills what the child, a shell, waits for: of its session, whatever is in the child's own group, as a command

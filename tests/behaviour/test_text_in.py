@@ -185,6 +185,13 @@ def test_a_long_line_for_a_program(sh: Shell, tmp_path: Path, first: str, second
     assert seen.output.split() == [str(size + 1), hashlib.sha256(f"{line}\n".encode()).hexdigest()]
 
 
+@pytest.mark.parametrize("read", ["read x", "read -t 1000 x", "TMOUT=1000; read x"])
+def test_a_long_line_for_the_shell_itself(sh: Shell, read: str) -> None:
+    sh.talk(f"printf ready; {read}", "ready")
+    sh.leave("y" * 9000)
+    sh.gives("echo ${#x}", "9000\n")
+
+
 @pytest.mark.parametrize("before", ["true", "sleep 1000 &", "stty echo", "readonly PS0=x", "exec 2>/dev/null"])
 @pytest.mark.parametrize("size", [4090, 5000, 100_000])
 def test_a_long_line_at_the_prompt(sh: Shell, before: str, size: int) -> None:

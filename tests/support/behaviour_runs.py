@@ -35,8 +35,11 @@ LEFT_OUT = (
     "test_text_in.py::test_keys_from_the_background_begin_no_command",
     # Nor whether the shell waits for a command before the next one is typed: only then it clears O_NONBLOCK.
     "test_state.py::test_steps[much output to a nonblocking terminal",
-    # A line for a program has at most 4,095 bytes, and says so.
-    "test_text_in.py::test_a_long_line_for_a_program",
+    # A line for a program, or sent as one, has at most 4,095 bytes, and says so.
+    "test_text_in.py::test_a_long_line_for_",
+    "test_text_in.py::test_a_long_line_at_the_prompt[5000-",
+    "test_text_in.py::test_a_long_line_at_the_prompt[100000-",
+    "test_text_in.py::test_a_long_line_behind_the_line_that_starts_its_program",
     "test_text_in.py::test_what_a_program_leaves_of_a_long_line_is_no_",
     # A command that a terminal does not carry is typed as an eval, whose trace, `$_` and PIPESTATUS are its own.
     "test_state.py::test_steps[last argument that cannot be typed",
@@ -54,8 +57,6 @@ LEFT_OUT = (
     "test_redefinitions.py::test_a_newline_that_is_bound[emacs]",
     "test_state.py::test_steps[line editing turned on inside a longer command",
     "test_hidden_prompts.py::test_readline_behind_hidden_prompts[; ",
-    # Nor is a pause made before a long line, with a trap on SIGCHLD that waits and prompts that are not seen.
-    "test_redefinitions.py::test_a_trap_waits_for_a_long_line",
     # A shell that another one has replaced is not asked: a timeout.
     "test_interrupts.py::test_another_bash_in_its_place",
     "test_interrupts.py::test_another_shell_in_its_place",
