@@ -310,11 +310,10 @@ static swx_status encode_quoted(swx_delivery way, const uint8_t *text, size_t si
     const bool source = way >= SWX_DELIVERY_SOURCE;
     uint8_t piece[PIECE + 4];
     size_t at = 0, used = fill_piece(text, size, &at, piece);
-    const bool words = at < size && !source;
+    const bool words = at < size && !source, here_document = at < size && source;
     swx_status status = SWX_OK;
-    const char *document = source && at < size ? "\\builtin source /dev/fd/63 63<<\\E\n" : "";
     /* Quoted, because an alias may have any name. */
-    append(out, document, &status);
+    append(out, here_document ? "\\builtin source /dev/fd/63 63<<\\E\n" : "", &status);
     append(out, source ? "\\builtin source <(\\builtin printf %s " : "\\builtin eval ", &status);
     append(out, words ? "\\\\builtin eval " : "", &status);
     append(out, !source && size && text[0] == '-' ? "-- " : "", &status);
@@ -331,7 +330,7 @@ static swx_status encode_quoted(swx_delivery way, const uint8_t *text, size_t si
         append(out, way == SWX_DELIVERY_DOCUMENT ? "\\n" : "\\\\", &status);
     }
     append(out, source ? "')\n" : words ? "'\\'\n" : "'\n", &status);
-    append(out, *document ? "E\n" : "", &status);
+    append(out, here_document ? "E\n" : "", &status);
     return status;
 }
 

@@ -147,10 +147,10 @@ static bool is_interactive(const char *at, const char *end)
     return true;
 }
 
-static bool is_named(const char *path, const char *ending)
+static bool ends_in_sh(const char *path)
 {
-    size_t size = strlen(path), length = strlen(ending);
-    return size >= length && strcmp(path + size - length, ending) == 0;
+    size_t size = strlen(path);
+    return size >= 2 && strcmp(path + size - 2, "sh") == 0;
 }
 
 swx_shell_kind swx_kernel_shell_of(pid_t pid)
@@ -163,7 +163,7 @@ swx_shell_kind swx_kernel_shell_of(pid_t pid)
     }
     const char *name = strrchr(program, '/');
     bool bash = name && strncmp(name, "/bash", 5) == 0; /* also "bash-5.3", or one that was deleted */
-    bool other = is_named(program, "sh") || is_named(words, "sh");
+    bool other = ends_in_sh(program) || ends_in_sh(words);
     return bash ? SWX_BASH : other ? SWX_OTHER_SHELL : SWX_NO_SHELL;
 }
 
