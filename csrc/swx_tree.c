@@ -403,11 +403,13 @@ void swx_tree_kill_begun(const swx_child *child, int64_t since, int64_t last)
     DIR *processes = opendir("/proc");
     for (pid_t pid; (pid = swx_proc_next(processes));) {
         swx_proc_stat stat;
-        if (pid == child->pid || getsid(pid) != child->pid || swx_proc_read_stat(pid, &stat) != SWX_OK) {
+        pid_t leader = getpgid(pid);
+        if (pid == child->pid || getsid(pid) != child->pid ||
+            (swx_proc_read_stat(leader, &stat) != SWX_OK && swx_proc_read_stat(pid, &stat) != SWX_OK)) {
             continue;
         }
         int64_t began = (int64_t)stat.started * tick; /* nanoseconds since the boot, or up to a tick later */
-        if (getpgid(pid) == child->pid || began > since || (began + tick > since && pid > last)) {
+        if (leader == child->pid || began > since || (began + tick > since && leader > last)) {
             kill(pid, SIGKILL);
         }
     }

@@ -208,6 +208,14 @@ def test_a_pipeline_whose_end_hands_the_terminal_back_can_be_interrupted(sh: She
         sh.gives("echo out", "out\n")
 
 
+def test_a_kill_spares_what_a_background_job_runs(sh: Shell) -> None:
+    """Also what that has begun since the command did."""
+    sh.run("while sleep 0.05; do :; done &", check="ignore")
+    sh.begin("trap '' INT; echo begun; x=$(sleep 1000)", "begun")
+    sh.interrupt(timeout=0.2, n_retry=1)
+    sh.gives("sleep 0.1; trap - INT; jobs | grep -c Running; kill %1", "1\n")
+
+
 @pytest.mark.parametrize("prompt", ["PS1", "PS0", "OTHER"])
 def test_a_reader_that_a_short_command_leaves_behind_takes_nothing(sh: Shell, prompt: str) -> None:
     """Neither of the next command nor, where the prompts are gone, of the question how this one has ended."""

@@ -14,18 +14,22 @@ tell_clock
 read -r since until
 prompt=$2 calm=0
 [[ $shell ]] || exit 3
-# Kill what the shell waits for: the processes of its session that are in its own group or began with the command. Of
-# those that may have begun before, as a job in the background, only the last group is killed, and only if no other was.
+# Kill what the shell waits for: the processes of its session that are in its own group, or in one that began with the
+# command. Of groups that may have begun before, as a job in the background, only the last is killed, and only if nothing
+# else was.
 kill_begun() {
-    local p killed=1 own=$group newest= last='0 0'
+    local p leader killed=1 own=$group newest= last='0 0'
     for p in /proc/[1-9]*; do
         p=${p#/proc/}
         [[ $p != "$shell" ]] && stat_of "$p" && [[ $session == "$shell" ]] || continue
-        if [[ $group == "$own" ]] || { [[ $until ]] && ((started > until)); }; then
+        # A group began when its leader did, or, if nothing is left of that, when the process did.
+        leader=$group
+        stat_of "$leader"
+        if [[ $leader == "$own" ]] || { [[ $until ]] && ((started > until)); }; then
             kill -KILL "$p" 2>/dev/null && killed=0
         elif [[ $since ]] && ((started >= since)) \
-            && ((started > ${last% *} || (started == ${last% *} && p > ${last#* }))); then
-            newest=$group last="$started $p"
+            && ((started > ${last% *} || (started == ${last% *} && leader > ${last#* }))); then
+            newest=$leader last="$started $leader"
         fi
     done
     if ((killed)) && [[ $newest ]]; then kill -KILL -- "-$newest" 2>/dev/null && killed=0; fi
