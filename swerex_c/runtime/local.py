@@ -6,15 +6,21 @@ ones among them anyway.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack
 
+import swerex_c
 from swerex_c.engine.sessions import SessionsRuntime
 from swerex_c.interfaces import reject_text
 from swerex_c.utils.load import ConfigSignature, load_class
 
 if TYPE_CHECKING:
     import logging
+    from collections.abc import Callable
 
+    import swerex_c.engine.execute  # the first runtime imports these four
+    import swerex_c.files.local
+    import swerex_c.models
+    import swerex_c.utils.threads
     from swerex_c import models
     from swerex_c.engine.prestarted import PrestartedShells
     from swerex_c.engine.session import BashSession, Session
@@ -23,6 +29,9 @@ if TYPE_CHECKING:
     from swerex_c.runtime.config import LocalRuntimeConfig, LocalRuntimeKeywords
 
 __all__ = ["BashSession", "LocalRuntime", "Session", "_check_bash_command", "_split_bash_command"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _ELSEWHERE = {
     "BashSession": "session:BashSession",
@@ -51,15 +60,15 @@ class LocalRuntime(SessionsRuntime):
     def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Unpack[LocalRuntimeKeywords]):
         """Create the runtime from the fields of `LocalRuntimeConfig`."""
         # Import all modules now: later there may be no descriptor left to read a module with.
+        import swerex_c.engine.execute
         import swerex_c.engine.session
         import swerex_c.files.local
-        import swerex_c.utils.threads  # noqa: F401
-        from swerex_c.engine.execute import Processes
+        import swerex_c.utils.threads
         from swerex_c.runtime.config import LocalRuntimeConfig
 
         super().__init__(logger=logger)
         self._config = LocalRuntimeConfig(**kwargs)
-        self._processes = Processes()
+        self._processes = swerex_c.engine.execute.Processes()
         self.warm: PrestartedShells | None = None
         """The pool of pre-started shells; None without `warm_sessions`."""
         if self._config.warm_sessions:
@@ -86,10 +95,8 @@ class LocalRuntime(SessionsRuntime):
 
     async def is_alive(self, *, timeout: float | None = None) -> models.IsAliveResponse:
         """Return whether the runtime accepts requests, without waiting."""
-        from swerex_c.models import IsAliveResponse
-
         message = "The runtime was closed" if self._closed else ""
-        return IsAliveResponse(is_alive=not self._closed, message=message)
+        return swerex_c.models.IsAliveResponse(is_alive=not self._closed, message=message)
 
     async def execute(self, command: models.Command) -> models.CommandResponse:
         """Run a command outside of sessions, with its standard input at the end.
@@ -103,11 +110,13 @@ class LocalRuntime(SessionsRuntime):
             NonZeroExitCodeError: if `check` is set and the exit code is not 0.
             FileNotFoundError, PermissionError, NotADirectoryError: if the program or its directory cannot be used.
         """
-        from swerex_c.engine.execute import execute
-
         reject_text(command, "execute", "Command(command={}, shell=True)")
         self._check_open()
-        return await execute(command, self._config.output_limit, self._processes)
+        return await swerex_c.engine.execute.execute(command, self._config.output_limit, self._processes)
+
+    async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        self._check_open()
+        return await swerex_c.utils.threads.in_file_thread(function, *args, **kwargs)
 
     async def read_file(self, request: models.ReadFileRequest) -> models.ReadFileResponse:
         """Read a text file. A relative path is relative to this process.
@@ -118,49 +127,28 @@ class LocalRuntime(SessionsRuntime):
             ResourceError: if the file has more than `read_limit` bytes, or has no end.
             TimeoutError: if a named pipe or a terminal gives no data for ten seconds.
         """
-        from swerex_c.files.local import read_text
-        from swerex_c.models import ReadFileResponse
-        from swerex_c.utils.threads import in_file_thread
-
         reject_text(request, "read_file", "ReadFileRequest(path={})")
-        self._check_open()
-        limit = self._config.read_limit
-        content = await in_file_thread(read_text, request.path, request.encoding, request.errors, limit=limit)
-        return ReadFileResponse(content=content)
+        read, limit = swerex_c.files.local.read_text, self._config.read_limit
+        content = await self._call(read, request.path, request.encoding, request.errors, limit=limit)
+        return swerex_c.models.ReadFileResponse(content=content)
 
     async def write_file(self, request: models.WriteFileRequest) -> models.WriteFileResponse:
         """Write a text file, whole or not at all, and create the directories above it."""
-        from swerex_c.files.local import write_text
-        from swerex_c.models import WriteFileResponse
-        from swerex_c.utils.threads import in_file_thread
-
-        self._check_open()
-        await in_file_thread(write_text, request.path, request.content)
-        return WriteFileResponse()
+        await self._call(swerex_c.files.local.write_text, request.path, request.content)
+        return swerex_c.models.WriteFileResponse()
 
     async def upload(self, request: models.UploadRequest) -> models.UploadResponse:
         """Copy a file or a tree by the rules of `AbstractRuntime.upload`."""
-        from swerex_c.files.local import copy
-        from swerex_c.models import UploadResponse
-        from swerex_c.utils.threads import in_file_thread
-
-        self._check_open()
-        await in_file_thread(copy, request.source_path, request.target_path)
-        return UploadResponse()
+        await self._call(swerex_c.files.local.copy, request.source_path, request.target_path)
+        return swerex_c.models.UploadResponse()
 
     async def download(self, source_path: str, target_path: str) -> None:
         """Copy a file or a tree by the rules of `AbstractRuntime.download`."""
-        from swerex_c.files.local import copy
-        from swerex_c.utils.threads import in_file_thread
-
-        self._check_open()
-        await in_file_thread(copy, source_path, target_path, follow=False)
+        await self._call(swerex_c.files.local.copy, source_path, target_path, follow=False)
 
     async def close(self) -> models.CloseResponse:
         """End all sessions and commands, with everything they started. May be called again."""
         import asyncio
-
-        from swerex_c.models import CloseResponse
 
         sessions = self._close_all()
         ends = [self._processes.end(), *(session.close() for session in sessions)]
@@ -169,4 +157,4 @@ class LocalRuntime(SessionsRuntime):
         for result in await asyncio.gather(*ends, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result
-        return CloseResponse()
+        return swerex_c.models.CloseResponse()
