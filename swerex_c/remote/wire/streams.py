@@ -41,7 +41,7 @@ class Sender:
         self._finished = False
         self._ended = False  # END was sent over the current connection
         self._connection = connection
-        self._room: asyncio.Event | None = None
+        self._room = asyncio.Event()
 
     @property
     def held(self) -> int:
@@ -69,7 +69,6 @@ class Sender:
     async def room(self) -> None:
         """Wait until fewer than WINDOW bytes are held."""
         while self.held >= WINDOW:
-            self._room = self._room or asyncio.Event()
             self._room.clear()
             await self._room.wait()
 
@@ -85,8 +84,7 @@ class Sender:
             while pieces and self._acknowledged + len(pieces[0]) <= offset:
                 self._acknowledged += len(pieces.popleft())
         self._sent = max(self._sent, self._acknowledged)
-        if self._room is not None and self.held < WINDOW:
-            self._room.set()
+        self._room.set()
         self._pump()
 
     def attach(self, connection: FrameConnection) -> None:
@@ -138,7 +136,7 @@ class Receiver:
         self._consumed = 0
         self._credited = 0
         self._connection = connection
-        self._changed: asyncio.Event | None = None
+        self._changed = asyncio.Event()
         self.error: BaseException | None = None
         """Error to raise in readers, as the stream has failed and receives nothing more; otherwise None."""
         self.received = 0
@@ -150,7 +148,7 @@ class Receiver:
         """Receive over another connection; repeat the credit, which may be lost."""
         self._connection = connection
         if self._consumed:
-            self._credit(connection)
+            self._credit()
 
     def detach(self) -> None:
         self._connection = None
@@ -171,7 +169,7 @@ class Receiver:
             raise ProtocolError("A stream continues after its end")
         self.received += len(data)
         self._unread.append(data)
-        self._notify()
+        self._changed.set()
 
     def end(self, offset: int) -> None:
         """Mark the end of the stream, at `offset`.
@@ -184,16 +182,12 @@ class Receiver:
         if offset != self.received:
             raise ProtocolError("A stream does not end at its announced length")
         self.total = offset
-        self._notify()
+        self._changed.set()
 
     def fail(self, error: BaseException) -> None:
         """Mark the stream as failed; readers raise `error`."""
         self.error = error
-        self._notify()
-
-    def _notify(self) -> None:
-        if self._changed is not None:
-            self._changed.set()
+        self._changed.set()
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """Yield the pieces. Requesting the next piece gives the sender credit for the previous one.
@@ -205,7 +199,6 @@ class Receiver:
                 while not self._unread and self.total is None:
                     if self.error is not None:
                         raise self.error
-                    self._changed = self._changed or asyncio.Event()
                     self._changed.clear()
                     await self._changed.wait()
                 if not self._unread:
@@ -219,12 +212,13 @@ class Receiver:
     def _consume(self, size: int) -> None:
         """Give the sender credit for `size` more bytes: for at least a quarter of WINDOW at a time."""
         self._consumed += size
-        if self._consumed - self._credited >= WINDOW // 4 and self._connection is not None:
-            self._credit(self._connection)
+        if self._consumed - self._credited >= WINDOW // 4:
+            self._credit()
 
-    def _credit(self, connection: FrameConnection) -> None:
-        self._credited = self._consumed
-        connection.send([CREDIT, self._exchange, self._lane, self._consumed])
+    def _credit(self) -> None:
+        if self._connection is not None:
+            self._credited = self._consumed
+            self._connection.send([CREDIT, self._exchange, self._lane, self._consumed])
 
     def drain(self, into: io.BytesIO) -> None:
         """Write all unread pieces to `into`, and give the sender credit for them."""
