@@ -480,12 +480,7 @@ class ServerConnection(FrameConnection):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self.paused or self.closing:
-            return
-        if self._backlog:
-            self.registry.loop.call_soon(self._go_on)
-        else:
-            self.transport.resume_reading()
+        self._go_on()
 
     def shutdown(self) -> None:
         if not self.closing:
