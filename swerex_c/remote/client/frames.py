@@ -13,15 +13,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from swerex_c.exceptions import ProtocolError, RuntimeClosedError
-from swerex_c.models import (
-    BashAction,
-    BashInterruptAction,
-    Command,
-    IsAliveResponse,
-    ReadFileRequest,
-    UploadResponse,
-    WriteFileRequest,
-)
+from swerex_c.models import IsAliveResponse, UploadResponse
 from swerex_c.remote.client.base import ANSWER_LIMIT, ServerInstances, fields_of, patience, too_long
 from swerex_c.remote.client.calls import ClientChannel
 from swerex_c.remote.client.connect import Address, NotFrames
@@ -36,9 +28,6 @@ T = TypeVar("T")
 OWN_AFTER = 8
 """Answered calls of an event loop after which it gets a connection of its own: the calls of a program with a loop for
 each are all made over one connection, and those of a lasting loop need no other thread."""
-
-_PLAIN = {BashAction, BashInterruptAction, Command, ReadFileRequest, WriteFileRequest}
-"""Request models whose fields can be encoded in a frame without conversion."""
 
 
 @dataclass
@@ -91,10 +80,7 @@ class FrameClient:
         Raises:
             ConnectionLostError, AuthenticationError, ServerRestartedError, ResultLostError: see these classes.
         """
-        if type(request) in _PLAIN:  # a caller's subclass of a model may have fields of any type
-            payload = dict(request.__dict__)
-        else:
-            payload = {} if request is None else fields_of(request)
+        payload = {} if request is None else fields_of(request)
 
         async def work(channel: ClientChannel) -> dict[str, Any]:
             try:
