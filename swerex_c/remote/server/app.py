@@ -177,10 +177,8 @@ class _Handlers:
                 async with request.form(max_files=1, max_fields=8) as fields:
                     await in_thread_settled(_END_SECONDS, _save, validate(_FORM, dict(fields)))
             except (HTTPException, FormParserError) as error:  # old versions of Starlette raise the latter
-                if isinstance(error, HTTPException) and error.status_code != 400:
-                    raise
-                detail = error.detail if isinstance(error, HTTPException) else error
-                raise InvalidRequestError([problem("value_error", (), f"The form cannot be read: {detail}")]) from None
+                text = f"The form cannot be read: {getattr(error, 'detail', error)}"
+                raise InvalidRequestError([problem("value_error", (), text)]) from None
             return models.UploadResponse()
 
     async def _download(self, request: Request) -> Any:
