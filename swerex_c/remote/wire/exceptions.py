@@ -152,14 +152,10 @@ def _plain(value: Any, depth: int = 0) -> Any:
         return value
     if depth < 8:
         if isinstance(value, dict):
-            return {_key(key): _plain(member, depth + 1) for key, member in value.items()}
+            return {str(key): _plain(member, depth + 1) for key, member in value.items()}
         if isinstance(value, list | tuple):
             return [_plain(member, depth + 1) for member in value]
     return repr(value)[:1000]
-
-
-def _key(key: Any) -> str:
-    return str(key).encode("utf-8", "backslashreplace").decode()
 
 
 # Decoding
