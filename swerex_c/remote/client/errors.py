@@ -5,10 +5,7 @@ This module is importable without the modules of the frame client.
 
 from __future__ import annotations
 
-__all__ = ["NOT_A_SERVER", "NotFrames", "advice"]
-
-NOT_A_SERVER = "is it a server of swerex_c or SWE-ReX, and are host and port right?"
-"""Advice for a response that no such server gives."""
+__all__ = ["NotFrames", "advice"]
 
 
 class NotFrames(Exception):

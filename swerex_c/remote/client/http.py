@@ -42,7 +42,7 @@ from swerex_c.remote.client.base import (
     patience,
     too_long,
 )
-from swerex_c.remote.client.errors import NOT_A_SERVER, advice
+from swerex_c.remote.client.errors import advice
 from swerex_c.remote.wire import file_transfer
 from swerex_c.remote.wire.exceptions import from_wire
 from swerex_c.remote.wire.protocol import REQUEST_HEADER, SERVER_HEADER
@@ -366,7 +366,8 @@ def check_status(status: int, body: bytes) -> None:
         data = None
     if not isinstance(data, dict):
         text = body[:200].decode("utf-8", "replace")
-        raise ProtocolError(f"The server answered with status {status} ({NOT_A_SERVER}): {text}")
+        hint = "is it a server of swerex_c or SWE-ReX, and are host and port right?"
+        raise ProtocolError(f"The server answered with status {status} ({hint}): {text}")
     if status == 511 and "swerexception" in data:
         raise from_wire(data["swerexception"])
     detail = data.get("detail")
