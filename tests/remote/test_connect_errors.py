@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from swerex_c.exceptions import AuthenticationError, ConnectionLostError, ProtocolError
+from swerex_c.exceptions import AuthenticationError, ConnectionLostError, InvalidInputError, ProtocolError
 from swerex_c.remote.wire.protocol import DATA, DOWN, RESULT
 from swerex_c.runtime.abstract import BashAction, ReadFileRequest
 from swerex_c.runtime.remote import RemoteRuntime
@@ -72,18 +72,17 @@ async def test_a_key_that_is_refused_is_not_waited_for(our_server: Server, wire:
         await made.close()
 
 
-async def test_closing_an_unreached_server_is_not_retried() -> None:
-    made = RemoteRuntime(host="http://127.0.0.1", port=find_free_port(), auth_token=KEY, reconnect_timeout=math.inf)
-    with pytest.raises(ConnectionLostError):
+@pytest.mark.parametrize(("key", "error"), [(KEY, ConnectionLostError), ("two\r\nlines: x", InvalidInputError)])
+async def test_closing_an_unreached_server_is_not_retried(key: str, error: type[Exception]) -> None:
+    made = RemoteRuntime(host="http://127.0.0.1", port=find_free_port(), auth_token=key, reconnect_timeout=math.inf)
+    with pytest.raises(error):
         await asyncio.wait_for(made.close(), DEADLINE)
 
 
 @pytest.mark.parametrize("frames", [True, False])
 async def test_an_ordinary_error_prints_no_traceback(our_server: Server, frames: bool) -> None:
     printed = io.StringIO()
-    logger = logging.getLogger(f"test-reached-{frames}")
-    logger.setLevel(logging.DEBUG)
-    logger.propagate = False
+    logger = logging.Logger("test", logging.DEBUG)
     logger.addHandler(logging.StreamHandler(printed))
     where: dict[str, Any] = {"command": [*REMOTE, "--stdio"]} if frames else {"host": our_server.url}
     async with runtime(logger=logger, **where) as made:

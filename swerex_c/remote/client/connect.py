@@ -78,10 +78,9 @@ def upgrade_request(address: Address, channel: str) -> bytes:
         f"{CHANNEL_HEADER}: {channel}",
         *(f"{name}: {value}" for name, value in address.headers.items()),
     ]
-    text = "\r\n".join(lines)
-    if any(c in text.replace("\r\n", "") for c in "\r\n\0"):
+    if any(c in "".join(lines) for c in "\r\n\0"):
         raise InvalidInputError("The server's address or the key holds a line break")
-    return text.encode("utf-8", "surrogateescape") + b"\r\n\r\n"
+    return "\r\n".join([*lines, "", ""]).encode("utf-8", "surrogateescape")
 
 
 def check_upgrade(head: bytes, rest: bytes, known_server: str | None) -> tuple[str, bool]:
