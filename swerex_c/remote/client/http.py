@@ -134,9 +134,9 @@ class HttpClient:
         headers = _named(request_id)
         if request is not None:
             headers["Content-Type"] = "application/json"
-        if isinstance(request, BashInterruptAction):
+        if isinstance(request, BashInterruptAction) and self._cancelling:
             # An interrupt that overtakes the cancellation of a queued command could let that command start.
-            await _wait_for(self._cancelling)
+            await asyncio.wait(self._cancelling, timeout=_CANCEL_SECONDS)
         try:
             instance_id, status, answer = await self._send_repeatedly(method, body, headers, patience(request))
         except asyncio.CancelledError:
@@ -250,7 +250,7 @@ class HttpClient:
             task = asyncio.create_task(self._cancel(request_id))
             self._cancelling.add(task)
             task.add_done_callback(self._cancelling.discard)
-            await _wait_for({task})
+            await asyncio.wait([task], timeout=_CANCEL_SECONDS)
 
     async def _cancel(self, request_id: str) -> None:
         if self.instance_id is None:
@@ -343,12 +343,6 @@ class HttpClient:
 
 def _named(request_id: str) -> dict[str, str]:
     return {"X-Request-ID": request_id, REQUEST_HEADER: request_id}
-
-
-async def _wait_for(tasks: set[asyncio.Task[None]]) -> None:
-    """Wait up to `_CANCEL_SECONDS` for tasks."""
-    if tasks:
-        await asyncio.wait(set(tasks), timeout=_CANCEL_SECONDS)
 
 
 def _is_late(error: ConnectionLostError) -> bool:
