@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import sys
 import tempfile
 from collections import deque
@@ -20,8 +19,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from swerex_c._version import __version__
-from swerex_c.exceptions import ConnectionLostError, DeploymentStartupError, SandboxLostError
-from swerex_c.providers.ray.supervisor import PROGRAM, stop_seconds
+from swerex_c.exceptions import ConnectionLostError, DeploymentStartupError
+from swerex_c.providers.ray.supervisor import PROGRAM
 from swerex_c.remote.client.calls import ClientChannel
 from swerex_c.remote.client.connect import Address
 from swerex_c.remote.wire import file_transfer
@@ -34,7 +33,7 @@ _RAYLET_POLL = 0.5
 """Seconds between checks that the node is still part of the cluster."""
 
 _SWEEP_SECONDS = 15.0
-"""Seconds for the supervisor's own cleanup, in addition to `stop_seconds`."""
+"""Maximum seconds until the supervisor, when the server has ended, has ended the rest."""
 
 _MESSAGE_BYTES = 64 << 20
 """Maximum number of bytes of the supervisor's message on the start: an error may quote all that the caller gave."""
@@ -49,7 +48,6 @@ class EnvironmentActor:
     def __init__(self, spec: dict[str, Any]):
         self.spec = spec
         self._supervisor: asyncio.subprocess.Process
-        self._supervisor_pid = 0
         self._directory = ""
         self._channel: ClientChannel
         self._ended: asyncio.Task[tuple[str, str]] | None = None
@@ -136,7 +134,7 @@ class EnvironmentActor:
             _, why = said["ended"]
             raise DeploymentStartupError(f"The environment's processes did not start: {why} (see Ray's logs)")
         ready: dict[str, Any] = said["ready"]
-        self._directory, self._supervisor_pid = ready["directory"], ready["supervisor"]
+        self._directory = ready["directory"]
         address = Address(unix=ready["socket"], headers={"X-API-Key": self.spec["key"]})
         self._channel = ClientChannel(address, 0.0)
         self._ended = asyncio.ensure_future(self._reason())
@@ -173,19 +171,10 @@ class EnvironmentActor:
         return kind, why
 
     async def close(self) -> None:
-        """End the environment and everything in it, gracefully if possible. `open` must have started it.
-
-        Raises:
-            SandboxLostError: if its processes do not end in time.
-        """
+        """End the environment and everything in it, gracefully if possible. `open` must have started it."""
         assert self._ended is not None
         await self._write_line(b"stop")
-        try:
-            await asyncio.wait_for(asyncio.shield(self._ended), stop_seconds(self.spec) + _SWEEP_SECONDS)
-        except TimeoutError:
-            with contextlib.suppress(OSError):
-                os.kill(self._supervisor_pid, signal.SIGKILL)
-            raise SandboxLostError("The environment's processes did not end in time") from None
+        await asyncio.shield(self._ended)
 
     # Requests
 

@@ -39,7 +39,7 @@ from typing import Any
 
 from swerex_c.utils.temporary import make_temporary
 
-__all__ = ["PROGRAM", "main", "stop_seconds"]
+__all__ = ["PROGRAM", "main"]
 
 PROGRAM = """
 import json, os, sys
@@ -61,6 +61,7 @@ _SWEEP_SECONDS = 10.0
 
 _STOP_SECONDS = 5.0
 _STOP_SECONDS_CONTAINER = 30.0
+"""Seconds that the environment has to end gracefully."""
 
 _IDLE = 60.0
 """Seconds of one poll without a memory limit; a time limit can shorten it."""
@@ -70,11 +71,6 @@ _CHECK_INTERVAL = 0.1
 
 _CHECK_SHARE = 20
 """Minimum ratio of interval to duration of a check: checks use at most 1/20 of a core for any process count."""
-
-
-def stop_seconds(spec: dict[str, Any]) -> float:
-    """Return the seconds that the environment has to end gracefully."""
-    return _STOP_SECONDS_CONTAINER if spec["environment"]["type"] == "docker" else _STOP_SECONDS
 
 
 def main(spec: dict[str, Any]) -> None:
@@ -96,8 +92,9 @@ class _Supervisor:
     def __init__(self, spec: dict[str, Any]):
         self.spec = spec
         self.directory = make_temporary("swerex-ray-")
+        self.has_container = spec["environment"]["type"] == "docker"
         # A container has a limit of its own.
-        self.memory_limit: int | None = None if spec["environment"]["type"] == "docker" else spec["memory_limit"]
+        self.memory_limit: int | None = None if self.has_container else spec["memory_limit"]
         self.server = 0
         self.status: int | None = None
 
@@ -190,13 +187,13 @@ class _Supervisor:
 
     def _end(self, reason: tuple[str, str]) -> None:
         if reason[0] == "stopped":
-            deadline = time.monotonic() + stop_seconds(self.spec)
+            deadline = time.monotonic() + (_STOP_SECONDS_CONTAINER if self.has_container else _STOP_SECONDS)
             _kill(self.server, signal.SIGTERM)
             while self.status is None and time.monotonic() < deadline:
                 time.sleep(0.005)
                 self._reap()
         self._sweep()
-        if self.spec["environment"]["type"] == "docker" and self.status != 0:
+        if self.has_container and self.status != 0:
             self._end_container()
         with contextlib.suppress(OSError):  # the actor is gone
             os.write(1, json.dumps({"ended": reason}).encode() + b"\n")
