@@ -11,12 +11,11 @@ import contextlib
 import json
 import os
 import signal
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Literal
 
 from pydantic import BaseModel, TypeAdapter
 
-from swerex_c.interfaces import AbstractRuntime
 from swerex_c.models import UploadRequest, UploadResponse
 from swerex_c.providers.ray.config import RayDeploymentConfig
 from swerex_c.remote.server.listeners import Listeners
@@ -37,12 +36,6 @@ class _Copy(BaseModel):
 
 
 METHODS["copy"] = TypeAdapter(_Copy)
-
-
-@dataclass
-class _Holder:
-    runtime: AbstractRuntime
-    AUTH_TOKEN: str
 
 
 class _Service(Service):
@@ -90,7 +83,8 @@ async def _serve(spec: dict[str, Any], directory: str, report_fd: int) -> None:
         _report(report_fd, {"failed": to_wire(error)})
         raise
     try:
-        service = _Service(_Holder(deployment.runtime, spec["key"]))
+        holder: Any = SimpleNamespace(runtime=deployment.runtime, AUTH_TOKEN=spec["key"])
+        service = _Service(holder)
         service.ending = True  # no other runtime takes the place of one that is closed
         socket = os.path.join(directory, "socket")
         listeners = Listeners(host=None, unix=socket)
