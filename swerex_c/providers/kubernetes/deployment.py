@@ -65,19 +65,11 @@ class KubernetesDeployment(SandboxDeployment):
         self._config = KubernetesDeploymentConfig(**kwargs)
         require()
         self._cluster: Cluster | None = None
-        self._pod: str | None = None
-        self._namespace: str | None = None
-        self._unsure = False  # whether the pod may have been created although no response says so
-
-    @property
-    def pod_name(self) -> str | None:
+        self.pod_name: str | None = None
         """Name of the pod; None if there is no pod."""
-        return self._pod
-
-    @property
-    def namespace(self) -> str | None:
+        self.namespace: str | None = None
         """Namespace of the pod; None if there is no pod."""
-        return self._namespace
+        self._unsure = False  # whether the pod may have been created although no response says so
 
     async def logs(self, *, tail: int | None = None, timeout: float = 30.0) -> str:
         """Return the output of the container's own command.
@@ -92,7 +84,7 @@ class KubernetesDeployment(SandboxDeployment):
             DeploymentNotStartedError: if there is no pod.
             SandboxLostError: if the pod is gone, or out of reach.
         """
-        cluster, pod, namespace = self._cluster, self._pod, self._namespace
+        cluster, pod, namespace = self._cluster, self.pod_name, self.namespace
         if cluster is None or pod is None or namespace is None:
             raise DeploymentNotStartedError()
         try:
@@ -114,7 +106,7 @@ class KubernetesDeployment(SandboxDeployment):
             await self._step("Connecting to the cluster")
             access = Access(config.context, config.kubeconfig, config.in_cluster)
             self._cluster = cluster = await Cluster.shared(access)
-            self._namespace = namespace = config.namespace or cluster.namespace
+            self.namespace = namespace = config.namespace or cluster.namespace
             self.logger.info(f"Creating pod {name} in {namespace} with image {config.image}")
             await self._step("Creating pod")
             await self._create(cluster, namespace, pod)
@@ -128,20 +120,20 @@ class KubernetesDeployment(SandboxDeployment):
         return KubernetesBackend(cluster, namespace, name, config.container_name)
 
     async def _create(self, cluster: Cluster, namespace: str, pod: dict[str, Any]) -> None:
-        self._pod, self._unsure = pod["metadata"]["name"], True
+        self.pod_name, self._unsure = pod["metadata"]["name"], True
         try:
             await settle(cluster.create(namespace, pod, busy=self._seconds_left()), _SETTLE_SECONDS)
         except ClusterError as error:
             self._unsure = error.may_have_run
-            self._pod = self._pod if self._unsure else None
+            self.pod_name = self.pod_name if self._unsure else None
             raise
         self._unsure = False
 
     # Ending
 
     async def _end_sandbox(self) -> None:
-        cluster, name, namespace = self._cluster, self._pod, self._namespace
-        self._cluster = self._pod = self._namespace = None
+        cluster, name, namespace = self._cluster, self.pod_name, self.namespace
+        self._cluster = self.pod_name = self.namespace = None
         if cluster is None:
             return
         try:
