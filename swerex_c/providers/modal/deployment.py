@@ -199,7 +199,8 @@ class ModalDeployment(SandboxDeployment):
         self._limit_start(None)  # building an image has no time limit
         image = await in_thread_to_its_end(getattr, self, "_image")
         if "image" not in self._modal_kwargs:
-            await self._asked(image.build.aio(self._app))
+            with explained(sentence):
+                await image.build.aio(self._app)
         began = time.monotonic()
         self._limit_start(self._startup_timeout)
         tags = _modal_tags.new_tags()
@@ -210,10 +211,9 @@ class ModalDeployment(SandboxDeployment):
             **self._modal_kwargs,
             "tags": {**(self._modal_kwargs.get("tags") or {}), **tags},
         }
-        # From the request until the response it is unknown whether the sandbox exists.
-        self._unsure = tags
-        creating = self._made(modal.Sandbox.create.aio("/usr/bin/env", "bash", "-c", _WAIT, **arguments))
-        await self._asked(settle(creating, _SETTLE_SECONDS))
+        with explained(sentence):
+            request = modal.Sandbox.create.aio("/usr/bin/env", "bash", "-c", _WAIT, **arguments)
+            await settle(self._create(request, tags), _SETTLE_SECONDS)
         self.logger.info(f"Sandbox ({self._sandbox.object_id}) created in {time.monotonic() - began:.2f}s")
         try:
             self.logger.info(f"Check sandbox logs at {await self.get_modal_log_url()}")
@@ -222,20 +222,16 @@ class ModalDeployment(SandboxDeployment):
         self.logger.info(f"Sandbox created with id {self._sandbox.object_id}")
         return ModalBackend(self._sandbox)
 
-    async def _made(self, work: Awaitable[Any]) -> None:
-        """Store the sandbox that a request creates."""
-        self._sandbox = await work
-        self._unsure = None
-
-    async def _asked(self, work: Awaitable[object]) -> None:
-        """Wait for a request to Modal. Convert an SDK error to a `DeploymentStartupError`."""
-        with explained(sentence):
-            try:
-                await work
-            except Exception as error:
-                if type(error).__name__ in _REFUSALS:
-                    self._unsure = None
-                raise
+    async def _create(self, request: Awaitable[Any], tags: dict[str, str]) -> None:
+        """Create a sandbox with these tags. Until the response it is unknown whether the sandbox exists."""
+        self._unsure = tags
+        try:
+            self._sandbox = await request
+            self._unsure = None
+        except Exception as error:
+            if type(error).__name__ in _REFUSALS:
+                self._unsure = None
+            raise
 
     async def _why_ended(self) -> str | None:
         with contextlib.suppress(ConnectionLostError):
