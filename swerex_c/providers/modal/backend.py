@@ -109,10 +109,7 @@ class _Process(Process):
 
     async def receive(self) -> tuple[int, bytes] | None:
         while self._open:
-            if self._outputs.empty():
-                output = await _unless_lost(self._outputs.get(), self._lost)
-            else:
-                output = self._outputs.get_nowait()
+            output = await _unless_lost(self._outputs.get(), self._lost)
             if isinstance(output, Exception):
                 raise ResourceError(f"Cannot read the output of the program. {sentence(output)}")
             if output is not None:
