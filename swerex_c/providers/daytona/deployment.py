@@ -32,23 +32,17 @@ __all__ = ["DaytonaDeployment", "DaytonaDeploymentConfig", "find_owned"]
 _OURS = {"swerex_c.sandbox": "1"}
 """Label by which the sandboxes of this package are found."""
 
-_SETTLE_SECONDS = 20.0
-"""Seconds to wait for Daytona's answer whether an abandoned sandbox was created."""
-
-_SETTLE_EVERY_SECONDS = 0.2
-"""Seconds between requests for that answer."""
-
 _END_SECONDS = 45.0
-"""Seconds to wait for the end of a sandbox. The sum of the limits for settling and deleting is smaller."""
+"""Seconds to wait for the end of a sandbox, which may have to be found first."""
 
 _CLOSE_SECONDS = 5.0
 """Seconds to wait for the connections to close."""
 
-_DELETE_SECONDS = 20.0
-"""Seconds to try to delete a sandbox."""
+_TRY_SECONDS = 20.0
+"""Seconds to try to delete a sandbox, and before that to find out whether an abandoned one was created."""
 
 _AGAIN_SECONDS = 0.5
-"""Seconds between attempts to delete a sandbox, which are refused while it changes from one state to another."""
+"""Seconds between these attempts. A deletion is refused while the sandbox changes from one state to another."""
 
 sdk = functools.partial(load_library, "daytona", "daytona")
 """Function that imports and returns the module `daytona`, or raises a NotAvailableError."""
@@ -154,7 +148,7 @@ class DaytonaDeployment(SandboxDeployment):
         Raises:
             TimeoutError: if that cannot be found out in time.
         """
-        deadline = time.monotonic() + _SETTLE_SECONDS
+        deadline = time.monotonic() + _TRY_SECONDS
         while not _was_not_sent(creating):
             is_over = creating.done()
             try:
@@ -165,7 +159,7 @@ class DaytonaDeployment(SandboxDeployment):
                     return None
                 if time.monotonic() > deadline:
                     raise TimeoutError("Daytona did not confirm that the sandbox was created") from error
-            await asyncio.sleep(_SETTLE_EVERY_SECONDS)
+            await asyncio.sleep(_AGAIN_SECONDS)
         return None
 
 
@@ -195,19 +189,19 @@ async def delete(sandbox: Any) -> None:
     """Delete a sandbox. It is no error if the sandbox no longer exists.
 
     Raises:
-        DeploymentStartupError: if access is refused or all attempts in `_DELETE_SECONDS` fail.
+        DeploymentStartupError: if access is refused or all attempts in `_TRY_SECONDS` fail.
     """
-    deadline = asyncio.get_running_loop().time() + _DELETE_SECONDS
+    deadline = time.monotonic() + _TRY_SECONDS
     with explained(sentence):
         while True:
             try:
-                await sandbox.delete(timeout=_DELETE_SECONDS)
+                await sandbox.delete(timeout=_TRY_SECONDS)
                 return
             except Exception as error:
                 status = getattr(error, "status_code", None)
                 if status == 404:
                     return
-                if status in (401, 403) or asyncio.get_running_loop().time() + _AGAIN_SECONDS > deadline:
+                if status in (401, 403) or time.monotonic() + _AGAIN_SECONDS > deadline:
                     raise
             await asyncio.sleep(_AGAIN_SECONDS)
 
