@@ -44,9 +44,6 @@ class PlainC:
     def __init__(self, directory: str) -> None:
         self.binary, self.engine = build("floor.c", Path(directory)), Engine()
 
-    def operations(self) -> PlainC:
-        return self
-
     async def _run(self, mode: str, count: int, seconds: float, *arguments: object) -> Result:
         words = [self.binary, mode, str(min(count, 4000)), str(seconds), *map(str, arguments)]
         process = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE)

@@ -84,9 +84,6 @@ class LargeOperations(Operations):
     def __init__(self, engine: str, **options: Any) -> None:
         super().__init__(getattr(engines, engine)(**options))
 
-    def operations(self) -> LargeOperations:
-        return self
-
     async def expect(self, path: str, count: int, seconds: float) -> Result:
         """Measure `cat` of a file until the last of the patterns matches, which comes behind the file."""
         key, engine = await self.session("expect"), self.engine

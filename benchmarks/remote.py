@@ -21,7 +21,7 @@ from swerex_c.bench.measure import Contender, Row, Turn
 from swerex_c.bench.rows import OURS
 from swerex_c.bench.worker import Operations, Result
 
-__all__ = ["Remote", "contenders", "rows"]
+__all__ = ["RemoteOperations", "contenders", "rows"]
 
 REMOTE = "swerex_c, server"
 MIXED = "SWE-ReX's client, ours"
@@ -37,13 +37,13 @@ MEGABYTES = 100
 def contenders(peers: str | None) -> list[Contender]:
     """Return the clients, each with its server; those of SWE-ReX if there is an interpreter with the peers."""
     ours = [sys.executable, "-m", "swerex_c.server"]
-    found = [Contender(REMOTE, "benchmarks.remote:Remote", {"package": "swerex_c", "server": ours})]
+    found = [Contender(REMOTE, "benchmarks.remote:RemoteOperations", {"package": "swerex_c", "server": ours})]
     if peers:
         theirs = [peers, "-m", "swerex.server"]
         swap = {"SWEREX_C_SWAP": "0"}
         for name, server in ((MIXED, ours), (SWEREX, theirs)):
             options = {"package": "swerex", "server": server}
-            found.append(Contender(name, "benchmarks.remote:Remote", options, peers, swap))
+            found.append(Contender(name, "benchmarks.remote:RemoteOperations", options, peers, swap))
     return found
 
 
@@ -72,9 +72,6 @@ class Remote(Runtime):
     def __init__(self, package: str, server: list[str]) -> None:
         super().__init__(package)
         self.package, self.command = package, server
-
-    def operations(self) -> RemoteOperations:
-        return RemoteOperations(self)
 
     async def start(self) -> None:
         key, ours = secrets.token_urlsafe(24), "swerex_c" in self.command[-1]
@@ -121,6 +118,9 @@ class Remote(Runtime):
 
 
 class RemoteOperations(Operations):
+    def __init__(self, package: str, server: list[str]) -> None:
+        super().__init__(Remote(package, server))
+
     async def alive(self, count: int, seconds: float) -> Result:
         return await self.sample(lambda: self.timed(self.engine.alive), count, seconds)  # type: ignore[attr-defined]
 

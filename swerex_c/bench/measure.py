@@ -60,7 +60,7 @@ class Contender:
 
     name: str
     kind: str
-    """Class of the engine as "module:Class"."""
+    """Class of the engine, or of its operations, as "module:Class"."""
 
     options: dict[str, Any] = field(default_factory=dict)
     python: str = sys.executable

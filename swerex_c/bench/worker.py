@@ -192,11 +192,11 @@ def _make(kind: str, options: dict[str, Any]) -> Any:
     """Return the operations of a new engine.
 
     Args:
-        kind: module and class of the engine, as "module:Class"; a class with `operations` has its own.
+        kind: module and class as "module:Class": of the engine, or of operations, which make their engine.
     """
     module, _, name = kind.partition(":")
     made = getattr(importlib.import_module(module), name)(**options)
-    return made.operations() if hasattr(made, "operations") else Operations(made)
+    return Operations(made) if isinstance(made, Engine) else made
 
 
 def serve() -> None:
