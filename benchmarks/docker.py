@@ -83,7 +83,7 @@ class DockerProgram(Engine):
     async def close(self, key: str) -> None:
         self._docker("rm", "-f", self.containers.pop(key))
 
-    def run_now(self, key: str, text: str) -> Answer:
+    async def run(self, key: str, text: str) -> Answer:
         return self._docker("exec", self.containers[key], "bash", "-c", text)
 
     async def end(self) -> None:

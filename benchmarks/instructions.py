@@ -91,7 +91,7 @@ class Core(Engine):
         startup = b"[[ ! -r /etc/bash.bashrc ]] || . /etc/bash.bashrc\n[[ ! -r ~/.bashrc ]] || . ~/.bashrc\n"
         self.finish(self.shell.start(startup, 10.0, self.completions, None))
 
-    def run_now(self, key: str, text: str) -> Answer:
+    async def run(self, key: str, text: str) -> Answer:
         operation = self.shell.run(text, -1, None, None, None, self.completions, None, None, PATIENCE)
         self.finish(operation)
         return operation.output, operation.code

@@ -91,19 +91,13 @@ class Engine:
         """End every shell."""
 
     async def open(self, key: str) -> None:
-        """Start a shell, and wait until it accepts commands."""
-        raise NotImplementedError
+        """Start a shell, and wait until it accepts commands. An engine without shells does nothing."""
 
     async def close(self, key: str) -> None:
         """End a shell."""
-        raise NotImplementedError
 
     async def run(self, key: str, text: str) -> Answer:
         """Run a command in a shell."""
-        return self.run_now(key, text)
-
-    def run_now(self, key: str, text: str) -> Answer:
-        """Run a command in a shell, without an event loop."""
         raise NotImplementedError
 
     async def begin(self, key: str, text: str) -> None:
@@ -219,7 +213,7 @@ class RawTerminals(Terminals):
 
     blocking = True
 
-    def run_now(self, key: str, text: str) -> Answer:
+    async def run(self, key: str, text: str) -> Answer:
         fd = self.shells[key].fd
         os.write(fd, text.encode() + b"\n")
         return read_answer(fd)
@@ -227,6 +221,10 @@ class RawTerminals(Terminals):
     async def begin(self, key: str, text: str) -> None:
         os.write(self.shells[key].fd, text.encode() + b"\n")
         await until_it_runs(self.shells[key].fd, text)
+
+    async def interrupt(self, key: str) -> None:
+        os.write(self.shells[key].fd, b"\x03")
+        read_answer(self.shells[key].fd)
 
 
 @dataclass
@@ -259,10 +257,6 @@ class BareTerminal(RawTerminals):
         shell.process.kill()
         shell.process.wait()
         os.close(shell.fd)
-
-    async def interrupt(self, key: str) -> None:
-        os.write(self.shells[key].fd, b"\x03")
-        read_answer(self.shells[key].fd)
 
     async def at_once(self, keys: list[str], text: str, count: int, until: float) -> tuple[list[float], int]:
         line, clock = text.encode() + b"\n", time.perf_counter_ns
@@ -301,13 +295,7 @@ class Subprocess(Engine):
     blocking = True
     threads = True
 
-    async def open(self, key: str) -> None:
-        """Do nothing: there is no shell yet."""
-
-    async def close(self, key: str) -> None:
-        """Do nothing: there is no shell left."""
-
-    def run_now(self, key: str, text: str) -> Answer:
+    async def run(self, key: str, text: str) -> Answer:
         done = subprocess.run(["bash", "-c", text], stdin=subprocess.DEVNULL, capture_output=True)
         return done.stdout, done.returncode
 
@@ -353,7 +341,7 @@ class Pexpect(Terminals):
         child.ptyproc.delayafterclose = 0
         child.close()
 
-    def run_now(self, key: str, text: str) -> Answer:
+    async def run(self, key: str, text: str) -> Answer:
         child = self.shells[key]
         child.sendline(text)
         self.wait(child)
@@ -399,10 +387,6 @@ class Ptyprocess(RawTerminals):
         process.kill(signal.SIGKILL)
         process.wait()
         process.close()
-
-    async def interrupt(self, key: str) -> None:
-        self.shells[key].sendintr()
-        read_answer(self.shells[key].fd)
 
 
 # SWE-ReX's API

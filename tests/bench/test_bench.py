@@ -59,9 +59,6 @@ class Late(Engine):
 
     last: Answer = ("", 0)
 
-    async def open(self, key: str) -> None:
-        pass
-
     async def run(self, key: str, text: str) -> Answer:
         answer, self.last = self.last, ("" if text == "true" else text.removeprefix("echo ") + "\n", 0)
         return answer
