@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from swerex_c.bench.report import duration
+from swerex_c.bench.report import duration, rate, written
 from swerex_c.bench.rows import LIMIT, OURS, PEXPECT, PLAIN_C, PRESTARTED, PTYPROCESS, SUBPROCESS, SWEREX, TUNED
 
 __all__ = ["CHARTS", "FILE", "RECORDS", "draw", "figures", "find", "read", "speed"]
@@ -39,11 +39,6 @@ THEMES = {"light": ("#ffffff", "#1f2328", "#d1d9e0"), "dark": ("#0d1117", "#f0f6
 
 WIDTH, TOP, BAR, STEP, LEFT, RIGHT = 760, 52, 22, 36, 180, 130
 """Pixels: of the whole, above the bars, of a bar, from bar to bar, and beside the axis for names and numbers."""
-
-
-def written(number: float) -> str:
-    """Format a number with three digits, as far as it has a fraction."""
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 class Chart(NamedTuple):
@@ -165,13 +160,8 @@ def cells(row: dict[str, Any], names: tuple[str, ...], time: Callable[[float], s
         time: formats microseconds.
     """
     lines = {name.removesuffix(", 4 sessions"): line for name, line in row.get("lines", {}).items()}
-
-    def cell(line: dict[str, Any]) -> str:
-        if "bytes" in line:
-            return f"{written(amount(line))} MB/s"
-        return f"{amount(line):,.0f}/s" if "per_second" in line else time(line["p50_us"])
-
-    return [cell(lines[name]) if "p50_us" in lines.get(name, {}) else "" for name in names]
+    found = [lines.get(name, {}) for name in names]
+    return [rate(line) or time(line["p50_us"]) if "p50_us" in line else "" for line in found]
 
 
 def figures(record: Record, page: Path = README) -> None:

@@ -13,7 +13,7 @@ from .machine import machine
 from .measure import NO_TIME, Row, Run
 from .rows import LIMIT, OURS, PEXPECT, PRESTARTED, SWEREX, TARGET, TUNED
 
-__all__ = ["as_data", "duration", "is_good", "lines"]
+__all__ = ["as_data", "duration", "is_good", "lines", "rate", "written"]
 
 NAME, TIME, RATE, RATIO, BAR = 22, 9, 12, 7, 24
 """Columns of a line's name, its times, a rate, the ratio, and the bar; 79 with the spaces between them."""
@@ -27,10 +27,22 @@ pexpect's figures do not include the exit code, which costs it a second command,
 ended: it believes what looks like its prompt."""
 
 
+def written(number: float) -> str:
+    """Format a number with three digits, as far as it has a fraction."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
 def duration(us: float) -> str:
     """Format microseconds in the unit that leaves about three digits."""
     number, unit = (us, "us") if us < 1e3 else (us / 1e3, "ms") if us < 1e6 else (us / 1e6, "s")
-    return f"{number:.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"
+    return f"{written(number)} {unit}"
+
+
+def rate(line: dict[str, Any]) -> str:
+    """Return the MB/s of an output or the commands a second of many sessions, or nothing for anything else."""
+    if "bytes" in line:
+        return f"{written(line['megabytes_per_second'])} MB/s"
+    return f"{line['per_second']:,.0f}/s" if "per_second" in line else ""
 
 
 def _wrapped(text: str) -> str:
@@ -40,12 +52,6 @@ def _wrapped(text: str) -> str:
 def _shown_time(line: dict[str, Any]) -> float:
     """Return the microseconds that a bar shows: of a command, or the average of all sessions together."""
     return 1e6 / line["per_second"] if "per_second" in line else float(line["p50_us"])
-
-
-def _rate(line: dict[str, Any]) -> str:
-    if "bytes" in line:
-        return f"{line['megabytes_per_second']:,.3g} MB/s"
-    return f"{line['per_second']:,.0f}/s" if "per_second" in line else duration(line["p99_us"])
 
 
 def _bar(share: float) -> str:
@@ -74,8 +80,8 @@ def _table(run: Run, target: str) -> Iterator[str]:
         }
         measured = [line for line in lines.values() if "error" not in line]
         longest = max(map(_shown_time, measured), default=1.0)
-        rate = "" if not measured else "rate" if {"bytes", "per_second"} & set(measured[0]) else "p99"
-        yield f"\n{row.title}\n{'':{NAME}} {'median':>{TIME}} {rate:>{RATE}} {'ratio':>{RATIO}}"
+        heading = "" if not measured else "rate" if rate(measured[0]) else "p99"
+        yield f"\n{row.title}\n{'':{NAME}} {'median':>{TIME}} {heading:>{RATE}} {'ratio':>{RATIO}}"
         for name, line in lines.items():
             shown = _name(run, row, name, target)[:NAME]
             if "error" in line:
@@ -83,7 +89,8 @@ def _table(run: Run, target: str) -> Iterator[str]:
                 continue
             ratio = line.get("ratio")
             by_limit = "" if ratio is None else f"{ratio:.2f}x" if ratio < 100 else f"{ratio:,.0f}x"
-            numbers = f"{duration(line['p50_us']):>{TIME}} {_rate(line):>{RATE}} {by_limit:>{RATIO}}"
+            behind = rate(line) or duration(line["p99_us"])
+            numbers = f"{duration(line['p50_us']):>{TIME}} {behind:>{RATE}} {by_limit:>{RATIO}}"
             yield f"{shown:{NAME}} {numbers}  {_bar(_shown_time(line) / longest)}"
             if "failed" in line:
                 yield f"{'':{NAME}} {line['failed']}"

@@ -91,6 +91,7 @@ def test_every_row_of_the_command_is_answered() -> None:
             assert ("ratio" in line) == (name != row["baseline"])
     said = "\n".join(report.lines(found))
     assert max(map(len, said.splitlines())) <= 80
+    assert report.rate({"bytes": 1, "megabytes_per_second": 2345.6}) == "2,346 MB/s"
     assert "bare terminal (limit)" in said and "WRONG" not in said
     help_text = CliRunner().invoke(app, ["bench", "--help"], env={"COLUMNS": "200"}).output
     assert all(key in help_text for key in rows.KEYS)
