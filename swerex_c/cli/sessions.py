@@ -78,8 +78,9 @@ def _own_input() -> str:
         return _NO_INPUT
     descriptor = sys.stdin.fileno()
     mode = os.fstat(descriptor).st_mode
-    # A socket cannot be opened by its path, and a file is read from its beginning then.
-    if stat.S_ISSOCK(mode) or stat.S_ISREG(mode) and os.lseek(descriptor, 0, os.SEEK_CUR):
+    readable = not stat.S_ISSOCK(mode) and os.access(f"/proc/self/fd/{descriptor}", os.R_OK)
+    # A socket cannot be opened by its path, nor another user's pipe, and a file is read from its beginning then.
+    if not readable or stat.S_ISREG(mode) and os.lseek(descriptor, 0, os.SEEK_CUR):
         descriptor, writing = os.pipe()
         threading.Thread(target=_copy_input, args=(writing,), daemon=True).start()
     return f"/proc/{os.getpid()}/fd/{descriptor}"

@@ -54,11 +54,9 @@ def test_pictures_are_drawn_and_the_figures_of_the_page_are_those_of_the_record(
     for picture in made:
         texts = [it.text or "" for it in ElementTree.parse(picture).iter() if it.tag.endswith("text")]
         assert "swerex_c" in texts and any("every answer checked" in it for it in texts)
-    page = tmp_path / "README.md"
-    shutil.copy(ROOT / "README.md", page)
+    page = Path(shutil.copy(ROOT / "README.md", tmp_path))
     pictures.figures(newest, page)
     assert page.read_text() == (ROOT / "README.md").read_text()
-    page = tmp_path / "speed.md"
-    shutil.copy(pictures.SPEED, page)
+    page = Path(shutil.copy(pictures.SPEED, tmp_path))
     pictures.speed(newest, path, page)
     assert page.read_text() == pictures.SPEED.read_text()

@@ -173,24 +173,26 @@ def test_exec_stops_quietly_when_nobody_reads(family: Family) -> None:
     assert not family.left()
 
 
-def test_exec_hands_on_what_is_a_socket_or_a_terminal() -> None:
+def test_exec_hands_on_what_is_a_socket_or_a_terminal_or_cannot_be_opened_again() -> None:
     """It does not wait for the end of a socket that the command does not read."""
     ours, theirs = socket.socketpair()
     ours.sendall(b"over a socket\n")
     master, slave = pty.openpty()
+    opened = os.memfd_create("opened")
+    os.pwrite(opened, b"of another user\n", 0)
+    os.fchmod(opened, 0)
+    prefix = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
     for given, command, expected in (
         (theirs.fileno(), "head -n 1", "over a socket\n"),
         (theirs.fileno(), "echo hi", "hi\n"),
         (slave, "cat", ""),
+        (opened, "cat", "of another user\n"),
     ):
-        done = subprocess.run(
-            [*COMMAND, "exec", command], stdin=given, capture_output=True, text=True, timeout=60, env=our_environment()
-        )
+        whole = [*prefix, *COMMAND, "exec", command]
+        done = subprocess.run(whole, stdin=given, capture_output=True, text=True, timeout=60, env=our_environment())
         assert results(done) == (expected, "", 0)
-    for end in (master, slave):
+    for end in (master, slave, opened, ours.detach(), theirs.detach()):
         os.close(end)
-    ours.close()
-    theirs.close()
 
 
 def test_exec_starts_where_and_with_what_it_is_told(tmp_path: Path) -> None:
