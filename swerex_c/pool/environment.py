@@ -34,7 +34,7 @@ class Member:
         """True if a start attempt is running, as opposed to waiting for the start limit or for the next attempt."""
 
         self.deployment: AbstractDeployment | None = None
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None]
         self.wanted = asyncio.Event()
         """Set when the member is idle no longer, but is to be checked for a user."""
 

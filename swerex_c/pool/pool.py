@@ -13,7 +13,7 @@ import logging
 import math
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from swerex_c.exceptions import (
     ConnectionLostError,
@@ -127,7 +127,7 @@ class Pool:
         self._warm_after = -math.inf
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
-        self._closing: asyncio.Task[None] | None = None
+        self._closing: asyncio.Future[Any] | None = None
 
     # Methods for callers
 
@@ -209,7 +209,7 @@ class Pool:
         self._bind()
         if self._closing is None:
             self._shut()
-            self._closing = asyncio.ensure_future(self._await_end())
+            self._closing = asyncio.gather(*(member.task for member in self._members), return_exceptions=True)
         await asyncio.shield(self._closing)
 
     # Hand a member to a user and take it back
@@ -358,7 +358,6 @@ class Pool:
             self._end(member)
 
     def _end(self, member: Member) -> None:
-        assert member.task is not None
         member.state, member.is_ended = State.ENDING, True
         member.task.cancel()
 
@@ -392,7 +391,7 @@ class Pool:
             self._counts["starts_failed"] += 1
             self._fail_first_waiting(error)
         except asyncio.CancelledError:
-            if member.task is None or member.task.cancelling():
+            if member.task.cancelling():
                 raise
             self._fail_first_waiting(EnvironmentStartError("The start of the environment was cancelled"))
         finally:
@@ -484,10 +483,6 @@ class Pool:
             elif member.state is not State.ENDING:
                 self._end(member)
         self._idle.clear()
-
-    async def _await_end(self) -> None:
-        if tasks := [member.task for member in self._members if member.task is not None]:
-            await asyncio.wait(tasks)
 
     def _states(self) -> Counter[State]:
         return Counter(member.state for member in self._members)
