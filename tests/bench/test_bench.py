@@ -6,7 +6,6 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,31 +26,18 @@ from tests.support.wait import until
 pytestmark = pytest.mark.usefixtures("family")
 
 
-def with_engine(engine: Engine, use: Callable[[Operations], Awaitable[Any]]) -> Any:
-    async def work() -> Any:
-        await engine.start()
-        try:
-            return await use(Operations(engine))
-        finally:
-            await engine.end()
-
-    return asyncio.run(work())
-
-
 def test_output_has_to_be_the_file(tmp_path: Path) -> None:
     file, other = tmp_path / "file", tmp_path / "other"
     text = "".join(f"{number:07d}\n" for number in range(25_000))
     file.write_text(text)
     other.write_text(text[8:] + text[:8])  # as long, and with the same lines
 
-    async def work(operations: Operations) -> None:
-        found: dict[str, Any] = await operations.output(str(file), 1, 0)
-        assert (found["wrong"], found["bytes"]) == (0, len(text))
-        operations.uploaded[str(file)] = str(other)
-        found = await operations.output(str(file), 1, 0)
-        assert (found["wrong"], found["samples_us"]) == (1, [])
-
-    with_engine(Subprocess(), work)
+    operations = Operations(Subprocess())
+    found = asyncio.run(operations.output(str(file), 1, 0))
+    assert (found["wrong"], found["bytes"]) == (0, len(text))
+    operations.uploaded[str(file)] = str(other)
+    found = asyncio.run(operations.output(str(file), 1, 0))
+    assert (found["wrong"], found["samples_us"]) == (1, [])
 
 
 class Late(Engine):
@@ -65,7 +51,7 @@ class Late(Engine):
 
 
 def test_an_engine_that_is_one_answer_behind_is_seen() -> None:
-    assert with_engine(Late(), lambda operations: operations.command("true", 3, 0.01))["wrong"] > 0
+    assert asyncio.run(Operations(Late()).command("true", 3, 0.01))["wrong"] > 0
 
 
 def some_rows(*keys: str) -> list[Row]:
