@@ -74,7 +74,7 @@ class Remote(Runtime):
         self.package, self.command = package, server
 
     async def start(self) -> None:
-        key, ours = secrets.token_urlsafe(24), "swerex_c" in self.command[-1]
+        key, ours = secrets.token_hex(16), "swerex_c" in self.command[-1]
         with socket.socket() as free:  # SWE-ReX's server has to be told a port
             free.bind(("127.0.0.1", 0))
             port = 0 if ours else free.getsockname()[1]
