@@ -127,14 +127,16 @@ class RemoteOperations(Operations):
     async def upload(self, path: str, count: int, seconds: float) -> Result:
         """Measure the upload of a file, which must be the same at the server."""
         engine: Any = self.engine
-        copy, content = Path(tempfile.gettempdir(), f"upload-{self.unique}"), Path(path).read_bytes()
+        content = Path(path).read_bytes()
+        with tempfile.TemporaryDirectory() as directory:
+            source, copy = Path(directory, "source"), Path(directory, "copy")
+            source.write_bytes(content)  # SWE-ReX looks for the path behind a link, and `path` is one to memory
 
-        async def one() -> tuple[float, bool]:
-            copy.unlink(missing_ok=True)
-            request = engine.api.UploadRequest(source_path=path, target_path=str(copy))
-            took, _ = await self.timed(lambda: engine.runtime.upload(request))
-            return took, copy.read_bytes() == content
+            async def one() -> tuple[float, bool]:
+                copy.unlink(missing_ok=True)
+                request = engine.api.UploadRequest(source_path=str(source), target_path=str(copy))
+                took, _ = await self.timed(lambda: engine.runtime.upload(request))
+                return took, copy.read_bytes() == content
 
-        found = await self.sample(one, count, seconds)
-        copy.unlink(missing_ok=True)
+            found = await self.sample(one, count, seconds)
         return {**found, "bytes": len(content)}

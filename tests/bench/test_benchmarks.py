@@ -8,8 +8,10 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import pytest
+
 from benchmarks import pictures
-from tests.support.original import ROOT
+from tests.support.original import ROOT, original_python
 from tests.support.wait import DEADLINE
 
 
@@ -31,6 +33,12 @@ def test_interrupts_arrive_though_the_caller_ignores_them() -> None:
     command = f'trap "" INT; exec "{sys.executable}" -m benchmarks --answers --only interrupt'
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and "bare terminal            right" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_originals_client_can_upload_the_file_of_a_row() -> None:
+    done = benchmarks("--answers", "--only", "remote-upload", "--peers-python", original_python())
+    assert done.returncode == 0 and "SWE-ReX, server          right" in done.stdout, done.stdout
 
 
 def test_wrong_use_ends_with_2() -> None:
