@@ -11,6 +11,7 @@ standard library.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import itertools
 import json
@@ -234,7 +235,8 @@ async def _answer(operations: Any, source: IO[bytes], say: Callable[[Result], No
             loop.call_soon_threadsafe(requests.put_nowait, json.loads(line))
         if engine.blocking:
             os._exit(0)  # the event loop would notice too late; shells end with their terminals
-        loop.call_soon_threadsafe(task.cancel)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the engine could not be started
+            loop.call_soon_threadsafe(task.cancel)
 
     threading.Thread(target=read, daemon=True).start()
     try:

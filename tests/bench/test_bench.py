@@ -64,6 +64,12 @@ def once(wanted: list[str], engines: list[Contender]) -> tuple[Run, dict[str, An
     return found, report.as_data(found)
 
 
+def test_an_engine_that_cannot_start_is_told_without_a_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    contender = Contender(rows.OURS, "swerex_c.bench.engines:Ours", {"deployment": {"type": "docker", "image": "a b"}})
+    found, _ = once(["true"], [contender])
+    assert found.absent and "Traceback" not in capfd.readouterr().err
+
+
 def test_every_row_of_the_command_is_answered() -> None:
     some = {rows.OURS, rows.LIMIT, rows.SUBPROCESS}
     found, data = once(
