@@ -8,7 +8,6 @@ import importlib
 import os
 import re
 import secrets
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from swerex_c.bench.engines import Runtime
 from swerex_c.bench.measure import Contender, Row, Turn
 from swerex_c.bench.rows import OURS
 from swerex_c.bench.worker import Operations, Result
+from swerex_c.utils.free_port import find_free_port
 
 __all__ = ["RemoteOperations", "contenders", "rows"]
 
@@ -75,9 +75,7 @@ class Remote(Runtime):
 
     async def start(self) -> None:
         key, ours = secrets.token_hex(16), "swerex_c" in self.command[-1]
-        with socket.socket() as free:  # SWE-ReX's server has to be told a port
-            free.bind(("127.0.0.1", 0))
-            port = 0 if ours else free.getsockname()[1]
+        port = 0 if ours else find_free_port()  # SWE-ReX's server has to be told a port
         options = ["--host", "127.0.0.1", "--port", str(port), *([] if ours else ["--auth-token", key])]
         self.log = tempfile.NamedTemporaryFile("w+", prefix="swerex-c-bench-")
         self.server = subprocess.Popen(
