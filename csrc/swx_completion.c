@@ -213,9 +213,9 @@ void swx_completion_conclude(swx_session *s, int code, uint32_t jobs, const char
     swx_session_become_idle(s, now);
     s->check = SWX_NEVER;
     s->facts.commands += !s->resync.arms_prompt;
-    s->resync.arms_prompt = false;
     swx_op *op = s->current;
-    bool asked = op && op->ahead;
+    bool arms = s->resync.arms_prompt, asked = arms || (op && op->ahead);
+    s->resync.arms_prompt = false;
     unread = op ? unread : NULL;
     if ((op = swx_session_claimant(s))) {
         op->processed = processed;
@@ -223,8 +223,10 @@ void swx_completion_conclude(swx_session *s, int code, uint32_t jobs, const char
     if (unread) {
         op->error = (swx_error){ .status = SWX_EINVAL, .text = unread };
     }
-    swx_session_finish_claimant(s, unread ? SWX_END_SYSTEM : SWX_END_DONE, code);
-    if (!asked) { /* else they wait for the command that was asked about */
+    if (!arms) {
+        swx_session_finish_claimant(s, unread ? SWX_END_SYSTEM : SWX_END_DONE, code);
+    }
+    if (!asked) { /* else they are for the command that waits */
         swx_session_finish_list(s, &s->interrupt.first, SWX_END_DONE, code);
     }
     swx_session_begin(s, now);

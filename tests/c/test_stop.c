@@ -101,4 +101,17 @@ static void test_loops_that_ignore_it(void)
     close_session(s);
 }
 
-TEST_MAIN(test_loops_of_programs, test_handlers, test_loops_that_ignore_it)
+/* The shell is asked before that command is typed, and the interrupt comes meanwhile. */
+static void test_a_command_that_is_not_typed_yet(void)
+{
+    swx_session *s = open_configured(1 << 20, true);
+    swx_op op = operation(SWX_OP_RUN, "exec 2>/dev/null; sleep 5; echo ran\n"), stop = operation(SWX_OP_INTERRUPT, "");
+    op.hints = SWX_HINT_STDERR | SWX_HINT_HIDES;
+    submit(s, &op);
+    CHECK(swx_session_look(s).questions == 1 && op.end == SWX_END_NONE);
+    COMPLETE(s, &stop, SWX_END_DONE, 130, "");
+    EXPECT(&op, SWX_END_DONE, 130, "");
+    close_session(s);
+}
+
+TEST_MAIN(test_loops_of_programs, test_handlers, test_loops_that_ignore_it, test_a_command_that_is_not_typed_yet)
