@@ -2,14 +2,7 @@
 #include "turns.h"
 
 enum { ROUNDS = 12 }; /* of each loop */
-static unsigned deaths;
-
-static uint32_t draw(void)
-{
-    static uint32_t seed = 12345;
-    seed = seed * 1664525 + 1013904223;
-    return seed >> 8;
-}
+static unsigned deaths, seed = 12345;
 
 /* Interrupts it as often as asked, each time in another moment. One in some 13,000 ends bash itself, which must be
  * said. */
@@ -19,24 +12,19 @@ static void interrupt_loop(const char *line)
     for (unsigned i = 0; i < ROUNDS; i++) {
         swx_op op = operation(SWX_OP_RUN, line), stop = operation(SWX_OP_INTERRUPT, "");
         submit(s, &op);
-        rest(s, 3 * MS + draw() % (20 * MS));
+        rest(s, 3 * MS + rand_r(&seed) % (20 * MS));
         complete(s, &stop);
-        if (op.end == SWX_END_DIED && !deaths++) {
-            fprintf(stderr, "%sround %u: it has ended bash\n", line, i);
-            swx_buf_free(&stop.output);
-            swx_buf_free(&op.output);
-            close_session(s);
-            s = open_session(1 << 20);
-            continue;
-        }
-        if (stop.end != SWX_END_DONE || op.end != SWX_END_DONE || op.code != 130) {
-            fprintf(stderr, "%sround %u: the interrupt ends %d, the command %d with code %d\n", line, i, (int)stop.end,
-                    (int)op.end, op.code);
-            exit(1);
-        }
+        bool died = op.end == SWX_END_DIED && !deaths++;
+        CHECK(died || (stop.end == SWX_END_DONE && op.end == SWX_END_DONE && op.code == 130));
         swx_buf_free(&stop.output);
         swx_buf_free(&op.output);
-        expect_run(s, "echo $?\n", 0, "130\n");
+        if (died) {
+            fprintf(stderr, "%sround %u: it has ended bash\n", line, i);
+            close_session(s);
+            s = open_session(1 << 20);
+        } else {
+            expect_run(s, "echo $?\n", 0, "130\n");
+        }
     }
     close_session(s);
 }
