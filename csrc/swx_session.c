@@ -233,13 +233,18 @@ void swx_session_due(swx_session *s, int64_t now)
         return;
     }
     if (s->input.paced && s->input.pace <= now) {
-        s->input.pace = now + MS;
+        size_t written = s->input.written;
+        int64_t begin = swx_now();
         bool may = has_evidence(s) || swx_pty_input_consumed(&s->pty);
         if (may && !has_evidence(s)) { /* only a mark tells whether the shell has read the piece, or a program */
             swx_output_read(s, true, now);
         }
         if (may) {
             swx_session_flush_pending(s);
+        }
+        s->input.pace = now + MS;
+        if (s->input.written == written) { /* looking for a reader takes longer, the more processes there are */
+            s->input.pace += 20 * (swx_now() - begin);
         }
     }
     if (s->check <= now) {
