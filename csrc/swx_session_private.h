@@ -111,7 +111,7 @@ typedef struct {
     unsigned hints;
     unsigned lines;         /* typed for it */
     int64_t delivered;      /* when it or the last line for its program was typed; behind a transport when it began */
-    int64_t newest_before;  /* the newest process before that, if the shell had jobs */
+    int64_t newest_before;  /* the newest process before that, if the shell had jobs or a helper */
     uint64_t base;          /* the shell's count before it */
     bool begun;             /* its START mark came, or it needs none */
     bool expects_start;     /* a START mark is to come */

@@ -403,13 +403,13 @@ void swx_tree_kill_begun(const swx_child *child, int64_t since, int64_t last)
     DIR *processes = opendir("/proc");
     for (pid_t pid; (pid = swx_proc_next(processes));) {
         swx_proc_stat stat;
-        pid_t leader = getpgid(pid);
+        pid_t leader = getpgid(pid), judged = leader == child->pid ? pid : leader;
         if (pid == child->pid || getsid(pid) != child->pid ||
-            (swx_proc_read_stat(leader, &stat) != SWX_OK && swx_proc_read_stat(pid, &stat) != SWX_OK)) {
+            (swx_proc_read_stat(judged, &stat) != SWX_OK && swx_proc_read_stat(pid, &stat) != SWX_OK)) {
             continue;
         }
         int64_t began = (int64_t)stat.started * tick; /* nanoseconds since the boot, or up to a tick later */
-        if (leader == child->pid || began > since || (began + tick > since && leader > last)) {
+        if (began > since || (began + tick > since && judged > last)) {
             kill(pid, SIGKILL);
         }
     }

@@ -41,9 +41,10 @@ bool swx_tree_shell_reads(pid_t shell, const char *terminal);
 /* Whether the child, which is a bash, or one of its processes sleeps in such a read. */
 bool swx_tree_has_reader(const swx_child *child, const char *terminal);
 
-/* Kills what the child, a shell, waits for: of its session, whatever is in the child's own group, as a command
- * substitution is, or in one whose leader began after `since` (CLOCK_MONOTONIC, nanoseconds).  The kernel tells that
- * in ticks of 10 ms: of those that began in the same tick, the ones with a number above `last` count as later. */
+/* Kills what the child, a shell, waits for: of its session, what is in a group whose leader began after `since`
+ * (CLOCK_MONOTONIC, nanoseconds), and what began then in the child's own group, as a command substitution does.  (The
+ * reader of `exec > >(tee log)` is there, too.)  The kernel tells that in ticks of 10 ms: of those that began in the
+ * same tick, the ones with a number above `last` count as later. */
 void swx_tree_kill_begun(const swx_child *child, int64_t since, int64_t last);
 
 #endif

@@ -133,7 +133,7 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
     if (at_prompt) {
         s->run.read_before = s->run.expects_start || !has_evidence(s) ? -1 : swx_kernel_bytes_read(s->child.pid);
         s->facts.commenced = now;
-        s->run.newest_before = s->shell.jobs ? swx_kernel_last_start() : 0;
+        s->run.newest_before = s->shell.jobs || s->shell.helper ? swx_kernel_last_start() : 0;
         s->run.newest_before = s->run.newest_before < 0 ? INT64_MAX : s->run.newest_before;
     }
     s->run.number_too_high = s->run.empty_line_before = false;

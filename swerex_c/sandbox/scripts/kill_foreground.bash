@@ -14,25 +14,28 @@ tell_clock
 read -r since until
 prompt=$2 calm=0
 [[ $shell ]] || exit 3
-# Kill what the shell waits for: the processes of its session that are in its own group, or in one that began with the
-# command. Of groups that may have begun before, as a job in the background, only the last is killed, and only if nothing
-# else was.
+# Kill what the shell waits for: the processes of its session that are in a group that began with the command, or did so
+# themselves in its own group, where the reader of `exec > >(tee log)` is too. Of what may have begun before, as a job in
+# the background, only the last is killed, and only if nothing else was.
 kill_begun() {
-    local p leader killed=1 own=$group newest= last='0 0'
+    local p judged target killed=1 own=$group newest= last='0 0'
     for p in /proc/[1-9]*; do
         p=${p#/proc/}
         [[ $p != "$shell" ]] && stat_of "$p" && [[ $session == "$shell" ]] || continue
-        # A group began when its leader did, or, if nothing is left of that, when the process did.
-        leader=$group
-        stat_of "$leader"
-        if [[ $leader == "$own" ]] || { [[ $until ]] && ((started > until)); }; then
+        if [[ $group == "$own" ]]; then
+            judged=$p target=$p
+        else # by its leader, or, if nothing is left of that, by the process
+            judged=$group target=-$group
+            stat_of "$judged"
+        fi
+        if { [[ $until ]] && ((started > until)); } || [[ ! $since && $target == "$p" ]]; then
             kill -KILL "$p" 2>/dev/null && killed=0
         elif [[ $since ]] && ((started >= since)) \
-            && ((started > ${last% *} || (started == ${last% *} && leader > ${last#* }))); then
-            newest=$leader last="$started $leader"
+            && ((started > ${last% *} || (started == ${last% *} && judged > ${last#* }))); then
+            newest=$target last="$started $judged"
         fi
     done
-    if ((killed)) && [[ $newest ]]; then kill -KILL -- "-$newest" 2>/dev/null && killed=0; fi
+    if ((killed)) && [[ $newest ]]; then kill -KILL -- "$newest" 2>/dev/null && killed=0; fi
     exit "$killed"
 }
 for ((try = 0; try < 10; try++)); do
