@@ -72,6 +72,18 @@ def test_jobs_of_before_live_on(sh: Shell) -> None:
     sh.run("kill -9 $old")
 
 
+@pytest.mark.parametrize(("before", "after", "expected"), [
+    ("while sleep 0.05; do :; done &", "sleep 0.1; jobs | grep -c Running; kill %1", "1\n"),
+    ("exec > >(exec tee /dev/null)", "echo ok", "ok\n"),
+])  # fmt: skip
+def test_what_ran_before_the_command_lives_on(sh: Shell, before: str, after: str, expected: str) -> None:
+    """A loop in the background with what it has started since, and the reader of the shell's own output."""
+    sh.run(f"trap '' INT; {before}")
+    sh.begin("sleep 0.1; echo begun; x=$(sleep 1000)", "begun")
+    sh.interrupt(timeout=0.2, n_retry=1)
+    sh.gives(after, expected, 0)
+
+
 def test_an_end_of_input_is_for_who_reads_the_terminal(sh: Shell, tmp_path: Path) -> None:
     """Behind a read of something else it would wait for the shell, and end it."""
     sh.ended = True

@@ -208,21 +208,6 @@ def test_a_pipeline_whose_end_hands_the_terminal_back_can_be_interrupted(sh: She
         sh.gives("echo out", "out\n")
 
 
-def test_a_kill_spares_what_a_background_job_runs(sh: Shell) -> None:
-    """Also what that has begun since the command did."""
-    sh.run("while sleep 0.05; do :; done &", check="ignore")
-    sh.begin("trap '' INT; echo begun; x=$(sleep 1000)", "begun")
-    sh.interrupt(timeout=0.2, n_retry=1)
-    sh.gives("sleep 0.1; trap - INT; jobs | grep -c Running; kill %1", "1\n")
-
-
-def test_a_kill_spares_the_reader_of_the_shells_output(sh: Shell) -> None:
-    sh.run("trap '' INT; exec > >(exec tee /dev/null)")
-    sh.begin("sleep 0.1; echo begun; x=$(sleep 1000)", "begun")
-    sh.interrupt(timeout=0.2, n_retry=1)
-    sh.gives("echo ok", "ok\n", 0)
-
-
 @pytest.mark.parametrize("prompt", ["PS1", "PS0", "OTHER"])
 def test_a_reader_that_a_short_command_leaves_behind_takes_nothing(sh: Shell, prompt: str) -> None:
     """Neither of the next command nor, where the prompts are gone, of the question how this one has ended."""
