@@ -255,7 +255,7 @@ swx_status swx_shelltext_restore(swx_buf *out, const swx_marks *marks, const swx
         add(&to, "builtin set +o emacs +o vi; ");
     }
     if (restore->silent) {
-        add(&to, "builtin declare -g +ilux PS0='' PS1='' PS2='' || builtin :");
+        add(&to, "builtin declare -g +ilux 'PS0=' 'PS1=' 'PS2=' || builtin :");
     } else {
         add_prompts(&to, marks);
     }

@@ -17,6 +17,7 @@ from tests.support.session import Shell
     ("alias builtin='echo BAD'",), ("enable -n test", "readonly PS1='$ '"), ("exec 0</dev/tty", "PS1="),
     ("exec 0</dev/tty", "PROMPT_COMMAND='PS1=x'"),
     ("exec 2>&-", "unset PROMPT_COMMAND; readonly PS2='$ '", "exec 2>&1"),
+    ("readonly PS1='$ '", "set -k", "set -o posix", "exec 2>&1"),
 ])  # fmt: skip
 def test_answers_stay_right(sh: Shell, spoils: tuple[str, ...]) -> None:
     for command in spoils:
