@@ -35,7 +35,6 @@ void swx_session_ended(swx_session *s, int64_t now)
     }
     swx_completion_take_held(s);
     s->facts.dead = true;
-    s->facts.wait_status = s->child.wait_status;
     s->check = SWX_NEVER;
     give_up_shell(s);
     if (s->state == CLOSING) {

@@ -132,8 +132,9 @@ size_t swx_job_notice_begin(const uint8_t *text, size_t size)
     if (!size) {
         return 0;
     }
+    const uint8_t *next = text;
     for (const uint8_t *at = text, *end = text + size; (at = memchr(at, '[', (size_t)(end - at))); at++) {
-        const uint8_t *next = line_end(at, end);
+        next = at < next ? next : line_end(at, end);
         bool may_be = next[-1] != '\n' && next - at < SWX_JOB_NOTICE_HEAD ? is_head(at, next)
                                                                           : is_notice(at, next - (next[-1] == '\n'));
         if (may_be) {

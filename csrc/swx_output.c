@@ -489,12 +489,13 @@ void swx_output_tell_news(swx_session *s)
     }
 }
 
-bool swx_session_readable(swx_session *s, int64_t now)
+void swx_session_readable(swx_session *s, int64_t now)
 {
     if (s->state == CLOSED) {
-        return false;
+        return;
     }
-    bool parked = s->pty.slave < 0, more = swx_output_read(s, false, now);
+    bool parked = s->pty.slave < 0;
+    swx_output_read(s, false, now);
     /* It was hung up: without a pidfd that is the only sign that the shell has ended. */
     if (parked && (s->parking.hung_up || s->pty.slave >= 0)) {
         swx_session_ended(s, now);
@@ -507,7 +508,6 @@ bool swx_session_readable(swx_session *s, int64_t now)
     }
     swx_session_begin(s, now);
     swx_output_tell_news(s);
-    return more;
 }
 
 void swx_session_writable(swx_session *s)

@@ -31,6 +31,12 @@ static bool ends_with(const uint8_t *text, size_t size, const char *part)
     return size >= length && memcmp(text + size - length, part, length) == 0;
 }
 
+static bool begins_with_mark(const uint8_t *text, size_t size)
+{
+    static const char head[] = "\033]7733;";
+    return size >= sizeof(head) - 1 && memcmp(text, head, sizeof(head) - 1) == 0;
+}
+
 /* ---- what our own elements of PROMPT_COMMAND show ---- */
 
 /* Finds our text in a line, after what a command has left there without a newline.  NULL: the line has none, or it is
@@ -274,6 +280,13 @@ static size_t size_of_codes(const swx_buf *state)
     return blank ? (size_t)(blank - start) + 1 : state->size;
 }
 
+/* Whether a prompt is our own: a mark, perhaps of an earlier nonce, and nothing else. */
+static bool is_own_prompt(const swx_buf *prompt)
+{
+    const uint8_t *end = prompt->size ? memchr(prompt->data, '\a', prompt->size) : NULL;
+    return end && end + 1 == prompt->data + prompt->size && begins_with_mark(prompt->data, prompt->size);
+}
+
 static void type_restore(swx_session *s, int64_t now)
 {
     swx_buf line;
@@ -289,8 +302,9 @@ static void type_restore(swx_session *s, int64_t now)
     bool silent = s->answer.report.no_stderr, told = has_evidence(s), far = !told && s->resync.prompt_missing;
     /* where only silence tells, each try takes long, so the first two are one */
     bool last = s->resync.attempt > (far ? 1 : 2);
-    bool set_behind_guard =
-        s->shell.guard && s->answer.parts[PART_PS1].size; /* by a later element, or a PS1 that cannot be set */
+    /* by a later element, or a PS1 that cannot be set; ours is still there if the guard only comes now */
+    const swx_buf *prompt = &s->answer.parts[PART_PS1];
+    bool set_behind_guard = s->shell.guard && prompt->size && !is_own_prompt(prompt);
     s->shell.guard = s->shell.guard || (!told && (silent || last));
     s->shell.prompt_follows_guard = !told && !silent &&
                                     (s->shell.prompt_follows_guard || last || set_behind_guard ||
@@ -380,11 +394,10 @@ static size_t find_prompt(const swx_buf *output, const uint8_t *prompt, size_t s
  * before the mark. */
 static void drop_prompt(swx_session *s)
 {
-    static const char head[] = "\033]7733;";
     const swx_buf *prompt = &s->answer.parts[PART_PS1];
     size_t size = prompt->size;
     for (size_t i = 0; !s->resync.prompt_missing && i < size; i++) {
-        if (size - i >= sizeof(head) - 1 && memcmp(prompt->data + i, head, sizeof(head) - 1) == 0) {
+        if (begins_with_mark(prompt->data + i, size - i)) {
             size = i;
         }
     }

@@ -304,7 +304,7 @@ void swx_session_submit(swx_session *s, swx_op *op, int64_t now)
     }
     switch (s->state) {
     case DEAD:
-        if (s->parking.idle_since && s->facts.wait_status != SWX_STATUS_LOST && WIFEXITED(s->facts.wait_status)) {
+        if (s->parking.idle_since && s->child.wait_status != SWX_STATUS_LOST && WIFEXITED(s->child.wait_status)) {
             op->error = (swx_error){ .status = SWX_ECLOSED,
                                      .text = "it did so while no command ran, as TMOUT makes a shell do" };
         }

@@ -203,8 +203,8 @@ void swx_session_take_unsearched(swx_session *session, swx_op *op, swx_buf *byte
  * meanwhile, with output that had to be searched yet, is one that matched.  hit: NULL, if the search takes too long. */
 void swx_session_found(swx_session *session, swx_op *op, const swx_hit *hit, int64_t now);
 
-/* Reads what is there, at most some hundred KiB.  True: there may be more. */
-bool swx_session_readable(swx_session *session, int64_t now);
+/* Reads what is there, at most some hundred KiB. */
+void swx_session_readable(swx_session *session, int64_t now);
 void swx_session_writable(swx_session *session);
 void swx_session_ended(swx_session *session, int64_t now);
 
@@ -230,12 +230,11 @@ bool swx_session_resync(swx_session *session, uint64_t commands, int64_t now);
 typedef struct {
     bool kernel_proof; /* completion is confirmed through /proc/PID/syscall */
     bool idle;         /* at the prompt, nothing queued */
-    bool dead;         /* the shell ended: wait_status is valid */
+    bool dead;         /* the shell ended */
     /* behind a transport: the shell has read the command that runs, and its end was not heard; see swx_session_resync
      */
     bool doubtful;
     bool hides;         /* the command that runs has SWX_HINT_HIDES */
-    int wait_status;    /* of waitpid(2), or SWX_STATUS_LOST */
     int64_t commenced;  /* when the last command was typed */
     uint64_t commands;  /* finished */
     uint64_t questions; /* asked */
