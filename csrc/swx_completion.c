@@ -12,7 +12,7 @@
 
 enum { NOTICE_LIMIT = 16 << 20 }; /* bytes of output that are searched for job notices, which takes some milliseconds */
 enum { SYNC_NEWLINES = 8 };       /* empty lines typed for programs that may read the terminal ahead of the shell */
-static const int64_t HELPER_LIMIT = 1000 * MS; /* for the reader of the shell's stdout to begin, if it ever does */
+static const int64_t HELPER_LIMIT = 1000 * MS; /* for the reader of the shell's output to begin, if it ever does */
 static const int64_t HELPER_END = 3000 * MS;   /* for the whole output, because others may print without end */
 static const int64_t LEARN_LIMIT = 2000 * MS;  /* for a shell that showed its prompt to go to its read */
 /* for the second prompt, of a ^C that came when the command had just ended */
@@ -160,36 +160,50 @@ bool swx_completion_holds_start(const swx_session *s)
 
 /* ---- the end of a command ---- */
 
-/* Whether the shell's stdout is a pipe, as after `exec > >(tee log)`. */
-static bool stdout_is_pipe(const swx_session *s)
+/* Whether the shell's stdout or stderr is a pipe, as after `exec > >(tee log)`. */
+static bool is_pipe(const swx_session *s, const char *name, char target[static 32])
 {
-    char target[16];
-    if (s->pty.transport) { /* its descriptor would be the transport's; behind one the hint says so by itself */
-        return true;
-    }
-    swx_proc_read_link(s->child.pid, "fd/1", target, sizeof(target));
+    swx_proc_read_link(s->child.pid, name, target, 32);
     return strncmp(target, "pipe:", 5) == 0;
 }
 
-/* Whether the shell's stdout is a pipe with unread bytes. */
-static bool pipe_holds_more(const swx_session *s)
+/* Whether such a pipe has unread bytes, or a child of the shell that reads from it is at work. */
+static bool pipe_is_busy(const swx_session *s, const char *name)
 {
-    char path[48];
+    char path[48], pipe[32], input[32];
     int size = 0;
-    snprintf(path, sizeof(path), "/proc/%d/fd/1", (int)s->child.pid);
-    int fd = !s->pty.transport && stdout_is_pipe(s) ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
+    if (s->pty.transport || !is_pipe(s, name, pipe)) {
+        return false;
+    }
+    snprintf(path, sizeof(path), "/proc/%d/%s", (int)s->child.pid, name);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     ioctl(fd, FIONREAD, &size);
     swx_close(&fd);
-    return size > 0;
+    bool busy = size > 0;
+    FILE *children = swx_proc_children(s->child.pid, s->child.pid);
+    for (pid_t child; (child = swx_proc_next_child(&children));) {
+        swx_proc_read_link(child, "fd/0", input, sizeof(input));
+        busy = busy || (strcmp(input, pipe) == 0 && !swx_kernel_sleeps(child));
+    }
+    return busy;
 }
 
-/* Whether the reader of the shell's stdout, such as tee, may still print.  It gets time to read, then a moment to
- * write, which cannot be seen. */
+bool swx_completion_start_may_be_late(swx_session *s)
+{
+    char target[32];
+    /* the command may have redirected it just now, so what was seen at a prompt counts more */
+    s->shell.helper = s->shell.helper || (!s->pty.transport && is_pipe(s, "fd/2", target));
+    return s->shell.helper && !s->pty.transport;
+}
+
+/* Whether the reader of the shell's output, such as tee, may still print.  It gets time to read, then a moment to
+ * write, which cannot be seen if another process does that. */
 static bool helper_is_behind(swx_session *s, int64_t now)
 {
     int64_t quiet = now - s->output.last_data;
     s->run.helper_until = s->run.helper_until ? s->run.helper_until : now + HELPER_END;
-    s->shell.helper_busy = quiet < HELPER_LIMIT && pipe_holds_more(s) ? now : s->shell.helper_busy;
+    bool busy = quiet < HELPER_LIMIT && (pipe_is_busy(s, "fd/1") || pipe_is_busy(s, "fd/2"));
+    s->shell.helper_busy = busy ? now : s->shell.helper_busy;
     return now < s->run.helper_until &&
            (quiet < CALM || now - s->shell.helper_busy < 4 * CALM); /* it was slow just now */
 }
@@ -202,8 +216,11 @@ void swx_completion_conclude(swx_session *s, int code, uint32_t jobs, const char
     swx_completion_apply_modes(s);
     bool processed = s->run.processed;
     s->run.processed = false;
-    if (s->run.hints & SWX_HINT_SETTLE) {
-        s->shell.helper = stdout_is_pipe(s);
+    const bool hidden = s->shell.guard || s->answer.report.no_stderr; /* no mark comes through the pipe */
+    if ((s->run.hints & SWX_HINT_SETTLE) || (hidden && !s->pty.transport)) {
+        /* behind a transport the descriptors would be the transport's; there the hint says so by itself */
+        char target[32];
+        s->shell.helper = s->pty.transport || is_pipe(s, "fd/1", target) || is_pipe(s, "fd/2", target);
     }
     s->shell.owed = s->run.hints & SWX_SCAN_BACKGROUND ? s->shell.jobs
                     : s->shell.jobs > jobs             ? s->shell.jobs - jobs
@@ -414,6 +431,7 @@ static void check_running(swx_session *s, int64_t now, bool fresh)
         return;
     }
     if (at == AT_PROMPT || (at == NO_EVIDENCE && s->run.found.rank)) {
+        bool behind = s->shell.helper && helper_is_behind(s, now); /* before what it has printed is read */
         if (!swx_evidence_drained(s, now)) {
             if (s->state == RUNNING && swx_output_is_held(s)) {
                 swx_completion_look_again(s, now);
@@ -426,8 +444,7 @@ static void check_running(swx_session *s, int64_t now, bool fresh)
             swx_completion_look_again(s, now);
             return;
         }
-        if ((s->pty.transport && is_early(s, now)) || swx_completion_shows_prompt(s, now) ||
-            (s->shell.helper && helper_is_behind(s, now))) {
+        if ((s->pty.transport && is_early(s, now)) || swx_completion_shows_prompt(s, now) || behind) {
             swx_session_check_in(s, now, MS);
             return;
         }
@@ -493,6 +510,11 @@ static void check_arriving(swx_session *s, int64_t now)
     if (at == NOT_YET || !swx_evidence_waits_for_input(s)) {
         swx_session_check_in(s, now, s->backoff);
         s->backoff = earlier(s->backoff * 2, 2 * MS);
+        return;
+    }
+    if (s->input.raw && swx_pty_is_canonical(&s->pty)) { /* which may have cut it */
+        s->loss = "PROMPT_COMMAND or a trap has changed the terminal's modes while a long command was typed";
+        swx_session_lose(s);
         return;
     }
     s->input.arriving = false;

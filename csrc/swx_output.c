@@ -194,6 +194,9 @@ static void take_start(swx_session *s)
     if (s->pty.transport) {
         s->run.delivered = s->output.last_data; /* an interrupt counts its grace from here */
     }
+    if (s->output.kept.total && swx_completion_start_may_be_late(s)) {
+        return;
+    }
     s->facts.late += s->output.kept.total;
     swx_buf_clear(&s->output.kept);
     swx_session_restart_output(s);

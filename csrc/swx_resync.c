@@ -200,6 +200,7 @@ bool swx_session_resync(swx_session *s, uint64_t commands, int64_t now)
     if (s->facts.commands != commands || !arrived || !swx_resync_is_needed(s)) {
         return false;
     }
+    s->run.readline_seen = s->run.readline_seen || (s->run.hints & SWX_SCAN_EXEC); /* `exec bash` */
     swx_resync_begin(s, now, PROMPT_SEEN);
     return true;
 }

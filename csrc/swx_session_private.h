@@ -70,7 +70,7 @@ typedef struct {
     int64_t worked;       /* its own processor time when its terminal was last known to be its own */
     int64_t last_start;   /* of any process then, see swx_kernel_last_start */
     int64_t reader_ahead; /* since when another process is seen to read the terminal ahead of it; 0: not seen */
-    bool helper;          /* its stdout is a pipe, and its output comes through another process */
+    bool helper;          /* its stdout or stderr is a pipe, and output comes through another process */
     int64_t helper_busy;  /* when that was last seen with unread bytes */
     /* its prompts */
     bool start_marks;          /* PS0 works */
@@ -321,6 +321,8 @@ void swx_completion_take_held(swx_session *s);
 /* Removes from the output's beginning the texts of a PS2 and a PS0 that cannot be replaced; returns how many bytes.
  * _holds_start: those texts may still be coming. */
 size_t swx_completion_drop_start(swx_session *s);
+/* Whether PS0 may come to the terminal on another way than the output, as after `exec 2> >(tee log)`. */
+bool swx_completion_start_may_be_late(swx_session *s);
 bool swx_completion_holds_start(const swx_session *s);
 /* Whether the output may hold job notices, which go when the command has ended; and removes them. */
 bool swx_completion_asks_about_notices(const swx_session *s);

@@ -165,8 +165,10 @@ class SandboxSession(BashSession):
                     if self._prompt and facts["doubtful"] and (sure or facts["hides"]):
                         asking = asyncio.ensure_future(background.run(self._shell_reads()))
                         seen = await asyncio.shield(asking)  # it is short: no need to end it with the command
-                        if seen == self._prompt and self._core is core:
+                        replaced = seen.endswith(b" replaced\n")
+                        if (seen == self._prompt or replaced) and self._core is core:
                             core.resync(facts["commands"])
+                            self._prompt = None if replaced else seen
                 finally:
                     self._checking.release()
             await asyncio.sleep(pause)

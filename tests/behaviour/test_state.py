@@ -349,6 +349,14 @@ def test_exec_through_tee(sh: Shell, tmp_path: Path) -> None:
     sh.out("sleep 0.1")
 
 
+def test_standard_error_through_a_helper(sh: Shell) -> None:
+    """The START mark goes the same way, and may come after the command's output."""
+    sh.run("exec 2> >(tee /dev/null >&1)")
+    for i in range(30):
+        sh.gives(f"echo line{i}; (exit {i})", f"line{i}\n", i)
+        assert sorted(sh.out("echo a; echo b >&2")) == sorted("a\nb\n")
+
+
 @pytest.mark.idle
 def test_exec_through_a_helper_that_is_late(sh: Shell) -> None:
     """What was not read yet is waited for, as on a machine that is too busy to run the helper; but not for ever."""

@@ -95,6 +95,7 @@ KNOWN = [
     Known("a trace shows an eval of ours", ["set -x", EVAL]),
     Known("a long `$_` is lost where the shell is asked, and what put PS2 back is in it",
           ["exec 2>(/dev/null|&-)|PROMPT_COMMAND.*", ".{130000,}"], "local"),
+    Known("the same, where prompts go to a file", ["exec >.~/o..", "exec 2>&1", ".{130000,}"], "local"),
     Known("a long `$_` is lost where PS1 is readonly, and `:` is in it", ["declare -r PS.*", ".{130000,}"], "local"),
     Known("with `set -v`, what runs nothing has a newline as output", ["set -v", r"\s*|\s*# c\s*"]),
     Known("with `set -v` and a readonly prompt, commands are output", ["declare -r PS.*", "set -v"]),

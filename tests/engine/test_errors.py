@@ -37,6 +37,13 @@ def test_a_long_silence(sh: Shell, timeout: float | None) -> None:
     sh.interrupt()
 
 
+def test_a_long_command_that_the_terminal_may_have_cut(sh: Shell) -> None:
+    sh.ended = True
+    sh.gives("PROMPT_COMMAND='stty sane'", "")
+    with pytest.raises(SwerexException, match="PROMPT_COMMAND .* modes while a long command was typed"):
+        sh.gives(f": {'x' * 200_000}; echo long", "long\n")
+
+
 def test_what_is_told_of_a_long_command_is_bounded(sh: Shell) -> None:
     """And of all others it is as callers know it."""
     long = f"sleep 30; : {'x' * 300_000} 'the end'"

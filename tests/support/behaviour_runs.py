@@ -57,8 +57,9 @@ LEFT_OUT = (
     "test_redefinitions.py::test_a_newline_that_is_bound[emacs]",
     "test_state.py::test_steps[line editing turned on inside a longer command",
     "test_hidden_prompts.py::test_readline_behind_hidden_prompts[; ",
-    # A shell that another one has replaced is not asked: a timeout.
-    "test_interrupts.py::test_another_bash_in_its_place",
+    # A shell that another one has replaced is asked if it is a bash that edits its lines, else not: a timeout.
+    "test_interrupts.py::test_another_bash_in_its_place[bash --norc --noediting]",
+    "test_interrupts.py::test_another_bash_in_its_place[bash --noediting --rcfile /dev/null -i]",
     "test_interrupts.py::test_another_shell_in_its_place",
     # The shells on the way to the sandbox do not pass SHELLOPTS on.
     "test_lifecycle.py::test_a_strict_parent",

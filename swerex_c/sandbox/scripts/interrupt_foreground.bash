@@ -17,7 +17,7 @@ for ((try = 0; try < 30; try++)); do
     stat_of "$shell" || exit 3
     target=$foreground
     if ((target > 1 && target != group)); then
-        if is_shell "$target" && ((++young < 8)); then
+        if is_shell "$target" && [[ $ours ]] && ((++young < 8)); then
             # A subshell that is about to become a program would drop the signal.
             pause 0.002
         elif stat_of "$target" || ((++calm > 4)); then

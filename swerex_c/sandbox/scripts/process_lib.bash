@@ -9,7 +9,7 @@ stat_of() {
     [[ $text == *') '* ]] || return 1
     # The name before the last parenthesis may contain anything.
     set -- ${text##*) }
-    state=$1 parent=$2 group=$3 session=$4 foreground=$6 threads=${18} started=${20}
+    state=$1 parent=$2 group=$3 session=$4 terminal=$5 foreground=$6 threads=${18} started=${20}
     # A zombie with more threads has only lost its first one.
     [[ $state != [ZX] ]] || ((threads > 1))
 }

@@ -3,7 +3,8 @@
 # Arguments: the mark of the session. Prints process ID, system call, descriptor, buffer and size: they are identical
 # whenever the shell waits at its prompt, and different for every other wait. If the sandbox does not reveal that,
 # prints the shell's process ID alone, if the shell sleeps and is the only process in the foreground of its terminal: it
-# may wait at its prompt, or for other input that it reads by itself.
+# may wait at its prompt, or for other input that it reads by itself. Prints its process ID and `replaced` if it is
+# another bash, which has taken the place of ours, and edits a line.
 #
 # Exit code 1: the shell does not wait for its terminal.
 . process_lib.bash
@@ -24,6 +25,10 @@ for ((try = 0; try < 20; try++)); do
     call=
     stat_of "$shell" || exit 1
     if [[ $state == S && $foreground == "$group" ]]; then
+        if ((replaced)) && [[ $(stty -a <"/proc/$shell/fd/0" 2>/dev/null) == *' -icanon'* ]] && alone; then
+            echo "$shell replaced"
+            exit 0
+        fi
         { read -r call <"/proc/$shell/syscall"; } 2>/dev/null
         if [[ ! $call ]]; then
             pause 0.01
