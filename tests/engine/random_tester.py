@@ -121,6 +121,8 @@ KNOWN = [
           ["trap .* CHLD", r"\w+\+?=\(.*"], "local"),
     Known("bash expands no alias behind a trap on SIGCHLD that runs at its prompt",
           ["trap .* CHLD", "PROMPT_COMMAND=.*", r"q\d .*"]),
+    Known("bash takes `$(...)` for a syntax error where a trap on SIGCHLD is due",
+          ["trap .* CHLD", r"PROMPT_COMMAND='\(.*", r"PS1='\$\(.*"]),
     Known("a long `$_` is exported", ["set -a", ".{130000,}", ".*exec .*"], "closed, place"),
     Known("a prompt that readline cuts is output", ["TERM=dumb", "stty cols 40", "set -o (vi|emacs)"], "local, closed"),
     Known("an element without braces shows its error", ["alias {.*", ".*exec <.*"], "closed, place"),
