@@ -172,7 +172,7 @@ static bool pipe_is_busy(const swx_session *s, const char *name)
 {
     char path[48], pipe[32], input[32];
     int size = 0;
-    if (s->pty.transport || !is_pipe(s, name, pipe)) {
+    if (!is_pipe(s, name, pipe)) {
         return false;
     }
     snprintf(path, sizeof(path), "/proc/%d/%s", (int)s->child.pid, name);
@@ -191,9 +191,12 @@ static bool pipe_is_busy(const swx_session *s, const char *name)
 bool swx_completion_start_may_be_late(swx_session *s)
 {
     char target[32];
+    if (s->pty.transport) {
+        return false;
+    }
     /* the command may have redirected it just now, so what was seen at a prompt counts more */
-    s->shell.helper = s->shell.helper || (!s->pty.transport && is_pipe(s, "fd/2", target));
-    return s->shell.helper && !s->pty.transport;
+    s->shell.helper = s->shell.helper || is_pipe(s, "fd/2", target);
+    return s->shell.helper;
 }
 
 /* Whether the reader of the shell's output, such as tee, may still print.  It gets time to read, then a moment to
@@ -202,7 +205,7 @@ static bool helper_is_behind(swx_session *s, int64_t now)
 {
     int64_t quiet = now - s->output.last_data;
     s->run.helper_until = s->run.helper_until ? s->run.helper_until : now + HELPER_END;
-    bool busy = quiet < HELPER_LIMIT && (pipe_is_busy(s, "fd/1") || pipe_is_busy(s, "fd/2"));
+    bool busy = !s->pty.transport && quiet < HELPER_LIMIT && (pipe_is_busy(s, "fd/1") || pipe_is_busy(s, "fd/2"));
     s->shell.helper_busy = busy ? now : s->shell.helper_busy;
     return now < s->run.helper_until &&
            (quiet < CALM || now - s->shell.helper_busy < 4 * CALM); /* it was slow just now */

@@ -168,7 +168,8 @@ class SandboxSession(BashSession):
                         replaced = seen.endswith(b" replaced\n")
                         if (seen == self._prompt or replaced) and self._core is core:
                             core.resync(facts["commands"])
-                            self._prompt = None if replaced else seen
+                            if replaced:
+                                self._prompt = None
                 finally:
                     self._checking.release()
             await asyncio.sleep(pause)

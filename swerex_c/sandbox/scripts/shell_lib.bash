@@ -14,10 +14,13 @@ is_shell() {
     local word
     ours=
     { mapfile -d '' -t words <"/proc/$1/cmdline"; } 2>/dev/null
-    if [[ ${words[*]} == *bash' --noprofile --norc --noediting -i' ]]; then ours=1; fi
+    if [[ ${words[*]} == *bash' --noprofile --norc --noediting -i' ]]; then # its first word may be an emulator
+        ours=1
+        return
+    fi
     [[ ${words[0]##*/} == ?(-)bash* ]] || return 1
     for word in "${words[@]:1}"; do
-        [[ $word == --* || $word == -[!c]* ]] || return 1
+        [[ $word == -[!c]* ]] || return 1
     done
 }
 fields() { started=$1 parent=$2 session=$3 ours=$4; }
