@@ -164,6 +164,14 @@ void swx_session_lose(swx_session *s)
     swx_session_finish_all(s, SWX_END_LOST, 0);
 }
 
+/* Ends the interrupts of an operation whose syntax is being checked, as done; to be called before it leaves the queue. */
+static void end_its_interrupts(swx_session *s, const swx_op *op)
+{
+    if (op->held && op == s->queue.first && (s->state == IDLE || (s->current && s->current->ahead))) {
+        swx_session_finish_list(s, &s->interrupt.first, SWX_END_DONE, 0);
+    }
+}
+
 /* ---- deadlines ---- */
 
 static int64_t quiet_deadline(const swx_session *s, const swx_op *op)
@@ -209,6 +217,7 @@ static void expire_waiting(swx_session *s, int64_t now)
             s->queue.end = &op->link;
             continue;
         }
+        end_its_interrupts(s, op);
         swx_session_pop(s->queue.end);
         if (op->held && s->queue.end == &s->queue.first && !s->current &&
             s->state == IDLE) { /* no earlier command delays it */
@@ -356,6 +365,7 @@ void swx_session_cancel(swx_session *s, swx_op *op)
     if (op->end != SWX_END_NONE) {
         return;
     }
+    end_its_interrupts(s, op);
     if (s->current == op) {
         swx_session_finish_claimant(s, SWX_END_CANCELLED, 0);
     } else if (unlink_op(&s->queue.first, op) || unlink_op(&s->interrupt.first, op) || unlink_op(&s->close.first, op)) {

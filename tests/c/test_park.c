@@ -81,10 +81,15 @@ static void test_when(void)
     EXPECT(&asks, SWX_END_DONE, 0, "");
     held = operation(SWX_OP_RUN, "echo held\n"); /* a place in the queue takes no descriptors */
     held.held = true;
+    swx_op other = held, stop = operation(SWX_OP_INTERRUPT, "");
     submit(s, &held);
     CHECK(open_descriptors() == before + 2);
-    swx_session_release(s, &held, now());
-    AWAIT(s, &held, SWX_END_DONE, 0, "held\n");
+    submit(s, &other);
+    submit(s, &stop); /* it is meant for the first alone */
+    swx_session_cancel(s, &held);
+    EXPECT(&stop, SWX_END_DONE, 0, NULL);
+    swx_session_release(s, &other, now());
+    AWAIT(s, &other, SWX_END_DONE, 0, "held\n");
     swx_op op = operation(SWX_OP_RUN, "echo up; read x\n");
     submit(s, &op);
     wait_for_output(s, &op, 3);
