@@ -23,7 +23,7 @@ swx_status swx_marks_init(swx_marks *marks, swx_error *err)
     /* The first digits of the two numbers differ, so that a mark's first one tells which it is. */
     drawn[SWX_NONCE_DIGITS] ^= (drawn[SWX_NONCE_DIGITS] ^ drawn[0]) & 31 ? 0 : 16;
     for (unsigned i = 0; i < DIGITS; i++) {
-        char *number = i < SWX_NONCE_DIGITS ? marks->nonce + i : marks->start + i - SWX_NONCE_DIGITS;
+        char *number = i < SWX_NONCE_DIGITS ? marks->nonce + i : marks->start + (i - SWX_NONCE_DIGITS);
         *number = digits[drawn[i] & 31];
     }
     marks->nonce[SWX_NONCE_DIGITS] = marks->start[SWX_START_DIGITS] = 0;
