@@ -13,7 +13,7 @@ import logging
 import math
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from swerex_c.exceptions import (
     ConnectionLostError,
@@ -127,7 +127,6 @@ class Pool:
         self._warm_after = -math.inf
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
-        self._closing: asyncio.Future[Any] | None = None
 
     # Methods for callers
 
@@ -207,10 +206,10 @@ class Pool:
         if self._loop is not None and self._loop.is_closed():
             return  # the environments have ended with it
         self._bind()
-        if self._closing is None:
+        if not self._closed:
             self._shut()
-            self._closing = asyncio.gather(*(member.task for member in self._members), return_exceptions=True)
-        await asyncio.shield(self._closing)
+        while self._members:
+            await asyncio.wait([member.task for member in self._members])  # cancels none of them if it is cancelled
 
     # Hand a member to a user and take it back
 
