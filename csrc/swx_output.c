@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { UNCLAIMED_LIMIT = 1 << 20 }; /* bytes kept of a command whose operation has ended */
 enum {
     READ_SIZE = 4096, /* a terminal gives no more at a time; threads of callers may have 64 KiB of stack */
     READS_PER_CALL = 64,
@@ -14,6 +15,21 @@ enum {
     UNSEARCHED_LIMIT = 64 << 20 /* bytes that an owner's search may be behind where reading does not wait for it */
 };
 
+void swx_output_hand_over(swx_session *s, swx_op *op)
+{
+    op->output = s->output.kept;
+    s->output.reader_is_behind = false;
+    swx_buf_init(&s->output.kept, UNCLAIMED_LIMIT);
+    swx_session_restart_output(s);
+}
+
+void swx_output_claim(swx_session *s, size_t limit)
+{
+    if (!swx_buf_dropped(&s->output.kept) && s->output.kept.limit < limit) {
+        s->output.kept.limit = limit;
+    }
+}
+
 /* Keeps a matched operation current until the command ends or its grace is over, so that the next operation does not
  * begin before the exit code is known. */
 static void keep_for_code(swx_session *s, swx_op *op)
@@ -21,10 +37,7 @@ static void keep_for_code(swx_session *s, swx_op *op)
     op->matched = true;
     op->deadline = op->grace < SWX_NEVER - s->output.last_data ? s->output.last_data + op->grace : SWX_NEVER;
     op->quiet = 0;
-    op->output = s->output.kept;
-    s->output.reader_is_behind = false;
-    swx_buf_init(&s->output.kept, op->output.limit);
-    swx_session_restart_output(s);
+    swx_output_hand_over(s, op);
     if (op->stream && op->news) {
         op->news(op);
     }
@@ -453,8 +466,11 @@ static void take_late_hit(swx_op *op, const swx_hit *hit)
     op->ended = op->end == SWX_END_DONE;
     op->end = SWX_END_MATCHED;
     op->hit = *hit;
-    if (op->kind != SWX_OP_INTERRUPT) { /* an interrupt's output begins before its search */
-        swx_buf_chop(&op->heard, (size_t)(op->heard.total - hit->start));
+    size_t behind = (size_t)(op->heard.total - hit->start);
+    if (op->base) { /* the output begins before the search */
+        swx_buf_chop(&op->output, behind);
+    } else {
+        swx_buf_chop(&op->heard, behind);
         swx_buf_free(&op->output);
         op->output = op->heard;
         swx_buf_init(&op->heard, 2);

@@ -10,8 +10,7 @@
 #include "swx_job_notice.h"
 
 enum { PROMPT_MOST = 4096 };
-enum { HELD_MOST = 64 * 1024 };     /* most bytes that are held back from the reader of a stream */
-enum { UNCLAIMED_LIMIT = 1 << 20 }; /* bytes kept of a command whose operation has ended */
+enum { HELD_MOST = 64 * 1024 }; /* most bytes that are held back from the reader of a stream */
 static const int64_t SHELL_START_LIMIT = 60000 * MS;
 
 /* ---- parking: see README.md ---- */
@@ -91,17 +90,13 @@ static void finish(swx_session *s, swx_op *op, swx_end end, int code, bool with_
     bool told = s->run.expects_start || s->shell.guard || has_evidence(s) || op->kind != SWX_OP_RUN;
     op->begun = with_output && s->run.begun && op->typed_out && told;
     op->signal = end == SWX_END_DIED && WIFSIGNALED(s->child.wait_status) ? WTERMSIG(s->child.wait_status) : 0;
-    if (with_output) {
-        if (op->matched) {
-            swx_buf_free(&s->output.kept);
-        } else {
-            swx_completion_drop_start(s);
-            op->output = s->output.kept;
-        }
-        s->output.reader_is_behind = false;
-        swx_buf_init(&s->output.kept, UNCLAIMED_LIMIT);
+    if (with_output && !op->matched) {
+        swx_completion_drop_start(s);
+        swx_output_hand_over(s, op);
+    } else if (op->ended) { /* what came behind the match is nobody's */
+        swx_buf_free(&s->output.kept);
         swx_session_restart_output(s);
-    } else {
+    } else if (!with_output) {
         swx_buf_init(&op->output, s->output.limit);
     }
     op->done(op);
@@ -164,7 +159,8 @@ void swx_session_lose(swx_session *s)
     swx_session_finish_all(s, SWX_END_LOST, 0);
 }
 
-/* Ends the interrupts of an operation whose syntax is being checked, as done; to be called before it leaves the queue. */
+/* Ends the interrupts of an operation whose syntax is being checked, as done; to be called before it leaves the queue.
+ */
 static void end_its_interrupts(swx_session *s, const swx_op *op)
 {
     if (op->held && op == s->queue.first && (s->state == IDLE || (s->current && s->current->ahead))) {

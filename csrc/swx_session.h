@@ -2,7 +2,8 @@
  *
  *      STARTING -> IDLE -> RUNNING -> IDLE                     a command and its answer
  *                          RUNNING (no operation waits)        after a timeout, a match or a cancellation: what it
- *                                                              prints from then on belongs to nobody who comes later
+ *                                                              prints from then on belongs to a LINE or an INTERRUPT
+ *                                                              that comes before its end, or to nobody
  *      RUNNING -> RESYNC -> IDLE | lost                     the end of a command is in doubt: ask the shell
  *      any -> DEAD                                             the shell ended; its wait status is kept
  *      any -> CLOSING -> CLOSED                                the whole process tree is ended
@@ -48,7 +49,8 @@ typedef enum {
     SWX_END_NONE,    /* not ended yet */
     SWX_END_DONE,    /* the shell is at its prompt; code is its exit code */
     SWX_END_MATCHED, /* a pattern of `match` was seen; hit says which; the command may go on.  The output ends where the
-                        match begins, however it was cut on its way; what comes behind it belongs to nobody */
+                        match begins, however it was cut on its way; what comes behind it begins the output of the
+                        next LINE, where it is not searched, but for a command that has ended */
     SWX_END_TIMEOUT, /* the deadline passed; the command may go on */
     SWX_END_QUIET,   /* no output for `quiet`; the command may go on */
     SWX_END_DIED,    /* the shell ended; code is its exit code (128 + signal) */

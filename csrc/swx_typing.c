@@ -304,19 +304,23 @@ static void make_current(swx_session *s, swx_op *op, bool at_prompt, int64_t now
     limit +=
         op->searched_by_owner ? SWX_SEARCH_BEHIND : 0; /* output after a match must not displace the output before it */
     s->output.reader_is_behind = false;
-    if (s->output.kept.limit == limit) {
+    if (!at_prompt) {
+        swx_output_claim(s, limit);
+    } else if (s->output.kept.limit == limit) {
         swx_buf_clear(&s->output.kept);
     } else {
         swx_buf_free(&s->output.kept);
         swx_buf_init(&s->output.kept, limit);
     }
-    swx_session_restart_output(s);
+    if (at_prompt) {
+        swx_session_restart_output(s);
+    }
     if (at_prompt || op->typed_size) { /* else it only waits for the end of the command that runs */
         expect_end(s, now, at_prompt);
     }
     s->run.lines = count_lines(op->typed, op->typed_size);
     op->typed_out = true;
-    swx_output_begin_search(s, op, 0);
+    swx_output_begin_search(s, op, s->output.kept.total);
 }
 
 static void type_current(swx_session *s, swx_op *op, bool at_prompt, int64_t now)

@@ -168,7 +168,8 @@ class BashAction(_Request):
 
     expect: list[str] = Field(default_factory=list)  # copying a plain default would be half of an action's cost
     """Regular expressions. The first that matches the output finishes the action, as the shell's prompt does. The
-    observation's output ends where the match begins; it has an exit code if the command ends shortly afterwards."""
+    observation's output ends where the match begins; it has an exit code if the command ends shortly afterwards. What
+    a program prints behind the match begins the output of the next line that is sent to it, and is not searched."""
 
     action_type: Literal["bash"] = "bash"
     """Discriminator of the action type. Do not change it."""

@@ -219,24 +219,26 @@ def test_a_reader_that_a_short_command_leaves_behind_takes_nothing(sh: Shell, pr
 @pytest.mark.parametrize("pattern", ["PAT", r"P\w\w"])
 def test_the_output_ends_where_the_match_begins(sh: Shell, pattern: str) -> None:
     """However the output is cut, and whether or not the command has ended when the match is seen."""
-    text = "aaa PAT bbb\n"
-    for cut in range(len(text)):
-        command = f"printf '{text[:cut]}'; sleep 0.01; printf '{text[cut:]}'; sleep 0.0{cut % 3}; (exit 3)"
-        seen = sh.run(command.replace("\n", "\\n"), expect=[pattern])
-        assert (seen.output, seen.expect_string) == ("aaa ", pattern) and seen.exit_code in (3, None), cut
-    for _ in range(20):
-        seen = sh.run("printf 'aaa PAT bbb'; (exit 3)", expect=[pattern])
-        assert (seen.output, seen.expect_string) == ("aaa ", pattern) and seen.exit_code in (3, None)
+    text = r"aaa PAT bbb\n"
+    pieces = [f"printf '{text[:i]}'; sleep 0.01; printf '{text[i:]}'; sleep 0.0{i % 3}; (exit 3)" for i in range(12)]
+    for command in [*pieces, *["printf 'aaa PAT bbb'; (exit 3)"] * 20]:
+        seen = sh.run(command, expect=[pattern])
+        assert (seen.output, seen.expect_string) == ("aaa ", pattern) and seen.exit_code in (3, None), command
     sh.synced()
+
+
+def test_what_comes_behind_a_match_begins_the_next_answer(sh: Shell) -> None:
+    """It is a program's last prompt, or what it prints in between; patterns are searched for in what is new."""
+    sh.talk("bash -c 'echo a PAT b PAT; read x; echo got $x PAT c; read y; echo $y'", "PAT")
+    assert (sh.talk("one", "PAT").output, sh.talk("two").output) == ("b PAT\ngot one", "c\ntwo")
 
 
 @pytest.mark.idle
 def test_the_code_after_a_match_is_waited_for(sh: Shell) -> None:
     """As long as SWE-ReX waits for it: 0.2 s where no code is raised."""
-    for delay in ("0", "0.01", "0.05"):
-        for _ in range(20):
-            seen = sh.run(f"printf 'aaa PAT bbb'; sleep {delay}; (exit 3)", expect=["PAT"])
-            assert (seen.output, seen.exit_code) == ("aaa ", 3)
+    for delay in ("0", "0.01", "0.05") * 20:
+        seen = sh.run(f"printf 'aaa PAT bbb'; sleep {delay}; (exit 3)", expect=["PAT"])
+        assert (seen.output, seen.exit_code) == ("aaa ", 3)
 
 
 def test_the_code_after_a_match_is_the_commands_own(sh: Shell, gate: Gate) -> None:
