@@ -163,8 +163,7 @@ def test_a_run_in_which_nothing_of_ours_was_measured_is_not_good() -> None:
 )
 def test_wrong_use_ends_with_2(arguments: list[str], says: str) -> None:
     done = CliRunner().invoke(app, ["bench", *arguments], env={"SWEREX_AUTH_TOKEN": ""})
-    assert done.exit_code == 2 and isinstance(done.exception, SystemExit)
-    assert says in done.output
+    assert done.exit_code == 2 and isinstance(done.exception, SystemExit) and says in done.output
 
 
 def test_an_interrupted_run_keeps_its_results(family: Family) -> None:
@@ -186,11 +185,10 @@ def test_an_interrupted_run_keeps_its_results(family: Family) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_run_that_is_ended_leaves_nothing(family: Family, number: int) -> None:
-    with start("bench", "--only", "true", "--seconds", "300") as process:
+def test_a_run_that_is_ended_leaves_nothing(family: Family, number: int, tmp_path: Path) -> None:
+    with start("bench", "--only", "true", "--seconds", "300", TMPDIR=str(tmp_path)) as process:
         until(lambda: any("--noediting" in it for it in family.living().values()))
         process.send_signal(number)
         err = process.communicate()[1]
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
-    assert "Traceback" not in err
-    assert not family.left()
+    assert "Traceback" not in err and not family.left()

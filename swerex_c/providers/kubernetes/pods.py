@@ -78,15 +78,15 @@ def find_running(
     """
     try:
         metadata, names = pod["metadata"], [str(it["name"]) for it in pod["spec"]["containers"]]
-        uid = metadata.get("uid")
-    except (KeyError, TypeError, AttributeError) as error:
+        uid, first = metadata.get("uid"), names[0]
+    except (LookupError, TypeError, AttributeError) as error:
         text = f"The {name} has a description that is not valid ({error!r}): {str(pod)[:MAX_MESSAGE]}"
         raise SandboxLostError(text) from error
     if before is not None and uid != before.pod_uid:
         raise SandboxLostError(f"The {name} was deleted; another pod has its name now")
     if container is None:
         default = (metadata.get("annotations") or {}).get(_DEFAULT_CONTAINER)
-        container = default if default in names else names[0]
+        container = default if default in names else first
     elif container not in names:
         raise SandboxLostError(f"The {name} has no container {container}, only {', '.join(names)}")
     if failure := check_pod(pod, container):

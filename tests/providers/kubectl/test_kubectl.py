@@ -19,6 +19,8 @@ from tests.support.kubernetes_server import ApiServer, kubectl
 from tests.support.sandboxes import kubectl_backend, lost, working
 from tests.support.targets import Session
 
+POD = '{"metadata": {}, "spec": {"containers": [%s]}}'
+
 
 def test_an_error_has_the_last_line_of_kubectl(tmp_path: Path) -> None:
     log = 'E1122 19:42:03.825635   18071 memcache.go:265] "Unhandled Error" err="refused"'
@@ -27,7 +29,7 @@ def test_an_error_has_the_last_line_of_kubectl(tmp_path: Path) -> None:
     assert why == "The pod one is out of reach. kubectl says: The connection was refused"
 
 
-@pytest.mark.parametrize("printed", ["no pod", "{}", "[]", '{"metadata": {}, "spec": {"containers": [{"name": "a"}]}}'])
+@pytest.mark.parametrize("printed", ["no", "{}", "[]", *(POD % containers for containers in ("", '{"name": "a"}'))])
 def test_an_invalid_description_of_a_pod(tmp_path: Path, printed: str) -> None:
     backend = KubectlBackend("one", command=[write_script(tmp_path / "kubectl", f"echo '{printed}'")])
     with pytest.raises(SandboxLostError, match="The pod one has a description that is not valid|does not run"):
