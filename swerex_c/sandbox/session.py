@@ -166,10 +166,10 @@ class SandboxSession(BashSession):
                         asking = asyncio.ensure_future(background.run(self._shell_reads()))
                         seen = await asyncio.shield(asking)  # it is short: no need to end it with the command
                         replaced = seen.endswith(b" replaced\n")
-                        if (seen == self._prompt or replaced) and self._core is core:
-                            core.resync(facts["commands"])
-                            if replaced:
-                                self._prompt = None
+                        known = (seen == self._prompt or replaced) and self._core is core
+                        if known and core.resync(facts["commands"]) and replaced:
+                            self._prompt = None
+                            background.spawn(self._learn_early())
                 finally:
                     self._checking.release()
             await asyncio.sleep(pause)
