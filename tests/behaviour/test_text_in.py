@@ -41,7 +41,7 @@ TYPED = [
     ("stdin is the terminal for no line", "cat </dev/null\necho next", "next\n"),
     ("process substitution", "cat <(echo a) <(echo b)", "a\nb\n"),
     ("process substitution out", "echo x > >(cat); sleep 0.1; wait", "x\n"),
-    ("coproc", "{ coproc cat; } 2>&-; echo hi >&${COPROC[1]}; read -u $COPROC l; kill %%; echo $l; wait 2>&-", "hi\n"),
+    ("coproc", "{ coproc cat; } 2>&-; echo hi >&${COPROC[1]}; read -u $COPROC l; disown; kill $!; echo $l", "hi\n"),
     ("empty array assignment", "echo 'hw';A=();echo 'asdf'", "hw\nasdf\n"),
     ("braces as words", "echo } { '}' \"{\"", "} { } {\n"),
     ("semicolon lines", "echo a;\necho b &&\necho c ||\necho d |\ncat", "a\nb\nc\n"),
