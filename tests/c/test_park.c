@@ -54,8 +54,7 @@ static void test_descriptors(void)
     CHECK(open_descriptors() == before);
 }
 
-/* It does not go to rest behind each command, nor while one runs or is held, and the time for it is not set with each.
- */
+/* It does not go to rest behind each command, nor while one runs or is held; the time for it is not set with each. */
 static void test_when(void)
 {
     size_t before = open_descriptors();
@@ -118,8 +117,7 @@ static void test_jobs(void)
     close_session(s);
 }
 
-/* Told as ever, without delay, and nothing is reported again and again.  Bytes that were written before are not lost.
- */
+/* Told as ever, without delay, and nothing is reported again and again.  Bytes written before are not lost. */
 static void test_death(void)
 {
     size_t before = open_descriptors();

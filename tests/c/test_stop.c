@@ -19,6 +19,7 @@ static void interrupt_loop(const char *line)
         swx_buf_free(&stop.output);
         swx_buf_free(&op.output);
         if (died) {
+            fprintf(stderr, "%sround %u: it has ended bash\n", line, i);
             close_session(s);
             s = open_session(1 << 20);
         } else {
@@ -36,7 +37,9 @@ static void test_loops_of_programs(void)
         "while :; do sleep 0.001; done\n",
         "while :; do /bin/true | /bin/true; done\n",
         "while :; do (:) | (:) | cat; done\n",
+        "while :; do bash -c :; done\n",
         "while :; do x=$(/bin/true); done\n",
+        "while :; do x=$(:); done\n",
         "while :; do for i in {1..2000}; do :; done; /bin/true; done\n",
         "while :; do :; done\n",
     };
