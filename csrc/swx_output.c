@@ -23,11 +23,21 @@ void swx_output_hand_over(swx_session *s, swx_op *op)
     swx_session_restart_output(s);
 }
 
-void swx_output_claim(swx_session *s, size_t limit)
+void swx_output_begin(swx_session *s, size_t limit, bool anew)
 {
-    if (!swx_buf_dropped(&s->output.kept) && s->output.kept.limit < limit) {
-        s->output.kept.limit = limit;
+    swx_buf *kept = &s->output.kept;
+    s->output.reader_is_behind = false;
+    if (!anew) {
+        kept->limit = !swx_buf_dropped(kept) && kept->limit < limit ? limit : kept->limit;
+        return;
     }
+    if (kept->limit == limit) {
+        swx_buf_clear(kept);
+    } else {
+        swx_buf_free(kept);
+        swx_buf_init(kept, limit);
+    }
+    swx_session_restart_output(s);
 }
 
 /* Keeps a matched operation current until the command ends or its grace is over, so that the next operation does not

@@ -345,10 +345,10 @@ void swx_resync_drop_own(swx_session *s);
 
 /* ---- swx_output.c ---- */
 
-/* The operation gets the present output; what comes from now on is kept for the next one that claims it. */
+/* For an operation that begins.  anew: its output is empty; else it begins with what no operation has got. */
+void swx_output_begin(swx_session *s, size_t limit, bool anew);
+/* The operation gets the present output; what comes from now on is kept for the next one that does not begin anew. */
 void swx_output_hand_over(swx_session *s, swx_op *op);
-/* For an operation that begins: what nobody has claimed yet becomes the beginning of its output. */
-void swx_output_claim(swx_session *s, size_t limit);
 /* The operation whose patterns the output is searched for, or NULL. */
 swx_op *swx_output_matching(const swx_session *s);
 /* The search for an operation's patterns begins at that offset of the output. */

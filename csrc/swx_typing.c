@@ -303,18 +303,7 @@ static void make_current(swx_session *s, swx_op *op, bool at_prompt, int64_t now
     size_t limit = op->stream && s->output.limit < SWX_STREAM_LEAST ? SWX_STREAM_LEAST : s->output.limit;
     limit +=
         op->searched_by_owner ? SWX_SEARCH_BEHIND : 0; /* output after a match must not displace the output before it */
-    s->output.reader_is_behind = false;
-    if (!at_prompt) {
-        swx_output_claim(s, limit);
-    } else if (s->output.kept.limit == limit) {
-        swx_buf_clear(&s->output.kept);
-    } else {
-        swx_buf_free(&s->output.kept);
-        swx_buf_init(&s->output.kept, limit);
-    }
-    if (at_prompt) {
-        swx_session_restart_output(s);
-    }
+    swx_output_begin(s, limit, at_prompt);
     if (at_prompt || op->typed_size) { /* else it only waits for the end of the command that runs */
         expect_end(s, now, at_prompt);
     }

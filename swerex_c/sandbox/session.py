@@ -166,8 +166,8 @@ class SandboxSession(BashSession):
                         asking = asyncio.ensure_future(background.run(self._shell_reads()))
                         seen = await asyncio.shield(asking)  # it is short: no need to end it with the command
                         replaced = seen.endswith(b" replaced\n")
-                        known = (seen == self._prompt or replaced) and self._core is core
-                        if known and core.resync(facts["commands"]) and replaced:
+                        at_prompt = (seen == self._prompt or replaced) and self._core is core
+                        if at_prompt and core.resync(facts["commands"]) and replaced:
                             self._prompt = None
                             background.spawn(self._learn_early())
                 finally:
