@@ -212,8 +212,8 @@ static int encode(request *req, const uint8_t *text, size_t size, int checked)
     }
     unsigned spoils = swx_command_spoils(&scan, text, size);
     req->op.hints =
-        swx_command_hints(&scan, text, size, handle->transport) | (spoils & SWX_SPOILS_BRACE ? SWX_HINT_BRACE : 0);
-    swx_delivery way = swx_command_delivery(&scan, checked > 0, handle->spoils, handle->transport);
+        swx_command_hints(&scan, text, size, handle->elsewhere) | (spoils & SWX_SPOILS_BRACE ? SWX_HINT_BRACE : 0);
+    swx_delivery way = swx_command_delivery(&scan, checked > 0, handle->spoils, handle->elsewhere);
     handle->spoils |= spoils;
     req->empty = way == SWX_DELIVERY_NONE;
     swx_status status =

@@ -261,7 +261,7 @@ static session_handle *start_session(swx_py_state *state, swx_session_config *co
     atomic_init(&handle->references, 1);
     swx_py_engine_ref(engine);
     handle->engine = engine;
-    handle->transport = config->argv != NULL;
+    handle->elsewhere = config->argv != NULL;
     config->program_mark = engine->program_mark;
     if (swx_py_begin(engine, "session", start, handle, config) < 0) {
         swx_py_engine_unref(engine);

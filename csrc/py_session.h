@@ -13,7 +13,7 @@ typedef struct {
     swx_py_engine *engine;
     swx_node *node;
     swx_session *session;
-    bool transport;  /* see swx_session.h */
+    bool elsewhere;  /* see swx_session.h */
     unsigned spoils; /* of swx_spoils, by the texts so far */
 } session_handle;
 

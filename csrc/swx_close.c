@@ -7,7 +7,6 @@
 enum { CLOSE_SWEEPS = 400 };
 enum { SHORT_SWEEPS = 20 };                   /* after these, sweeps come less often */
 static const int64_t CLOSE_GRACE = 1000 * MS; /* for the shell to end by itself, because it may be saving its history */
-static const int64_t TRANSPORT_CLOSE_GRACE = 300 * MS; /* for a transport to hear that its shell has ended */
 static const int64_t CLOSE_LOOK = 20 * MS;
 
 /* Closes the descriptors by which a living shell is watched. */
@@ -81,9 +80,9 @@ static void hang_up(swx_session *s, int64_t now)
     if (swx_child_ended(&s->child)) {
         return;
     }
-    if (s->pty.transport && s->close.was_idle) { /* else the shell would outlive its transport */
+    if (s->transport->farewell && s->close.was_idle) { /* else the shell would outlive its client */
         swx_session_type_bytes(s, "\004", 1);
-        s->close.step = s->close.limit = now + TRANSPORT_CLOSE_GRACE;
+        s->close.step = s->close.limit = now + s->transport->farewell;
         return;
     }
     if (group > 0 && group != s->child.pid) {

@@ -199,14 +199,14 @@ static bool redirects_stderr(const uint8_t *text, size_t size)
     return false;
 }
 
-unsigned swx_command_hints(const swx_scan *scan, const uint8_t *text, size_t size, bool transport)
+unsigned swx_command_hints(const swx_scan *scan, const uint8_t *text, size_t size, bool elsewhere)
 {
     const unsigned flags = scan->flags;
     const bool exec = flags & SWX_SCAN_EXEC, prompt = flags & SWX_SCAN_PROMPT;
     const bool assigns = prompt && assigns_prompt(text, size), to_elsewhere = exec && redirects_stderr(text, size);
     bool source = prompt, settle = exec;
     unsigned hints = flags;
-    if (transport) {
+    if (elsewhere) {
         source = prompt || exec || flags & SWX_SCAN_PARSE_STATE;
         settle = exec && memmem(text, size, ">(", 2);
     }
@@ -238,7 +238,7 @@ unsigned swx_command_spoils(const swx_scan *scan, const uint8_t *text, size_t si
     return spoils;
 }
 
-swx_delivery swx_command_delivery(const swx_scan *scan, bool accepted, unsigned spoils, bool transport)
+swx_delivery swx_command_delivery(const swx_scan *scan, bool accepted, unsigned spoils, bool elsewhere)
 {
     const unsigned flags = scan->flags;
     const bool editing = flags & SWX_SCAN_EDITING, several = flags & SWX_SCAN_MULTILINE;
@@ -254,7 +254,7 @@ swx_delivery swx_command_delivery(const swx_scan *scan, bool accepted, unsigned 
                (several && flags & SWX_SCAN_PARSE_STATE && !editing)) {
         way = SWX_DELIVERY_EVAL;
     } else if (flags & (SWX_SCAN_CONTROL | SWX_SCAN_LONG_LINE)) {
-        way = transport ? quoted : SWX_DELIVERY_RAW; /* a transport's terminal stays in canonical mode */
+        way = elsewhere ? quoted : SWX_DELIVERY_RAW; /* a terminal elsewhere stays in canonical mode */
     }
     const bool typed = editing || (way == SWX_DELIVERY_PLAIN && scan->body_size + 1 < SWX_SHELL_READ);
     if (way < SWX_DELIVERY_EVAL && spoils & SWX_SPOILS_GROUP && !typed) {

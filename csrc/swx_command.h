@@ -66,10 +66,10 @@ void swx_command_scan(const uint8_t *text, size_t size, swx_scan *out);
 
 /* Effects that a command may have on the shell and its terminal; further bits beside SWX_SCAN_... */
 typedef enum {
-    SWX_HINT_SETTLE = 1 << 16, /* the command may send the shell's output through a helper process; with a transport: it
+    SWX_HINT_SETTLE = 1 << 16, /* the command may send the shell's output through a helper process; elsewhere: it
                                   does, as far as its text tells */
     SWX_HINT_PROMPT = 1 << 17, /* the command assigns to PS1: the next prompt may be a copy of an old mark */
-    /* the command may change prompts, itself or, with a transport, by what it reads and evaluates */
+    /* the command may change prompts, itself or, elsewhere, by what it reads and evaluates */
     SWX_HINT_SOURCE = 1 << 18,
     SWX_HINT_STDERR = 1 << 19, /* the command may send the shell's standard error elsewhere, where its prompts go */
     SWX_HINT_HIDES = 1 << 20,  /* the command speaks of prompts or sends standard error elsewhere, and runs nothing that
@@ -80,8 +80,8 @@ typedef enum {
                                   the last thing that is seen of the shell, which can be asked nothing any more */
 } swx_hint;
 
-/* Both kinds of bits of a text, without SWX_HINT_BRACE.  transport: the session is behind one. */
-unsigned swx_command_hints(const swx_scan *scan, const uint8_t *text, size_t size, bool transport);
+/* Both kinds of bits of a text, without SWX_HINT_BRACE.  elsewhere: the shell is, see swx_transport.h. */
+unsigned swx_command_hints(const swx_scan *scan, const uint8_t *text, size_t size, bool elsewhere);
 
 /* How a text is typed, the most faithful way first. */
 typedef enum {
@@ -111,20 +111,20 @@ unsigned swx_command_spoils(const swx_scan *scan, const uint8_t *text, size_t si
  *
  * accepted: `bash -n` accepted the text without a warning (in particular without "here-document delimited by
  * end-of-file"); only asked for when the verdict is SWX_UNSURE.  spoils: the effects of the texts so far.
- * transport: the terminal is that of a transport, which is never in raw mode.
+ * elsewhere: the terminal is, and is never in raw mode.
  *
  *   EMPTY                                              -> NONE
  *   a final backslash in a here-document, not accepted -> DOCUMENT
  *   a final backslash, or neither COMPLETE nor accepted -> EVAL
  *   several lines and PARSE_STATE (and not EDITING)    -> EVAL
- *   control bytes or a long line                       -> RAW, behind a transport TOGETHER
+ *   control bytes or a long line                       -> RAW, elsewhere TOGETHER
  *   several lines                                      -> GROUP
  *   one line                                           -> PLAIN
  *
  * Where GROUP is spoilt, it, RAW and a PLAIN body of SWX_SHELL_READ become TOGETHER unless EDITING.  TOGETHER is EVAL
  * where BRACE is spoilt, for one line and with EDITING.  (One short line stays PLAIN, because an eval takes its
  * PIPESTATUS away.)  Where EVAL is spoilt, TOGETHER becomes SOURCE_TOGETHER, and all else that is made of it SOURCE. */
-swx_delivery swx_command_delivery(const swx_scan *scan, bool accepted, unsigned spoils, bool transport);
+swx_delivery swx_command_delivery(const swx_scan *scan, bool accepted, unsigned spoils, bool elsewhere);
 
 /* Appends the exact bytes to type, final newline included, to out.  PLAIN, GROUP and RAW type the body, the others the
  * whole text.

@@ -17,7 +17,6 @@ static const int64_t HELPER_END = 3000 * MS;   /* for the whole output, because 
 static const int64_t LEARN_LIMIT = 2000 * MS;  /* for a shell that showed its prompt to go to its read */
 /* for the second prompt, of a ^C that came when the command had just ended */
 static const int64_t STRIKE_GRACE = 10 * MS;
-static const int64_t UNREAD_GRACE = 250 * MS;  /* for the START mark behind a prompt of no command that came first */
 static const int64_t SYNC_GRACE = 250 * MS;    /* for the shell to answer an empty line, before another one is typed */
 static const int64_t START_GRACE = 20 * MS;    /* for a START mark, once the command was read */
 static const int64_t PROMPT_LIMIT = 1000 * MS; /* for a prompt that shows behind its mark, on a machine that is busy */
@@ -191,7 +190,7 @@ static bool pipe_is_busy(const swx_session *s, const char *name)
 bool swx_completion_start_may_be_late(swx_session *s)
 {
     char target[32];
-    if (s->pty.transport) {
+    if (!s->transport->has_processes) {
         return false;
     }
     /* the command may have redirected it just now, so what was seen at a prompt counts more */
@@ -205,7 +204,8 @@ static bool helper_is_behind(swx_session *s, int64_t now)
 {
     int64_t quiet = now - s->output.last_data;
     s->run.helper_until = s->run.helper_until ? s->run.helper_until : now + HELPER_END;
-    bool busy = !s->pty.transport && quiet < HELPER_LIMIT && (pipe_is_busy(s, "fd/1") || pipe_is_busy(s, "fd/2"));
+    bool busy =
+        s->transport->has_processes && quiet < HELPER_LIMIT && (pipe_is_busy(s, "fd/1") || pipe_is_busy(s, "fd/2"));
     s->shell.helper_busy = busy ? now : s->shell.helper_busy;
     return now < s->run.helper_until &&
            (quiet < CALM || now - s->shell.helper_busy < 4 * CALM); /* it was slow just now */
@@ -220,10 +220,10 @@ void swx_completion_conclude(swx_session *s, int code, uint32_t jobs, const char
     bool processed = s->run.processed;
     s->run.processed = false;
     const bool hidden = s->shell.guard || s->answer.report.no_stderr; /* no mark comes through the pipe */
-    if ((s->run.hints & SWX_HINT_SETTLE) || (hidden && !s->pty.transport)) {
-        /* behind a transport the descriptors would be the transport's; there the hint says so by itself */
+    if ((s->run.hints & SWX_HINT_SETTLE) || (hidden && s->transport->has_processes)) {
+        /* of a shell elsewhere the descriptors are not known; there the hint says so by itself */
         char target[32];
-        s->shell.helper = s->pty.transport || is_pipe(s, "fd/1", target) || is_pipe(s, "fd/2", target);
+        s->shell.helper = !s->transport->has_processes || is_pipe(s, "fd/1", target) || is_pipe(s, "fd/2", target);
     }
     s->shell.owed = s->run.hints & SWX_SCAN_BACKGROUND ? s->shell.jobs
                     : s->shell.jobs > jobs             ? s->shell.jobs - jobs
@@ -252,11 +252,11 @@ void swx_completion_conclude(swx_session *s, int code, uint32_t jobs, const char
     swx_session_begin(s, now);
 }
 
-/* Whether to ask a shell behind a transport, for its terminal's modes or a nonce that others cannot read. */
-static bool asks_behind_transport(const swx_session *s, const candidate *found)
+/* Whether to ask for the modes of a terminal that is not ours, or for a nonce that others cannot read. */
+static bool asks_about_terminal(const swx_session *s, const candidate *found)
 {
     bool modes = (s->run.hints & SWX_SCAN_STTY) || s->shell.modes_may_differ || found->code > 128;
-    return s->pty.transport && (s->shell.nonce_is_exposed || (modes && !s->shell.adds_cr));
+    return s->shell.nonce_is_exposed || (!s->transport->has_terminal && modes && !s->shell.adds_cr);
 }
 
 /* Types an empty line, which the shell answers with a prompt.  A program that survived an interrupt may still be in a
@@ -275,7 +275,7 @@ static void type_empty_line(swx_session *s, int64_t now)
 /* Whether it is still to be proved, by an empty line, that the shell reads the terminal. */
 static bool waits_for_sync_newline(swx_session *s, candidate *found, int64_t now)
 {
-    if (!s->pty.transport || !s->run.interrupted_at) {
+    if (!s->run.interrupted_at) {
         return false;
     }
     if (s->run.sync_newline_at) {
@@ -307,7 +307,7 @@ static void conclude_from_mark(swx_session *s, int64_t now)
     bool idle = found.rank == 1 && s->current && s->current->runs && !s->run.begun &&
                 swx_job_notice_lead(s->output.kept.data, s->output.kept.size) == s->output.kept.size;
     if (found.conflict || found.altered || found.code < 0 || s->run.number_too_high || own || idle || s->run.replied ||
-        asks_behind_transport(s, &found)) {
+        asks_about_terminal(s, &found)) {
         swx_buf_chop(&s->output.kept, (size_t)(s->output.kept.total - found.at));
         swx_resync_begin(s, now, MARK_IN_DOUBT);
         return;
@@ -378,13 +378,13 @@ static void begin_without_mark(swx_session *s)
     swx_buf_free(&so_far);
 }
 
-/* Whether a prompt came too early to decide.  A ^C typed to a transport may find the command ended; then the shell
+/* Whether a prompt came too early to decide.  A ^C typed to a stream may find the command ended; then the shell
  * shows a second prompt, after this command's or before the next command's START mark. */
 static bool is_early(const swx_session *s, int64_t now)
 {
     bool unread = s->run.found.rank == 1 && s->current && s->current->runs && !s->run.begun;
     return (s->run.interrupted_at && now - s->run.interrupted_at < STRIKE_GRACE) ||
-           (unread && now - s->run.delivered < UNREAD_GRACE);
+           (unread && now - s->run.delivered < s->transport->unread);
 }
 
 /* A readonly prompt comes after the guard's mark, and must not become output of the next command. */
@@ -400,8 +400,8 @@ bool swx_completion_shows_prompt(const swx_session *s, int64_t now)
  * reads as ours does; any other wait may be a `read`.  A shell that was given a command to run is not at a prompt. */
 static bool meets_another_shell(swx_session *s, int64_t now)
 {
-    if (s->pty.transport || !s->run.begun || now - s->output.last_data <= UNHEARD || !swx_shell_is_replaced(s) ||
-        !swx_evidence_is_still(s, now, true)) {
+    if (!s->transport->has_processes || !s->run.begun || now - s->output.last_data <= UNHEARD ||
+        !swx_shell_is_replaced(s) || !swx_evidence_is_still(s, now, true)) {
         return false;
     }
     swx_shell_kind kind = swx_kernel_shell_of(s->child.pid);
@@ -447,7 +447,7 @@ static void check_running(swx_session *s, int64_t now, bool fresh)
             swx_completion_look_again(s, now);
             return;
         }
-        if ((s->pty.transport && is_early(s, now)) || swx_completion_shows_prompt(s, now) || behind) {
+        if (is_early(s, now) || swx_completion_shows_prompt(s, now) || behind) {
             swx_session_check_in(s, now, MS);
             return;
         }
@@ -486,7 +486,7 @@ static void check_running(swx_session *s, int64_t now, bool fresh)
 static bool asks_unheard(swx_session *s, int64_t now)
 {
     bool unread = !s->run.begun; /* the shell waits for more of the command, as in an open quote of an alias */
-    bool may = !s->pty.transport && !has_evidence(s) && !s->run.found.rank && !s->run.notices &&
+    bool may = s->transport->has_processes && !has_evidence(s) && !s->run.found.rank && !s->run.notices &&
                !swx_output_is_held(s) &&
                (unread || (s->run.hints & SWX_HINT_HIDES) || s->interrupt.group == s->child.pid);
     int64_t worked = may && swx_evidence_is_still(s, now, true) ? swx_kernel_worked(s->child.pid) : 0;
@@ -536,7 +536,7 @@ static void become_ready(swx_session *s, int64_t now)
     swx_session_become_idle(s, now);
     s->shell.start_marks = true;
     swx_shell_remember(s);
-    s->shell.nonce_is_exposed = s->pty.transport;
+    s->shell.nonce_is_exposed = s->transport->shows_nonce;
     swx_buf_clear(&s->output.kept);
     swx_session_begin(s, now);
     if (s->state == IDLE) {

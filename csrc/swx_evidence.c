@@ -4,8 +4,6 @@
 
 #include <stdio.h>
 
-/* after which no more output is on its way, here and behind a transport */
-static const int64_t SILENCE = 20 * MS, TRANSPORT_SILENCE = 2000 * MS;
 /* no shell forks in less: a fork is 60 to 400 us of its own */
 static const int64_t FORK_TIME = MS / 10, FORK_WORK = MS / 25;
 /* a longer command may have brought back an earlier job without a fork */
@@ -45,15 +43,15 @@ bool swx_shell_is_replaced(const swx_session *s)
 
 bool swx_evidence_is_silent(const swx_session *s, int64_t now)
 {
-    return now - s->output.last_data > (s->pty.transport ? TRANSPORT_SILENCE : SILENCE);
+    return now - s->output.last_data > s->transport->silence;
 }
 
 /* Whether a shell whose system calls are hidden is seen not to wait for its terminal's input: it computes, or another
  * group is in the foreground.  A mark that comes then was not printed by a shell at its prompt. */
 static bool is_seen_elsewhere(swx_session *s)
 {
-    return !s->pty.transport && (swx_pty_foreground(&s->pty) != s->child.pid ||
-                                 !swx_kernel_may_await_input(&s->kernel, s->child.pid, false));
+    return s->transport->has_processes && (swx_pty_foreground(&s->pty) != s->child.pid ||
+                                           !swx_kernel_may_await_input(&s->kernel, s->child.pid, false));
 }
 
 where swx_evidence_look(swx_session *s, unsigned looks)
@@ -141,7 +139,7 @@ static bool may_have_left(swx_session *s, int64_t now)
  * is typed, and only if a process may have been started, because a look costs a short command a tenth. */
 bool swx_evidence_is_reader_ahead(swx_session *s, where at, int64_t now)
 {
-    if (s->pty.transport || !may_have_left(s, now)) {
+    if (!s->transport->has_processes || !may_have_left(s, now)) {
         return false;
     }
     int64_t last = swx_kernel_last_start(); /* before the look, so that later starts count */

@@ -16,11 +16,9 @@ static const char HELD_BY_SHELL[] =
 static const char HELD_BY_PROGRAM[] =
     "a program ignores SIGINT and cannot be killed: it belongs to another user, or waits for the kernel. End "
     "it yourself, or close the session";
-static const int64_t DELIVERY_GRACE = 50 * MS;        /* an interrupt waits that long for a command to begin */
-static const int64_t TRANSPORT_GRACE = 1000 * MS;     /* behind a transport that may be far away */
-static const int64_t ARRIVAL_LIMIT = 10000 * MS;      /* or until the shell has read it, as long as it reads at all */
-static const int64_t BUSY_GRACE = 20 * MS;            /* for a shell that may be about to start a program */
-static const int64_t TRANSPORT_BUSY_GRACE = 100 * MS; /* behind a transport */
+/* an interrupt waits until the shell has read the command, as long as it reads at all */
+static const int64_t ARRIVAL_LIMIT = 10000 * MS;
+static const int64_t BUSY_GRACE = 20 * MS; /* for a shell that may be about to start a program */
 static const int64_t BUSY_LOOK = MS / 2;
 static const int64_t FORK_LIMIT = 2000 * MS;                      /* for one that does so all the time */
 static const int64_t FIRST_LOOK = MS / 4, LONGEST_LOOK = 20 * MS; /* at what became of an interrupt */
@@ -67,8 +65,6 @@ static bool may_be_forking(const swx_session *s, swx_op *op, int64_t now)
            swx_kernel_pace_of(s->child.pid).reaped != pace.reaped;
 }
 
-static bool is_program(const swx_session *s, pid_t group) { return group > 0 && group != s->child.pid; }
-
 /* The foreground group; if that is the shell waiting for the group that was interrupted, that group.  A child of bash
  * that dies of SIGINT before its exec hands the terminal back, while another child of the same pipeline may have
  * forgotten the SIGINT when it was forked. */
@@ -82,34 +78,13 @@ static pid_t in_front(const swx_session *s)
     return leaders >= 0 && leaders != s->child.pid ? group : interrupted;
 }
 
-/* Notes that the group is sent a signal now. */
-static void note_signal(swx_session *s, swx_op *op, pid_t group, int64_t now)
+void swx_interrupt_note(swx_session *s, swx_op *op, pid_t group, int64_t now)
 {
     s->interrupt.group = op->target = group;
     op->interrupted_at = now;
     op->look = FIRST_LOOK;
     op->calm = 0;
     op->missed = op->unborn = false;
-}
-
-/* Interrupts the foreground group as ^C does.  A group of programs is signalled directly, so that the shell is not hit
- * if they end in this moment; programs of another user are signalled by the terminal, which needs no permission. */
-static void signal_foreground(swx_session *s, swx_op *op, pid_t group, int64_t now)
-{
-    if (s->pty.transport) { /* the key itself is all that gets there */
-        s->run.interrupted_at = now;
-        s->shell.modes_may_differ = true;
-        swx_session_type_bytes(s, "\003", 1);
-        return;
-    }
-    note_signal(s, op, group, now);
-    op->missed = is_program(s, group) && swx_kernel_is_over(group);
-    op->unborn = is_program(s, group) && swx_shell_is_program_of(s, group);
-    s->interrupt.newborn = op->unborn ? group : 0;
-    if (!is_program(s, group) || (kill(-group, SIGINT) != 0 && errno == EPERM)) {
-        op->missed = false;
-        swx_pty_interrupt(&s->pty);
-    }
 }
 
 bool swx_interrupt_left_newborn(swx_session *s)
@@ -119,8 +94,8 @@ bool swx_interrupt_left_newborn(swx_session *s)
         pid_t front = swx_pty_foreground(&s->pty), youngest = swx_kernel_youngest_child(shell);
         s->interrupt.newborn = is_program(s, front) ? front : youngest ? getpgid(youngest) : 0;
     }
-    return !s->pty.transport && is_program(s, s->interrupt.newborn) && getsid(s->interrupt.newborn) == shell &&
-           !swx_kernel_is_over(s->interrupt.newborn);
+    return s->transport->has_processes && is_program(s, s->interrupt.newborn) &&
+           getsid(s->interrupt.newborn) == shell && !swx_kernel_is_over(s->interrupt.newborn);
 }
 
 void swx_interrupt_end_newborn(swx_session *s, int64_t now)
@@ -142,7 +117,7 @@ void swx_interrupt_end_newborn(swx_session *s, int64_t now)
 /* Kills the foreground group.  That ends no loop of the shell, so the shell or its next program is interrupted then. */
 static void kill_foreground(swx_session *s, swx_op *op, pid_t group, int64_t now)
 {
-    note_signal(s, op, group, now);
+    swx_interrupt_note(s, op, group, now);
     op->missed = true;
     kill(-group, SIGKILL);
 }
@@ -153,7 +128,7 @@ static bool has_unread_input(const swx_session *s) { return s->pty.slave >= 0 &&
  * for.  Does nothing to a shell at its prompt. */
 static void release_shell(swx_session *s, swx_op *op, int64_t now)
 {
-    note_signal(s, op, s->child.pid, now);
+    swx_interrupt_note(s, op, s->child.pid, now);
     swx_shell_at at = swx_kernel_look(&s->kernel);
     bool reads = swx_tree_shell_reads(s->child.pid, s->pty.path);
     if (at == SWX_SHELL_PROMPT || at == SWX_SHELL_READLINE || (at == SWX_SHELL_READS && swx_shell_is_replaced(s))) {
@@ -182,7 +157,7 @@ static void begin_attempt(const swx_session *s, swx_op *op, int64_t length, int6
     op->until = now + op->length;
     op->look = FIRST_LOOK;
     op->repeats = REPEATS;
-    op->next = s->pty.transport ? op->until : earlier(op->until, now + op->look);
+    op->next = s->transport->has_processes ? earlier(op->until, now + op->look) : op->until;
 }
 
 /* Looks at an attempt that is under way.  The interrupted program may have ended in that moment, or have been too young
@@ -200,7 +175,7 @@ static void watch_attempt(swx_session *s, swx_op *op, pid_t group, int64_t now)
         op->unborn = false;
         kill(group, SIGINT);
     } else if (is_program(s, group) && group != op->target && op->repeats) {
-        signal_foreground(s, op, group, now);
+        s->transport->interrupt(s, op, group, now);
         op->repeats -= !op->missed;
         /* as much time as the first program had */
         op->until = earlier(now + op->length, op->since + op->length + REPEAT_LIMIT);
@@ -211,7 +186,7 @@ static void watch_attempt(swx_session *s, swx_op *op, pid_t group, int64_t now)
         release_shell(s, op, now);
     } else if (!is_program(s, group) && op->missed && swx_kernel_look(&s->kernel) != SWX_SHELL_PROMPT &&
                !may_be_forking(s, op, now)) {
-        signal_foreground(s, op, group, now);
+        s->transport->interrupt(s, op, group, now);
     }
     if (gone && !s->run.found.rank && op->until - now < BUSY_GRACE &&
         may_be_forking(s, op, now)) { /* another program will come */
@@ -223,7 +198,7 @@ static void watch_attempt(swx_session *s, swx_op *op, pid_t group, int64_t now)
 /* Begins an attempt, or looks at the present one.  False: nothing is left to try. */
 static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
 {
-    if (op->silent && s->pty.transport) {
+    if (op->silent && !s->transport->has_processes) {
         s->run.interrupted_at = now;
         s->shell.modes_may_differ = true;
         op->next = SWX_NEVER;
@@ -234,15 +209,13 @@ static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
         return true;
     }
     bool arriving = !typed_all(s) || !s->run.begun;
-    int64_t grace = s->pty.transport ? TRANSPORT_GRACE : DELIVERY_GRACE;
     bool unread = has_unread_input(s) && now - op->since < FORK_LIMIT; /* the shell is about to begin the command */
-    if (s->input.arriving || (arriving && (unread || now - s->run.delivered < grace))) {
+    if (s->input.arriving || (arriving && (unread || now - s->run.delivered < s->transport->delivery))) {
         op->next = now + 2 * MS; /* the rest of a half-read command would run as a command of its own */
         return !s->input.arriving || now - op->since < ARRIVAL_LIMIT;
     }
-    if (s->pty.transport &&
-        now - s->run.delivered < TRANSPORT_BUSY_GRACE) { /* a shell elsewhere may be forking unseen */
-        op->next = s->run.delivered + TRANSPORT_BUSY_GRACE;
+    if (now - s->run.delivered < s->transport->fork) {
+        op->next = s->run.delivered + s->transport->fork;
         return true;
     }
     pid_t group = in_front(s);
@@ -255,18 +228,18 @@ static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
         op->looks = 0;
         op->until = op->calm = 0;
     }
-    bool last = !op->tries && (s->pty.transport || op->killed);
-    if (!last && !s->pty.transport && !is_program(s, group) && may_be_forking(s, op, now)) {
+    bool last = !op->tries && (!s->transport->has_processes || op->killed);
+    if (!last && s->transport->has_processes && !is_program(s, group) && may_be_forking(s, op, now)) {
         op->next = now + BUSY_LOOK;
         return true;
     }
     if (op->tries) {
         op->tries--;
-        signal_foreground(s, op, group, now);
+        s->transport->interrupt(s, op, group, now);
         begin_attempt(s, op, op->step, now);
         return true;
     }
-    if (s->pty.transport) {
+    if (!s->transport->has_processes) {
         return false; /* the owner has other ways to what runs there */
     }
     if (!op->killed) {
@@ -274,7 +247,7 @@ static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
         if (is_program(s, group)) {
             kill_foreground(s, op, group, now);
         } else {
-            signal_foreground(s, op, group, now);
+            s->transport->interrupt(s, op, group, now);
             release_shell(s, op, now);
         }
         begin_attempt(s, op, op->step > KILL_GRACE ? op->step : KILL_GRACE, now);

@@ -114,7 +114,7 @@ static void answer_queries(swx_session *s, const uint8_t *bytes, size_t size)
         } else {
             /* a program that uses the screen sets modes */
             s->shell.modes_may_differ =
-                s->shell.modes_may_differ || (s->pty.transport && s->output.query == 2 && byte == '?');
+                s->shell.modes_may_differ || (!s->transport->has_terminal && s->output.query == 2 && byte == '?');
             const char *answer = byte == 'n' && s->output.query == ONE_DIGIT + 6                         ? "\033[1;1R"
                                  : byte == 'n' && s->output.query == ONE_DIGIT + 5                       ? "\033[0n"
                                  : byte == 'c' && (s->output.query == 2 || s->output.query == ONE_DIGIT) ? "\033[?1;2c"
@@ -122,7 +122,7 @@ static void answer_queries(swx_session *s, const uint8_t *bytes, size_t size)
             s->output.query = 0;
             if (answer && s->input.replies < REPLIES_MOST && !swx_pty_is_canonical(&s->pty)) {
                 s->input.replies += strlen(answer);
-                s->run.replied = !s->pty.transport;
+                s->run.replied = true;
                 swx_session_type_bytes(s, answer, strlen(answer));
             }
         }
@@ -194,7 +194,7 @@ void swx_output_take_plain(swx_session *s, const uint8_t *bytes, size_t size)
         }
         break;
     case STARTING:
-        if (s->pty.transport) { /* a transport that cannot start the shell says why */
+        if (!s->transport->has_processes) { /* a client that cannot start the shell says why */
             swx_output_take_output(s, bytes, size);
         }
         break;
@@ -214,7 +214,7 @@ static void take_start(swx_session *s)
     }
     s->run.begun = s->run.started = true;
     s->run.found = (candidate){ 0 };
-    if (s->pty.transport) {
+    if (s->transport->fork) {
         s->run.delivered = s->output.last_data; /* an interrupt counts its grace from here */
     }
     if (s->output.kept.total && swx_completion_start_may_be_late(s)) {

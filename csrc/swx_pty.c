@@ -117,11 +117,11 @@ static struct termios session_modes(void)
     return modes;
 }
 
-swx_status swx_pty_open(swx_pty *pty, bool transport, unsigned rows, unsigned columns, swx_error *err)
+swx_status swx_pty_open(swx_pty *pty, bool client, unsigned rows, unsigned columns, swx_error *err)
 {
     struct winsize size = { .ws_row = (unsigned short)rows, .ws_col = (unsigned short)columns };
-    *pty = (swx_pty){ .master = -1, .slave = -1, .transport = transport, .baseline = session_modes() };
-    if (transport) {
+    *pty = (swx_pty){ .master = -1, .slave = -1, .client = client, .baseline = session_modes() };
+    if (client) {
         cfmakeraw(&pty->baseline);
     }
     int ends[ENDS], failed = open_pair(ends, &pty->baseline, &size);
@@ -228,7 +228,7 @@ static bool quotes_newlines(void)
 bool swx_pty_apply_modes(swx_pty *pty, bool keep)
 {
     struct termios now;
-    if (pty->transport || tcgetattr(pty->master, &now) != 0) {
+    if (pty->client || tcgetattr(pty->master, &now) != 0) {
         return false;
     }
     bool processed = (now.c_oflag & OPOST) && (now.c_oflag & ONLCR);
@@ -252,7 +252,7 @@ bool swx_pty_apply_modes(swx_pty *pty, bool keep)
 
 bool swx_pty_hide(swx_pty *pty)
 {
-    if (pty->transport) {
+    if (pty->client) {
         return false;
     }
     bool differ = !same_modes(&pty->baseline, &pty->plain);
@@ -290,13 +290,13 @@ void swx_pty_interrupt(const swx_pty *pty) { ioctl(pty->master, TIOCSIG, SIGINT)
 pid_t swx_pty_foreground(const swx_pty *pty)
 {
     pid_t group = -1;
-    return !pty->transport && ioctl(pty->master, TIOCGPGRP, &group) == 0 ? group : -1;
+    return !pty->client && ioctl(pty->master, TIOCGPGRP, &group) == 0 ? group : -1;
 }
 
 bool swx_pty_is_canonical(const swx_pty *pty)
 {
     struct termios now;
-    return pty->transport || (tcgetattr(pty->master, &now) == 0 && (now.c_lflag & ICANON));
+    return pty->client || (tcgetattr(pty->master, &now) == 0 && (now.c_lflag & ICANON));
 }
 
 bool swx_pty_input_consumed(const swx_pty *pty)

@@ -5,9 +5,10 @@
  * input as long as the master is open.  When no process has the slave open, the master is hung up: poll reports that
  * without end, and read fails with EIO once all output was read.  Opening the slave ends that.
  *
- * The terminal of a transport is a pipe with a screen size.  It is raw from the start, nothing can be learned from it
- * about the shell's own terminal, and nothing done to it reaches that one, but for its size and for what is typed.
- * Both descriptors are close-on-exec from the start; the master is non-blocking.  Not thread-safe; the owner locks.
+ * The terminal of a client, which carries another one, is a pipe with a screen size.  It is raw from the start, nothing
+ * can be learned from it about the shell's own terminal, and nothing done to it reaches that one, but for its size and
+ * for what is typed. Both descriptors are close-on-exec from the start; the master is non-blocking.  Not thread-safe;
+ * the owner locks.
  */
 #ifndef SWX_PTY_H
 #define SWX_PTY_H
@@ -21,7 +22,7 @@ typedef struct {
     int master;              /* -1 when closed */
     int slave;               /* -1 when closed, or parked */
     char path[64];           /* of the slave, for the child to open */
-    bool transport;          /* the program behind it carries another terminal */
+    bool client;             /* the program on it carries another terminal */
     struct termios baseline; /* the modes that commands start with */
     struct termios plain;    /* the same, less what would show or change what is typed */
     bool typing;             /* the terminal has the plain ones, and commands start with others */
@@ -29,8 +30,8 @@ typedef struct {
 } swx_pty;
 
 /* Opens a pair with a screen of rows x columns, canonical mode, signals on, no echo, no output post-processing
- * (bytes arrive as the programs wrote them); raw for a transport.  SWX_ESYS names the call that failed. */
-swx_status swx_pty_open(swx_pty *pty, bool transport, unsigned rows, unsigned columns, swx_error *err);
+ * (bytes arrive as the programs wrote them); raw for a client.  SWX_ESYS names the call that failed. */
+swx_status swx_pty_open(swx_pty *pty, bool client, unsigned rows, unsigned columns, swx_error *err);
 
 /* Closes what is open; legal twice and on a zeroed pty whose descriptors are -1. */
 void swx_pty_close(swx_pty *pty);
@@ -46,7 +47,7 @@ swx_status swx_pty_unpark(swx_pty *pty, swx_error *err);
 /* Sets the plain modes after a command, before anything is typed.  keep: the modes that the command left become the new
  * baseline (the user has run stty); else they are forgotten (a program died without restoring them).  In the plain
  * modes typed text has no echo, because the kernel wakes the reader of a line before it has written its echo, which
- * would end up in the output.  Returns whether output was post-processed ("\n" arrived as "\r\n").  Of a transport:
+ * would end up in the output.  Returns whether output was post-processed ("\n" arrived as "\r\n").  Of a client:
  * nothing is done, false. */
 bool swx_pty_apply_modes(swx_pty *pty, bool keep);
 
@@ -60,28 +61,28 @@ void swx_pty_show(swx_pty *pty);
 #define SWX_QUOTED_NEWLINE "\026\n"
 
 /* raw: every typed byte arrives as it is, in lines of any length.  Not raw: restores the modes from before.  Not for a
- * transport. */
+ * client. */
 void swx_pty_set_raw(swx_pty *pty, bool raw);
 
 /* Sends SIGINT to the foreground process group as the terminal itself would, without a check of permissions.  Of a
- * transport: the transport would get it. */
+ * client: the client would get it. */
 void swx_pty_interrupt(const swx_pty *pty);
 
-/* The foreground process group, or -1; -1 of a transport. */
+/* The foreground process group, or -1; -1 of a client. */
 pid_t swx_pty_foreground(const swx_pty *pty);
 
 /* Whether the terminal is in canonical mode now (a program that asks the terminal questions switches it off).  Of a
- * transport: true, the mode that is safe to believe, because answers to a canonical terminal would become commands. */
+ * client: true, the mode that is safe to believe, because answers to a canonical terminal would become commands. */
 bool swx_pty_is_canonical(const swx_pty *pty);
 
-/* Whether the other side has read everything typed so far (of a transport: the transport, which passes it on).
+/* Whether the other side has read everything typed so far (of a client: the client, which passes it on).
  */
 bool swx_pty_input_consumed(const swx_pty *pty);
 
 /* The key that ends the input of a reader of lines: ^D, unless `stty eof` has set another. */
 uint8_t swx_pty_end_of_input(const swx_pty *pty);
 
-/* Drops unread input, half a line included.  Of a transport: only input that the transport has not read. */
+/* Drops unread input, half a line included.  Of a client: only input that the client has not read. */
 void swx_pty_forget_input(const swx_pty *pty);
 
 #endif

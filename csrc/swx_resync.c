@@ -8,7 +8,7 @@
 #include "swx_job_notice.h"
 
 enum { CHALLENGE_ATTEMPTS = 3 }; /* to get a mark shown at all */
-/* for a command without a START mark to be read, behind a transport: longer than a round trip */
+/* for a command without a START mark to be read elsewhere: longer than a round trip */
 static const int64_t ARRIVAL = 1500 * MS;
 
 static bool contains(const uint8_t *text, size_t size, const char *part)
@@ -94,11 +94,11 @@ void swx_resync_drop_own(swx_session *s)
 
 /* ---- the question ---- */
 
-/* What to ask about a transport's terminal.  Bash puts its modes back after a job that died of a signal, but takes over
- * those that a job leaves when it exits. */
+/* What to ask about a terminal that is not ours.  Bash puts its modes back after a job that died of a signal, but takes
+ * over those that a job leaves when it exits. */
 static swx_modes_question modes_question(const swx_session *s)
 {
-    if (!s->pty.transport || (s->shell.adds_cr && !s->shell.nonce_is_exposed)) {
+    if (s->transport->has_terminal || (s->shell.adds_cr && !s->shell.nonce_is_exposed)) {
         return SWX_MODES_SKIP;
     }
     return s->shell.nonce_is_exposed ? SWX_MODES_FIRST : s->run.hints & SWX_SCAN_STTY ? SWX_MODES_KEEP : SWX_MODES_ASK;
@@ -121,7 +121,7 @@ static const char *place_of_answer(const swx_session *s)
     char path[48];
     struct stat descriptor; /* its permissions are those of the descriptor */
     snprintf(path, sizeof(path), "/proc/%d/fd/0", (int)s->child.pid);
-    bool only_read = !s->pty.transport && lstat(path, &descriptor) == 0 && !(descriptor.st_mode & S_IWUSR);
+    bool only_read = s->transport->has_processes && lstat(path, &descriptor) == 0 && !(descriptor.st_mode & S_IWUSR);
     return only_read ? SWX_ANSWER_TERMINAL : SWX_ANSWER_INPUT;
 }
 
@@ -190,8 +190,8 @@ bool swx_resync_is_needed(const swx_session *s)
     /* A START mark proves that the command was read.  Without one the command may still be on its way to a shell at its
      * prompt, and a program that it starts would read the question.  Where no START mark can come (a guard, a readonly
      * PS0, a line typed to a program), time has to do.  No question follows another line of ours. */
-    return s->pty.transport && s->state == RUNNING && s->run.begun && !s->run.found.rank && !s->run.sync_newline_at &&
-           !s->run.notices && typed_all(s) && !swx_output_is_held(s);
+    return !s->transport->has_processes && s->state == RUNNING && s->run.begun && !s->run.found.rank &&
+           !s->run.sync_newline_at && !s->run.notices && typed_all(s) && !swx_output_is_held(s);
 }
 
 bool swx_session_resync(swx_session *s, uint64_t commands, int64_t now)
@@ -326,7 +326,7 @@ static void type_restore(swx_session *s, int64_t now)
         .last_size = state->size - codes,
         .prompt_variables = s->resync.unexpanded,
         .readline =
-            s->run.readline_seen || s->pty.transport, /* readline cannot be seen there, and this costs nothing */
+            s->run.readline_seen || !s->transport->has_terminal, /* else it cannot be seen, and this costs nothing */
         .silent = silent || s->shell.guard,
         .guard = s->shell.guard,
         .reassert = s->shell.reassert && !s->shell.guard,
@@ -459,7 +459,7 @@ static void conclude_resync(swx_session *s, int64_t now)
  * the command's mark came after all.  An unread question waits in the terminal as long as nothing reads. */
 static bool was_in_vain(swx_session *s, int64_t now)
 {
-    if (s->pty.transport || !s->resync.owner_saw_end || s->resync.answered) {
+    if (!s->transport->has_terminal || !s->resync.owner_saw_end || s->resync.answered) {
         return false;
     }
     if (!swx_pty_input_consumed(&s->pty)) {
@@ -484,7 +484,7 @@ void swx_resync_check(swx_session *s, int64_t now)
     if (s->resync.phase == ASK) { /* the answer's last mark moves on; without it the line was not understood */
         where at = swx_evidence_look(s, 1);
         bool waits = at == AT_PROMPT ? swx_evidence_is_silent(s, now) && swx_evidence_waits_for_input(s)
-                                     : at == NO_EVIDENCE && !s->pty.transport && !s->resync.owner_saw_end &&
+                                     : at == NO_EVIDENCE && s->transport->has_processes && !s->resync.owner_saw_end &&
                                            swx_evidence_is_still(s, now, true);
         if (waits && swx_evidence_drained(s, now) && s->resync.phase == ASK) {
             if (s->resync.ask_again) {
@@ -506,14 +506,15 @@ void swx_resync_check(swx_session *s, int64_t now)
         return;
     }
     where at = swx_evidence_look(s, LOOKS_AT_ONCE);
-    /* Behind a transport the second line is typed right after the first, because the way there may take any time. */
-    bool ahead = s->pty.transport && s->resync.phase == AWAIT_PROMPT;
+    /* Elsewhere the second line is typed right after the first, because the way there may take any time. */
+    bool ahead = !s->transport->has_processes && s->resync.phase == AWAIT_PROMPT;
     bool arrived =
         s->run.found.rank || s->resync.phase != RESTORE || at != AT_PROMPT || swx_evidence_waits_for_input(s);
     bool alone = s->resync.phase != AWAIT_PROMPT; /* a shell that has answered has nothing left to run */
-    bool still = at == NO_EVIDENCE &&
-                 (s->run.found.rank || ahead ||
-                  (s->pty.transport ? swx_evidence_is_silent(s, now) : swx_evidence_is_still(s, now, alone)));
+    bool still =
+        at == NO_EVIDENCE &&
+        (s->run.found.rank || ahead ||
+         (s->transport->has_processes ? swx_evidence_is_still(s, now, alone) : swx_evidence_is_silent(s, now)));
     bool evident = (at == AT_PROMPT && arrived) || still;
     if (!evident || !swx_evidence_drained(s, now)) {
         if (s->state == RESYNC) {

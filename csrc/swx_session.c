@@ -148,7 +148,8 @@ swx_op *swx_session_take_first(swx_session *s)
 
 void swx_session_claim_start(swx_session *s)
 {
-    if (s->pty.transport && s->state == STARTING && s->queue.first && s->queue.first->kind == SWX_OP_START) {
+    if (!s->transport->has_processes && s->state == STARTING && s->queue.first &&
+        s->queue.first->kind == SWX_OP_START) {
         s->current = swx_session_take_first(s);
     }
 }
@@ -324,8 +325,8 @@ void swx_session_submit(swx_session *s, swx_op *op, int64_t now)
         submit_interrupt(s, op, now);
         return;
     }
-    if (op->kind == SWX_OP_START && s->pty.transport && s->state == STARTING) {
-        /* the transport may wait for a password, or for a frozen container */
+    if (op->kind == SWX_OP_START && !s->transport->has_processes && s->state == STARTING) {
+        /* the client may wait for a password, or for a frozen container */
         int64_t limit = op->patience ? op->patience : op->step;
         s->give_up = limit < SWX_NEVER - now ? earlier(s->give_up, now + limit) : s->give_up;
     }
@@ -382,7 +383,7 @@ static uint64_t may_take(const swx_session *s, const swx_op *op)
 {
     uint64_t size = s->output.kept.total > op->taken ? s->output.kept.total - op->taken : 0;
     bool prompt = (s->run.hints & SWX_HINT_PROMPT) || s->shell.marks_impossible || s->shell.prompt_follows_guard ||
-                  (!s->pty.transport && (s->run.hints & SWX_HINT_SOURCE));
+                  (s->transport->has_processes && (s->run.hints & SWX_HINT_SOURCE));
     if (swx_completion_holds_start(s)) {
         return 0;
     }
@@ -514,7 +515,8 @@ swx_status swx_session_new(swx_session **out, const swx_session_config *config, 
     s->check = s->parking.park_at = SWX_NEVER;
     s->give_up = now + SHELL_START_LIMIT;
     s->backoff = FIRST_CHECK;
-    swx_status status = swx_pty_open(&s->pty, config->argv != NULL, config->rows, config->columns, err);
+    s->transport = config->argv ? &swx_transport_stream : &swx_transport_pty;
+    swx_status status = swx_pty_open(&s->pty, !s->transport->has_terminal, config->rows, config->columns, err);
     if (status == SWX_OK) {
         status = swx_marks_init(&s->marks, err);
     }
@@ -525,7 +527,7 @@ swx_status swx_session_new(swx_session **out, const swx_session_config *config, 
         swx_session_free(s);
         return status;
     }
-    if (!config->argv && !config->unproven) {
+    if (s->transport->has_processes && !config->unproven) {
         swx_kernel_open(&s->kernel, s->child.pid);
     }
     s->output.last_data = now;

@@ -8,8 +8,8 @@
  *      any -> DEAD                                             the shell ended; its wait status is kept
  *      any -> CLOSING -> CLOSED                                the whole process tree is ended
  *
- * README.md says how a command is known to be finished, what a parked session gives back, and what is different behind
- * a transport.  An operation for which a parked session cannot get its descriptors back ends with SWX_END_SYSTEM, was
+ * README.md says how a command is known to be finished, what a parked session gives back, and what is different
+ * elsewhere.  An operation for which a parked session cannot get its descriptors back ends with SWX_END_SYSTEM, was
  * not typed, and leaves the session as it was.
  *
  * Nothing here waits, starts threads or locks: every call does what can be done now and returns; the owner (a reactor,
@@ -80,11 +80,11 @@ struct swx_op {
     int64_t deadline; /* SWX_NEVER: none */
     int64_t quiet;    /* nanoseconds without output after which it ends, 0: no such limit */
     int64_t step;     /* INTERRUPT: nanoseconds between attempts; START: time for the script, SWX_NEVER: any */
-    int64_t patience; /* START with a transport: nanoseconds for the first prompt; 0: as many as for the script */
+    int64_t patience; /* START elsewhere: nanoseconds for the first prompt; 0: as many as for the script */
     unsigned
         tries;   /* INTERRUPT: attempts before the foreground processes are killed.  A program gets one SIGINT in each;
                     if it ends and the shell goes on with another one, as in a loop, that gets one too, at once */
-    bool silent; /* INTERRUPT with a transport: types nothing, and ends with what runs or when it is cancelled.  The
+    bool silent; /* INTERRUPT elsewhere: types nothing, and ends with what runs or when it is cancelled.  The
                     owner sends the signal inside: unlike ^C that can be kept from a shell that is about to fork,
                     which would end it */
     bool stream; /* call news when there is more output, and lose none of it: see swx_session_wants_read */
@@ -130,17 +130,17 @@ struct swx_op {
 };
 
 typedef struct {
-    const char *program;      /* path of bash, or of a transport */
+    const char *program;      /* path of bash, or of a client */
     char *const *environment; /* NULL-terminated "K=V"; must not contain PS0, PS1, PS2; borrowed during new */
     const char *directory;    /* or NULL */
     unsigned rows, columns;
     size_t output_limit;   /* bytes of output kept per operation */
     bool unproven;         /* the kernel is not asked about the shell, as where it does not tell */
-    char *const *argv;     /* NULL-terminated, of a transport; borrowed during new.  NULL: bash itself runs here */
+    char *const *argv;     /* NULL-terminated, of a client; borrowed during new.  NULL: bash itself runs here */
     uint64_t program_mark; /* as in swx_spawn */
 } swx_session_config;
 
-/* A transport is a program that puts its own terminal into raw mode and carries bytes to the terminal of a bash that
+/* A client is a program that puts its own terminal into raw mode and carries bytes to the terminal of a bash that
  * runs elsewhere, as `docker exec -it` does.  It has to start `bash --noprofile --norc --noediting -i` (4.4 or newer)
  * with TERM, PS0, PS1 and PS2 of its own environment, which its argv passes on (`docker exec -e PS0 ...`).  Beside the
  * differences that README.md lists:
@@ -150,7 +150,7 @@ typedef struct {
  * - A command cannot be typed in raw mode (op->raw ends with SWX_END_SYSTEM).
  * - After its tries an interrupt ends with SWX_END_TIMEOUT and kills nothing: the owner kills inside, in a way of its
  * own, and then waits with a SWX_OP_LINE of no bytes.
- * - If the transport ends before the first prompt, the START operation ends with SWX_END_DIED, the transport's exit
+ * - If the client ends before the first prompt, the START operation ends with SWX_END_DIED, the client's exit
  * code and what it printed; if no prompt comes in time, with SWX_END_LOST and what it printed.
  */
 
@@ -222,7 +222,7 @@ void swx_session_due(swx_session *session, int64_t now);
  * typed: the shell would take them for a command of nobody. */
 swx_status swx_session_type(swx_session *session, const uint8_t *bytes, size_t size, int64_t now);
 
-/* For the owner of a transport who has seen the shell at its prompt.  Before that look swx_session_look must have said
+/* For the owner of a client who has seen the shell at its prompt.  Before that look swx_session_look must have said
  * `doubtful`, because otherwise the shell may not have read the command yet.  If no command has ended since (`commands`
  * is the number from then) and the end of the running one was not heard, the shell is asked, and its prompts are
  * restored or replaced.  Output that arrives meanwhile is the command's.  False: there is no doubt, and nothing was
@@ -233,7 +233,7 @@ typedef struct {
     bool kernel_proof; /* completion is confirmed through /proc/PID/syscall */
     bool idle;         /* at the prompt, nothing queued */
     bool dead;         /* the shell ended */
-    /* behind a transport: the shell has read the command that runs, and its end was not heard; see swx_session_resync
+    /* elsewhere: the shell has read the command that runs, and its end was not heard; see swx_session_resync
      */
     bool doubtful;
     bool hides;         /* the command that runs has SWX_HINT_HIDES */

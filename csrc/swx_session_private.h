@@ -18,6 +18,7 @@
 #include "swx_kernel.h"
 #include "swx_pty.h"
 #include "swx_shelltext.h"
+#include "swx_transport.h"
 
 #define MS INT64_C(1000000)
 
@@ -80,8 +81,8 @@ typedef struct {
     bool guard, reassert;      /* elements of PROMPT_COMMAND: see swx_restore */
     bool prompt_follows_guard; /* the prompt shows in spite of the guard */
     bool brace_may_be_alias;   /* those elements do without */
-    /* behind a transport, where its own terminal is out of reach */
-    bool nonce_is_exposed; /* it is in the environments of the transport and the shell, where others can read it */
+    /* elsewhere, where its own terminal is out of reach */
+    bool nonce_is_exposed; /* it is in the environments of the client and the shell, where others can read it */
     bool adds_cr;          /* "\n" comes as "\r\n", and there is no stty to change that */
     bool modes_may_differ; /* a program was typed to or interrupted, or used the screen */
     bool keeps_modes;      /* PROMPT_COMMAND restores the modes in which commands can be typed */
@@ -110,7 +111,7 @@ typedef struct {
     candidate found;
     unsigned hints;
     unsigned lines;         /* typed for it */
-    int64_t delivered;      /* when it or the last line for its program was typed; behind a transport when it began */
+    int64_t delivered;      /* when it or the last line for its program was typed; elsewhere when it began */
     int64_t newest_before;  /* the newest process before that, if the shell had jobs or a helper */
     uint64_t base;          /* the shell's count before it */
     bool begun;             /* its START mark came, or it needs none */
@@ -128,7 +129,7 @@ typedef struct {
     uint64_t notice_end;       /* the end of the output before that prompt */
     int64_t helper_until;      /* until when its end waits for the shell's helper; 0: the end was not seen yet */
     int64_t worked_when_still; /* the shell's processor time when last seen silent, or without a START mark; 0: not */
-    /* behind a transport */
+    /* elsewhere */
     int64_t interrupted_at;  /* 0: it was not */
     int64_t sync_newline_at; /* when an empty line was typed to prove that the shell reads again; 0: not yet */
     unsigned sync_newlines;  /* how many */
@@ -194,6 +195,7 @@ typedef struct {
 
 struct swx_session {
     state state;
+    const swx_transport *transport;
     swx_pty pty;
     swx_child child;
     swx_kernel kernel;
@@ -229,6 +231,8 @@ static inline void swx_session_check_from(swx_session *s, int64_t now, int64_t d
 }
 
 static inline bool has_evidence(const swx_session *s) { return s->kernel.buffer != 0; }
+/* Whether a group, perhaps none, is one that the shell has started. */
+static inline bool is_program(const swx_session *s, pid_t group) { return group > 0 && group != s->child.pid; }
 static inline bool typed_all(const swx_session *s) { return s->input.written == s->input.pending.size; }
 
 /* ---- swx_session.c ---- */
@@ -255,7 +259,7 @@ void swx_session_finish_list(swx_session *s, swx_op **list, swx_end end, int cod
 void swx_session_finish_all(swx_session *s, swx_end end, int code);
 /* Ends everything as LOST, because synchronisation cannot be proved; the session is of no more use. */
 void swx_session_lose(swx_session *s);
-/* Gives the output of a transport that ends or is silent before the first prompt to the START operation. */
+/* Gives the output of a client that ends or is silent before the first prompt to the START operation. */
 void swx_session_claim_start(swx_session *s);
 
 /* ---- swx_typing.c ---- */
@@ -267,8 +271,7 @@ void swx_typing_forget(swx_session *s);
 bool swx_session_type_bytes(swx_session *s, const void *bytes, size_t size);
 /* Types the end of a command, and sets the modes in which it runs. */
 bool swx_session_type_end(swx_session *s);
-/* Drops half a line that the shell at its prompt would take for the beginning of the next command.  Of a transport:
- * half a line that was typed to a program. */
+/* As in swx_transport.h. */
 bool swx_session_drop_input(swx_session *s);
 /* Notes what was typed to a program. */
 void swx_typing_note(swx_session *s, const uint8_t *bytes, size_t size);
@@ -336,7 +339,7 @@ typedef enum { MARK_IN_DOUBT, PROMPT_WITHOUT_MARK, PROMPT_SEEN, NO_DOUBT } resyn
 void swx_resync_begin(swx_session *s, int64_t now, resync_reason reason);
 /* Checks whether the question is answered, and takes the next step. */
 void swx_resync_check(swx_session *s, int64_t now);
-/* Whether a shell behind a transport has read the command, and its end was not heard. */
+/* Whether a shell elsewhere has read the command, and its end was not heard. */
 bool swx_resync_is_needed(const swx_session *s);
 /* Takes the output that came before the answer for the command's, up to its prompt. */
 void swx_resync_end_doubt(swx_session *s);
@@ -371,6 +374,8 @@ void swx_output_tell_news(swx_session *s);
 /* ---- swx_interrupt.c ---- */
 
 void swx_interrupt_step(swx_session *s, int64_t now);
+/* Notes that the group is sent a signal now. */
+void swx_interrupt_note(swx_session *s, swx_op *op, pid_t group, int64_t now);
 
 /* Bash 5.2 may return to its prompt on a SIGINT during a fork, while the child misses the signal, runs on, and may take
  * the terminal.  The shell would wait for that child after the next command, and report its exit code.  So the shell is

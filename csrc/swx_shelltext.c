@@ -80,12 +80,12 @@ swx_status swx_shelltext_startup(swx_buf *out, const swx_marks *marks, const swx
     text to = { out, SWX_OK };
     add(&to, "{\nbuiltin set +H; builtin export -n PS0 PS1 PS2 HISTFILE; "
              "((BASH_VERSINFO[0] < 5)) || HISTFILE=/dev/null; builtin unset MAILCHECK; ");
-    if (startup->transport) {
+    if (startup->elsewhere) {
         add(&to, "{ " STTY "sane -echo -opost noflsh || builtin :; } 2>/dev/null");
     }
     add(&to, "\n");
     add_bytes(&to, startup->script, startup->size);
-    add(&to, startup->transport ? "\nbuiltin set +o emacs +o vi\n" : "\n"); /* readline could not be noticed there */
+    add(&to, startup->elsewhere ? "\nbuiltin set +o emacs +o vi\n" : "\n"); /* readline could not be noticed there */
     add_prompts(&to, marks);
     if (startup->reassert) {
         add(&to, "\n");

@@ -13,12 +13,12 @@
 /* The startup script in a brace group, between what makes the prompts ours alone and what puts them back when the
  * script has changed them.  (Bash would report new mail right before a prompt, in the output of any command.) HISTFILE:
  * `history -a` in somebody's PROMPT_COMMAND complains if it is empty.  Before bash 5, root's `history -w` renames
- * /dev/null.  Behind a transport the first line gives the shell's terminal the modes that a session counts on (lines,
+ * /dev/null.  Elsewhere the first line gives the shell's terminal the modes that a session counts on (lines,
  * signals, no echo, bytes as programs write them, nothing flushed by an interrupt), where there is a stty. */
 typedef struct {
     const uint8_t *script;
     size_t size;
-    bool transport;
+    bool elsewhere;
     bool reassert; /* PROMPT_COMMAND puts our prompts back before each, behind whatever the user's own elements do */
 } swx_startup;
 swx_status swx_shelltext_startup(swx_buf *out, const swx_marks *marks, const swx_startup *startup);
@@ -44,7 +44,7 @@ swx_status swx_shelltext_startup(swx_buf *out, const swx_marks *marks, const swx
 #define SWX_ANSWER_INPUT "&0"
 #define SWX_ANSWER_TERMINAL "/dev/tty"
 
-/* What a question asks about the terminal of a shell behind a transport. */
+/* What a question asks about the terminal of a shell elsewhere. */
 typedef enum {
     SWX_MODES_SKIP, /* nothing */
     SWX_MODES_ASK,  /* how it is */

@@ -113,13 +113,9 @@ bool swx_session_type_end(swx_session *s)
 
 bool swx_session_drop_input(swx_session *s)
 {
-    if (!s->pty.transport) {
-        swx_pty_forget_input(&s->pty);
-    } else if (s->input.half_line && !swx_session_type_bytes(s, "\025", 1)) { /* the key that kills a line */
-        return false;
-    }
-    s->input.half_line = false;
-    return true;
+    bool dropped = s->transport->drop_input(s);
+    s->input.half_line = s->input.half_line && !dropped;
+    return dropped;
 }
 
 /* ---- beginning a command ---- */
@@ -142,7 +138,7 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
     s->run.helper_until = 0;
     s->run.delivered = s->output.last_data = now;
     /* readline cannot be seen there, so it may be on */
-    s->run.readline_seen = s->pty.transport && (s->run.hints & SWX_SCAN_EDITING);
+    s->run.readline_seen = !s->transport->has_terminal && (s->run.hints & SWX_SCAN_EDITING);
     s->run.interrupted_at = s->run.sync_newline_at = s->run.worked_when_still = 0;
     s->run.notices = 0;
     swx_session_check_from(s, now, FIRST_CHECK);
@@ -151,9 +147,10 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
 static bool type_startup(swx_session *s, const swx_op *op)
 {
     s->shell.reassert = !has_evidence(s); /* a prompt that the user has set could not be noticed */
-    swx_startup startup = {
-        .script = op->typed, .size = op->typed_size, .transport = s->pty.transport, .reassert = s->shell.reassert
-    };
+    swx_startup startup = { .script = op->typed,
+                            .size = op->typed_size,
+                            .elsewhere = !s->transport->has_terminal,
+                            .reassert = s->shell.reassert };
     if (swx_shelltext_startup(&s->input.pending, &s->marks, &startup) != SWX_OK) {
         return false;
     }
@@ -175,10 +172,10 @@ static bool has_long_line(const uint8_t *bytes, size_t size, size_t column, size
 /* Whatever reads them may change the modes, and may leave the last line unread. */
 void swx_typing_note(swx_session *s, const uint8_t *bytes, size_t size)
 {
-    s->shell.modes_may_differ = s->pty.transport;
+    s->shell.modes_may_differ = !s->transport->has_terminal;
     s->input.half_line = size ? bytes[size - 1] != '\n' && bytes[size - 1] != '\r' : s->input.half_line;
     const uint8_t *end = size ? memrchr(bytes, '\n', size) : NULL;
-    if (!s->input.paced && !s->pty.transport && has_long_line(bytes, size, s->input.column, LINE_MAX)) {
+    if (!s->input.paced && s->transport->has_terminal && has_long_line(bytes, size, s->input.column, LINE_MAX)) {
         s->input.paced = true;
         s->input.passed_on = false;
     }
@@ -194,7 +191,7 @@ static size_t last_line(const uint8_t *text, size_t size)
 /* Whether it is one line for the shell at its prompt that a terminal in canonical mode would cut. */
 static bool is_long_line(const swx_session *s, const swx_op *op)
 {
-    return op->kind == SWX_OP_LINE && !s->pty.transport && last_line(op->typed, op->typed_size) == 0 &&
+    return op->kind == SWX_OP_LINE && s->transport->has_terminal && last_line(op->typed, op->typed_size) == 0 &&
            has_long_line(op->typed, op->typed_size, 0, LINE_MAX - 1);
 }
 
@@ -241,10 +238,13 @@ bool swx_typing_can_begin(const swx_session *s)
 /* Why the text cannot be typed at all, or NULL. */
 static const char *refusal(const swx_session *s, const swx_op *op)
 {
-    if (s->pty.transport && op->kind == SWX_OP_LINE && has_long_line(op->typed, op->typed_size, 0, LINE_MAX)) {
-        return "a line for a transport's terminal has at most 4095 bytes";
+    if (s->transport->has_terminal) {
+        return NULL;
     }
-    return s->pty.transport && op->raw ? "a transport's terminal cannot be put into raw mode for a command" : NULL;
+    if (op->kind == SWX_OP_LINE && has_long_line(op->typed, op->typed_size, 0, LINE_MAX)) {
+        return "a line for a terminal elsewhere has at most 4095 bytes";
+    }
+    return op->raw ? "a terminal elsewhere cannot be put into raw mode for a command" : NULL;
 }
 
 /* Whether an empty line must come before the command.  It lets the shell report jobs that have ended, and run a trap on
@@ -257,7 +257,9 @@ static bool wants_pause(const swx_session *s, const swx_op *op)
     bool parts =
         op->kind == SWX_OP_RUN ? has_long_line(op->typed, op->typed_size, 0, SWX_SHELL_READ - 1) : is_long_line(s, op);
     return silent || (s->shell.start_marks && (s->shell.jobs || s->shell.owed)) ||
-           ((s->shell.start_marks || (s->shell.guard && !s->shell.prompt_follows_guard && !s->pty.transport)) && parts);
+           ((s->shell.start_marks ||
+             (s->shell.guard && !s->shell.prompt_follows_guard && s->transport->has_processes)) &&
+            parts);
 }
 
 /* Asks the shell before the first operation is typed, if our elements of PROMPT_COMMAND must change for it.  It gets
@@ -272,9 +274,9 @@ static bool arms_first(swx_session *s, const swx_op *op, bool at_prompt, int64_t
     const bool hides = !told && runs && (op->hints & SWX_HINT_STDERR) && !s->shell.guard;
     const bool last = runs && (op->hints & SWX_HINT_LAST) && !armed && !s->shell.marks_impossible;
     /* after the command the terminal may have modes in which no question can be typed, such as a letter that erases */
-    const bool modes =
-        s->pty.transport && runs && (op->hints & SWX_SCAN_STTY) && !s->shell.adds_cr && !s->shell.keeps_modes;
-    const bool arms = at_prompt && (last || hides || modes || (s->pty.transport && !armed && touches));
+    const bool modes = !s->transport->has_terminal && runs && (op->hints & SWX_SCAN_STTY) && !s->shell.adds_cr &&
+                       !s->shell.keeps_modes;
+    const bool arms = at_prompt && (last || hides || modes || (!s->transport->has_processes && !armed && touches));
     const bool spoils = at_prompt && !s->shell.brace_may_be_alias && (op->hints & SWX_HINT_BRACE);
     const bool rewrites = arms || (spoils && (armed || s->shell.marks_impossible));
     s->shell.brace_may_be_alias = s->shell.brace_may_be_alias || spoils;

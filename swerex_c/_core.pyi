@@ -43,7 +43,7 @@ class _Facts(TypedDict):
     kernel_proof: bool  # the kernel confirms each completion
     idle: bool
     dead: bool
-    doubtful: bool  # behind a transport: the shell has read the command that runs, and its end was not heard
+    doubtful: bool  # elsewhere: the shell has read the command that runs, and its end was not heard
     hides: bool  # the command that runs may have hidden the prompts, and does not make the shell itself read
     commands: int
     commenced: int  # when the last command was typed: nanoseconds of the monotonic clock
@@ -94,16 +94,16 @@ class Session:
     # OSError names the call that failed. Deleting the object ends the shell and everything it started.
     def __new__(
         cls,
-        program: bytes,  # path of bash, or of the transport
+        program: bytes,  # path of bash, or of the client
         environment: Sequence[bytes],  # b"NAME=value", all of it
         directory: bytes | None,
         rows: int,
         columns: int,
         output_limit: int,  # bytes kept of each operation's output, at least 2
-        argv: Sequence[bytes] | None = None,  # a transport: gives us the terminal of a bash elsewhere; None: bash, here
+        argv: Sequence[bytes] | None = None,  # a client: carries the terminal of a bash elsewhere; None: bash, here
     ) -> Session: ...
     # The script is whole lines; the timeout counts from the shell's first prompt on. Call it once, first.
-    # A transport has `patience` seconds to show that prompt (None: as many as `timeout`).
+    # A client has `patience` seconds to show that prompt (None: as many as `timeout`).
     def start(
         self,
         script: bytes,
@@ -142,8 +142,8 @@ class Session:
         news: object,
         /,
     ) -> Operation: ...
-    # SIGINT up to `tries` times, `step` seconds apart; then the foreground is killed (behind a transport it ends as
-    # "timeout"). silent, for a transport: types nothing, and ends with the command or by cancel(); the caller signals.
+    # SIGINT up to `tries` times, `step` seconds apart; then the foreground is killed (elsewhere it ends as "timeout").
+    # silent, for a shell elsewhere: types nothing, and ends with the command or by cancel(); the caller signals.
     def interrupt(
         self,
         step: float,

@@ -136,8 +136,8 @@ class BashSession(Session):
 
     For a shell in a sandbox (a container, another machine), a subclass overrides `_spawn` and, to end commands that
     ignore an interrupt, `_kill_foreground`. Working directory, variables and startup files are then those of the
-    sandbox. Closing ends the shell if it is idle, and in any case the program that transports its terminal. The
-    subclass has to end processes that are left in the sandbox.
+    sandbox. Closing ends the shell if it is idle, and in any case the client that carries its terminal. The subclass
+    has to end processes that are left in the sandbox.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class BashSession(Session):
     def _spawn(self) -> tuple[list[bytes] | None, list[bytes], bytes | None]:
         """Return the argv to execute (None: bash itself), its whole environment (`b"NAME=value"`) and its directory.
 
-        An argv names a program that transports the terminal of a bash in a sandbox, such as `docker exec -it`. It has
+        An argv names a client that carries the terminal of a bash in a sandbox, such as `docker exec -it`. It has
         to start `TRANSPORT_BASH` and to pass on `TRANSPORT_VARIABLES` from its environment. The core sets `SET_BY_CORE`
         there; the override has to set TERM. The environment and the directory apply to the program on this machine:
         the startup script handles the request's `env`, `cwd` and startup files inside the sandbox.
@@ -197,11 +197,11 @@ class BashSession(Session):
     async def _died(self, answer: _core.Operation) -> None:
         """Handle an operation that reports the end of the shell.
 
-        May raise a more accurate error than the default. Behind a transport, the transport's program has ended, perhaps
-        with its own exit code. `answer.typed` tells whether the command had reached the shell.
+        May raise a more accurate error than the default. In a sandbox, the client has ended, perhaps with its own exit
+        code. `answer.typed` tells whether the command had reached the shell.
         """
 
-    def _transport_script(self) -> bytes:
+    def _sandbox_script(self) -> bytes:
         """Return the startup script for a bash in a sandbox."""
         self._missing = secrets.token_hex(16)
         return sandbox_startup_script(self.request, self._missing)
@@ -215,7 +215,7 @@ class BashSession(Session):
             with self._unless_closed():
                 self._core = shell.core
             return CreateBashSessionResponse(output=shell.operation.output)
-        script = startup_script(request) if argv is None else self._transport_script()
+        script = startup_script(request) if argv is None else self._sandbox_script()
         self._is_local = argv is None
         if (probe := first_probe(self.logger)) is not None:
             self._probe, script = probe, probe.append_to(script)
@@ -263,7 +263,7 @@ class BashSession(Session):
         if end == "done":
             return
         if argv is not None:
-            self._check_transport(operation, os.fsdecode(argv[0]))
+            self._check_client(operation, os.fsdecode(argv[0]))
         if end == "timeout":
             output = self._printed(operation)
             printed = f"their last output was {output[-_SHOWN:]!r}" if output else "they printed nothing"
@@ -276,7 +276,7 @@ class BashSession(Session):
             raise SessionDiedError(msg, **death_details(operation))
         raise failure(operation, "<startup files>")
 
-    def _check_transport(self, operation: _core.Operation, program: str) -> None:
+    def _check_client(self, operation: _core.Operation, program: str) -> None:
         end, output = operation.end, operation.output
         if end == "died" and not operation.typed:
             msg = f"{program!r} started no shell. {death_reason(operation)} It printed: {output.strip()!r}"

@@ -113,8 +113,8 @@ class SandboxSession(BashSession):
         self._argv = argv
         return [os.fsencode(word) for word in argv], [os.fsencode(f"{k}={v}") for k, v in variables.items()], None
 
-    def _transport_script(self) -> bytes:
-        return processes.TAG_LIMITS.encode() + super()._transport_script()
+    def _sandbox_script(self) -> bytes:
+        return processes.TAG_LIMITS.encode() + super()._sandbox_script()
 
     def _check_started(self, operation: _core.Operation, argv: list[bytes] | None) -> None:
         self._ready = operation.typed

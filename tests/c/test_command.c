@@ -150,11 +150,11 @@ static void test_redirections_of_stderr(void)
     }
 }
 
-static void expect_way(const char *text, bool accepted, unsigned spoils, bool transport, swx_delivery way)
+static void expect_way(const char *text, bool accepted, unsigned spoils, bool elsewhere, swx_delivery way)
 {
     swx_scan scan;
     swx_command_scan((const uint8_t *)text, strlen(text), &scan);
-    CHECK(swx_command_delivery(&scan, accepted, spoils, transport) == way);
+    CHECK(swx_command_delivery(&scan, accepted, spoils, elsewhere) == way);
 }
 
 static void test_delivery(void)

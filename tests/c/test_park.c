@@ -1,7 +1,7 @@
 /* A parked session: the descriptors it keeps, what is right behind it, and what may happen during it. */
 #include <fcntl.h>
 
-#include "transport.h"
+#include "client.h"
 
 /* Tells it that the time has come, so that nobody has to wait for it. */
 static void park(swx_session *s)
@@ -258,7 +258,7 @@ static void test_exclusive(void)
     close_session(s);
 }
 
-/* ---- behind a transport ---- */
+/* ---- over a client ---- */
 
 static char terminal[64];
 
@@ -277,10 +277,10 @@ static void let_go(int number)
     }
 }
 
-static void test_transport(void)
+static void test_client(void)
 {
     size_t before = open_descriptors();
-    swx_session *s = open_transport();
+    swx_session *s = open_client();
     CHECK(open_descriptors() == before + 3);
     check_parked(s, before, 2);
     expect_run(s, "echo hi; (exit 3)\n", 3, "hi\n");
@@ -305,8 +305,8 @@ static void test_transport(void)
 static void test_hangup(void)
 {
     size_t before = open_descriptors();
-    char *letting_go[SWX_COUNT(transport_argv)];
-    memcpy(letting_go, transport_argv, sizeof(transport_argv));
+    char *letting_go[SWX_COUNT(client_argv)];
+    memcpy(letting_go, client_argv, sizeof(client_argv));
     letting_go[1] = (char[]){ "let-go" };
     swx_session *s = open_behind(letting_go, ":");
     check_parked(s, before, 2);
@@ -345,14 +345,14 @@ static const swx_test tests[] = { test_descriptors,
                                   test_without_descriptors,
                                   test_closing_without_descriptors,
                                   test_exclusive,
-                                  test_transport,
+                                  test_client,
                                   test_hangup };
 
 int main(int argc, char **argv)
 {
     if (argc > 2 && strcmp(argv[1], "let-go") == 0) {
         sigaction(SIGUSR1, &(struct sigaction){ .sa_handler = let_go }, NULL);
-        return ttyname_r(0, terminal, sizeof(terminal)) == 0 ? run_transport(argv + 2) : 125;
+        return ttyname_r(0, terminal, sizeof(terminal)) == 0 ? run_client(argv + 2) : 125;
     }
-    return run_or_transport(tests, SWX_COUNT(tests), argc, argv);
+    return run_or_client(tests, SWX_COUNT(tests), argc, argv);
 }

@@ -264,11 +264,11 @@ static void test_size(void)
 }
 
 /* Bytes are left alone both ways from the start, and nothing is believed of the terminal that is carried. */
-static void test_transport(void)
+static void test_client(void)
 {
     swx_pty pty;
     struct termios before, after;
-    CHECK(swx_pty_open(&pty, true, 24, 80, NULL) == SWX_OK && pty.transport);
+    CHECK(swx_pty_open(&pty, true, 24, 80, NULL) == SWX_OK && pty.client);
     type(&pty, "a\003\004\r");
     expect(pty.slave, "a\003\004\r");
     print(&pty, "b\n");
@@ -284,4 +284,4 @@ static void test_transport(void)
 }
 
 TEST_MAIN(test_open_and_close, test_nobody_inherits, test_no_descriptors, test_bytes_are_left_alone,
-          test_input_consumed, test_modes, test_hidden_line, test_raw, test_size, test_transport)
+          test_input_consumed, test_modes, test_hidden_line, test_raw, test_size, test_client)

@@ -1,5 +1,5 @@
-/* Sessions behind a transport whose owner sees the shell at its prompt by itself, and says so. */
-#include "transport.h"
+/* Sessions over a client whose owner sees the shell at its prompt by itself, and says so. */
+#include "client.h"
 
 static uint64_t commands_of(swx_session *s) { return swx_session_look(s).commands; }
 
@@ -41,7 +41,7 @@ static void test_prompts_are_gone(void)
         "unset PROMPT_COMMAND; readonly PS0=x PS1='mine> ' PS2=y; echo out; (exit 7)\n"
     };
     for (size_t i = 0; i < SWX_COUNT(lines); i++) {
-        swx_session *s = open_transport();
+        swx_session *s = open_client();
         pid_t shell = shell_of(s);
         swx_op op = operation(SWX_OP_RUN, lines[i]);
         submit(s, &op);
@@ -61,7 +61,7 @@ static void test_prompts_are_gone(void)
 /* Where the terminal shows what is typed, the question is no output. */
 static void test_echo(void)
 {
-    swx_session *s = open_transport();
+    swx_session *s = open_client();
     pid_t shell = shell_of(s);
     swx_op op = operation(SWX_OP_RUN, "stty echo\n");
     op.hints = SWX_SCAN_STTY;
@@ -84,7 +84,7 @@ static void test_output_on_its_way(void)
                                          "PS1='mine> '$PS1; sleep 0.5; seq 300; (exit 3)\n" };
     char wanted[4096];
     for (size_t i = 0; i < SWX_COUNT(lines); i++) {
-        swx_session *s = open_transport();
+        swx_session *s = open_client();
         pid_t shell = shell_of(s);
         swx_op op = operation(SWX_OP_RUN, lines[i]), after = operation(SWX_OP_RUN, "echo after\n");
         submit(s, &op);
@@ -114,7 +114,7 @@ static void test_output_on_its_way(void)
  * read by the command. */
 static void test_command_on_its_way(void)
 {
-    swx_session *s = open_transport();
+    swx_session *s = open_client();
     pid_t shell = shell_of(s);
     CHECK(!doubt(s) && !swx_session_look(s).doubtful);
     swx_op op = operation(SWX_OP_RUN, "read -r x; echo got $x\n");
@@ -135,7 +135,7 @@ static void test_command_on_its_way(void)
  * time. */
 static void test_without_start(void)
 {
-    swx_session *s = open_transport();
+    swx_session *s = open_client();
     swx_op op = operation(SWX_OP_RUN, "exec 2>/dev/null\n");
     int64_t begin = now();
     op.hints = SWX_HINT_STDERR;
@@ -160,7 +160,7 @@ static void test_without_start(void)
 }
 
 /* A session's own shell is looked at by the session itself. */
-static void test_no_transport(void)
+static void test_no_client(void)
 {
     swx_session *s = begin(NULL);
     swx_op start = operation(SWX_OP_START, ":"), op = operation(SWX_OP_RUN, "read -r -t 0.2 x; echo \"<$x>\"\n");
@@ -173,4 +173,4 @@ static void test_no_transport(void)
 }
 
 TRANSPORT_MAIN(test_prompts_are_gone, test_echo, test_output_on_its_way, test_command_on_its_way, test_without_start,
-               test_no_transport)
+               test_no_client)

@@ -238,7 +238,7 @@ static void test_no_memory(void)
     restore.guard = restore.reassert = restore.readline = restore.prompt_variables = restore.disarm = true;
     restore.modes = (const uint8_t *)"500:5";
     restore.modes_size = 5;
-    const swx_startup startup = { .script = (const uint8_t *)":", .size = 1, .transport = true, .reassert = true };
+    const swx_startup startup = { .script = (const uint8_t *)":", .size = 1, .elsewhere = true, .reassert = true };
     for (int which = 0; which < 3; which++) {
         swx_status status = SWX_ENOMEM;
         for (unsigned long i = 1; status != SWX_OK; i++) {
@@ -258,7 +258,7 @@ static void test_no_memory(void)
 #endif
 }
 
-/* Of a transport's terminal: what may be typed back, and that the questions are single lines that it can take. */
+/* Of a terminal elsewhere: what may be typed back, and that the questions are single lines that it can take. */
 static void test_modes(void)
 {
     static const char *const good[] = { "500:5:bf:8a3b:3:1c:7f", "gfmt1:cflag=4b00:iflag=2b02" };

@@ -1,6 +1,6 @@
 /* Streams whose reader is slow: the ends of commands that are heard all the same.  All else of such readers is in
  * tests/runtime/test_slow_reader.py. */
-#include "transport.h"
+#include "client.h"
 
 #include <stdlib.h>
 
@@ -210,10 +210,10 @@ static void test_a_notice_that_was_taken(void)
     }
 }
 
-/* Behind a transport a shell may be at its prompt, which nobody has heard because of the reader: that is no doubt. */
-static void test_transport(void)
+/* Over a client a shell may be at its prompt, which nobody has heard because of the reader: that is no doubt. */
+static void test_client(void)
 {
-    swx_session *s = open_transport();
+    swx_session *s = open_client();
     swx_op op = streamed("seq 400000; (exit 4)\n"); /* the limit is 4 MiB */
     counted c = { 0 };
     submit(s, &op);
@@ -231,4 +231,4 @@ static void test_transport(void)
 }
 
 TRANSPORT_MAIN(test_the_end_is_heard_while_held, test_a_deadline_hears_the_end, test_the_shell_is_killed_while_held,
-               test_interrupt_while_held, test_a_wait_for_the_end, test_a_notice_that_was_taken, test_transport)
+               test_interrupt_while_held, test_a_wait_for_the_end, test_a_notice_that_was_taken, test_client)

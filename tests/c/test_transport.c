@@ -1,12 +1,12 @@
-/* Sessions behind a transport: how they start and end, what is refused, and interrupts.  How they behave else is shown
+/* Sessions over a client: how they start and end, what is refused, and interrupts.  How they behave else is shown
  * by tests/behaviour in a place of that kind: see tests/sandbox/test_behaviour.py. */
-#include "transport.h"
+#include "client.h"
 #include "alloc.h"
 
-/* The nonce that stands in the transport's environment, and in the shell's, is not the one that decides. */
+/* The nonce that stands in the client's environment, and in the shell's, is not the one that decides. */
 static void test_fresh_nonce(void)
 {
-    swx_session *s = open_transport();
+    swx_session *s = open_client();
     expect_run(s, "n=${PS1#*7733;}; n=${n%%;*}; echo ${#n}; tr '\\0' '\\n' </proc/$$/environ | grep -c \"$n\"\n", 1,
                "16\n0\n");
     expect_run(s, "tr '\\0' '\\n' </proc/$PPID/environ | grep -c -e '^PS1=.*7733;'\n", 0, "1\n");
@@ -31,12 +31,12 @@ static void expect_start(char *const *argv, const char *script, swx_end end, int
 
 static void test_startup(void)
 {
-    char *const missing[] = { transport_argv[0], transport_argv[1], (char[]){ "/no/such/bash" }, NULL };
-    expect_start(transport_argv, "echo said; printf 'and\\n' >&2; PS1='$ '", SWX_END_DONE, 0, "said\nand\n");
-    expect_start(missing, ":", SWX_END_DIED, 127, "transport: exec: \"/no/such/bash\": executable file not found\r\n");
+    char *const missing[] = { client_argv[0], client_argv[1], (char[]){ "/no/such/bash" }, NULL };
+    expect_start(client_argv, "echo said; printf 'and\\n' >&2; PS1='$ '", SWX_END_DONE, 0, "said\nand\n");
+    expect_start(missing, ":", SWX_END_DIED, 127, "client: exec: \"/no/such/bash\": executable file not found\r\n");
     expect_start(NULL, "echo 'No such container: x' >&2; exit 126", SWX_END_DIED, 126, "No such container: x\n");
     expect_start(NULL, "printf Password:; exec sleep 50", SWX_END_LOST, 0, "Password:");
-    char *const none[] = { (char[]){ "/no/such/transport" }, NULL };
+    char *const none[] = { (char[]){ "/no/such/client" }, NULL };
     swx_session_config config = configuration(100);
     swx_session *s;
     swx_error err;
@@ -50,8 +50,8 @@ static void test_a_slow_start(void)
 {
     char self[4096] = { 0 }, *slow[16] = { (char[]){ "/bin/sh" }, (char[]){ "-c" },
                                            (char[]){ "sleep 2.2; exec \"$@\"" }, (char[]){ "sh" }, self };
-    CHECK(readlink(transport_argv[0], self, sizeof(self) - 1) > 0);
-    memcpy(slow + 5, transport_argv + 1, sizeof(transport_argv) - sizeof(*transport_argv));
+    CHECK(readlink(client_argv[0], self, sizeof(self) - 1) > 0);
+    memcpy(slow + 5, client_argv + 1, sizeof(client_argv) - sizeof(*client_argv));
     swx_session *s = begin(slow);
     swx_op start = operation(SWX_OP_START, "echo up; sleep 50");
     start.step = 2000 * MS;
@@ -63,7 +63,7 @@ static void test_a_slow_start(void)
 /* Interrupts that come when the command ends by itself: the second prompt is nobody's. */
 static void test_interrupts_at_the_end(void)
 {
-    swx_session *s = open_transport();
+    swx_session *s = open_client();
     for (int i = 0; i < 30; i++) {
         swx_op op = operation(SWX_OP_RUN, "sleep 0.13\n"), stop = operation(SWX_OP_INTERRUPT, ""),
                after = operation(SWX_OP_RUN, "echo after\n");
@@ -90,7 +90,7 @@ static void test_what_the_startup_leaves(void)
                                            "activate() { PS1='(venv) '; }", "alias activate='PS1=x'",
                                            "trap 'PS1=x' USR1; activate() { kill -USR1 $$; }" };
     for (size_t i = 0; i < SWX_COUNT(startup); i++) {
-        swx_session *s = open_behind(transport_argv, startup[i]);
+        swx_session *s = open_behind(client_argv, startup[i]);
         expect_run(s, "activate\n", 0, "");
         expect_run(s, "echo two; (exit 6)\n", 6, "two\n");
         close_session(s);
@@ -100,7 +100,7 @@ static void test_what_the_startup_leaves(void)
 /* What is refused changes nothing: neither the program's line nor its output. */
 static void test_refusals(void)
 {
-    swx_session *s = open_transport();
+    swx_session *s = open_client();
     swx_op op = operation(SWX_OP_RUN, "{\ntrue\n}\n");
     op.raw = true;
     submit(s, &op);
@@ -123,7 +123,7 @@ static void test_refusals(void)
 
 static void test_ends(void)
 {
-    swx_session *s = open_transport();
+    swx_session *s = open_client();
     swx_op op = operation(SWX_OP_RUN, "echo before; sleep 100\n");
     submit(s, &op);
     wait_for_output(s, &op, 7);
@@ -132,10 +132,10 @@ static void test_ends(void)
     CHECK(op.signal == SIGKILL);
     close_session(s);
     /* An idle shell is told that its input has ended: its EXIT trap runs, and it outlives nothing. */
-    char name[] = "/tmp/swx-transport-XXXXXX", line[128], said[16] = { 0 };
+    char name[] = "/tmp/swx-client-XXXXXX", line[128], said[16] = { 0 };
     int file = mkstemp(name);
     CHECK(file >= 0);
-    s = open_transport();
+    s = open_client();
     snprintf(line, sizeof(line), "trap 'echo left >%s' EXIT\n", name);
     expect_run(s, line, 0, "");
     close_session(s);
@@ -149,8 +149,8 @@ static void test_ends(void)
 static bool session_with_failure(unsigned long i)
 {
     swx_session_config config = configuration(1 << 20);
-    config.program = transport_argv[0];
-    config.argv = transport_argv;
+    config.program = client_argv[0];
+    config.argv = client_argv;
     swx_session *s;
     swx_error err;
     swx_alloc_fail_at(i, 0);

@@ -1,7 +1,7 @@
-/* A transport, and sessions behind it.  `test_NAME transport PROGRAM...` puts its terminal into raw mode and carries
+/* A client, and sessions over it.  `test_NAME client PROGRAM...` puts its terminal into raw mode and carries
  * bytes to and from a terminal of PROGRAM's own, as `docker exec -it` does. */
-#ifndef SWX_TEST_TRANSPORT_H
-#define SWX_TEST_TRANSPORT_H
+#ifndef SWX_TEST_CLIENT_H
+#define SWX_TEST_CLIENT_H
 
 #include <errno.h>
 #include <pty.h>
@@ -12,7 +12,7 @@
 
 #include "turns.h"
 
-/* ---- the transport ---- */
+/* ---- the client ---- */
 
 static volatile sig_atomic_t resized;
 
@@ -22,7 +22,7 @@ static void note_resize(int number)
     resized = 1;
 }
 
-static bool transport_bytes(int from, int to)
+static bool carry_bytes(int from, int to)
 {
     char bytes[16384];
     ssize_t size = read(from, bytes, sizeof(bytes));
@@ -35,7 +35,7 @@ static bool transport_bytes(int from, int to)
     return size > 0 || (size < 0 && errno == EINTR);
 }
 
-static inline int run_transport(char **argv)
+static inline int run_client(char **argv)
 {
     struct winsize size;
     struct termios raw;
@@ -46,7 +46,7 @@ static inline int run_transport(char **argv)
     pid_t pid = forkpty(&inner, NULL, NULL, &size); /* with the modes that every fresh terminal has: echo, "\r\n" */
     if (pid == 0) {
         execvp(argv[0], argv);
-        dprintf(2, "transport: exec: \"%s\": executable file not found\n", argv[0]);
+        dprintf(2, "client: exec: \"%s\": executable file not found\n", argv[0]);
         _exit(127);
     }
     cfmakeraw(&raw);
@@ -61,9 +61,9 @@ static inline int run_transport(char **argv)
             ioctl(inner, TIOCSWINSZ, &size);
         }
         if (ends[1].revents) {
-            open = transport_bytes(inner, 1);
+            open = carry_bytes(inner, 1);
         } else if (ends[0].revents) {
-            open = transport_bytes(0, inner);
+            open = carry_bytes(0, inner);
         }
     }
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
@@ -73,8 +73,8 @@ static inline int run_transport(char **argv)
 
 /* ---- sessions behind it ---- */
 
-static char *const transport_argv[] = {
-    (char[]){ "/proc/self/exe" }, (char[]){ "transport" },   (char[]){ "bash" }, (char[]){ "--noprofile" },
+static char *const client_argv[] = {
+    (char[]){ "/proc/self/exe" }, (char[]){ "client" },      (char[]){ "bash" }, (char[]){ "--noprofile" },
     (char[]){ "--norc" },         (char[]){ "--noediting" }, (char[]){ "-i" },   NULL
 };
 
@@ -98,13 +98,13 @@ static inline swx_session *open_behind(char *const *argv, const char *script)
     return s;
 }
 
-static inline swx_session *open_transport(void) { return open_behind(transport_argv, ":"); }
+static inline swx_session *open_client(void) { return open_behind(client_argv, ":"); }
 
 /* Runs the tests, or carries: what the `main` of such a test does. */
-static inline int run_or_transport(const swx_test *tests, size_t count, int argc, char **argv)
+static inline int run_or_client(const swx_test *tests, size_t count, int argc, char **argv)
 {
-    if (argc > 2 && strcmp(argv[1], "transport") == 0) {
-        return run_transport(argv + 2);
+    if (argc > 2 && strcmp(argv[1], "client") == 0) {
+        return run_client(argv + 2);
     }
     CHECK(setenv("TERM", "xterm", 1) == 0 && unsetenv("PROMPT_COMMAND") == 0);
     for (size_t i = 0; i < count; i++) {
@@ -114,11 +114,11 @@ static inline int run_or_transport(const swx_test *tests, size_t count, int argc
     return 0;
 }
 
-#define TRANSPORT_MAIN(...)                                           \
-    int main(int argc, char **argv)                                   \
-    {                                                                 \
-        const swx_test tests[] = { __VA_ARGS__ };                     \
-        return run_or_transport(tests, SWX_COUNT(tests), argc, argv); \
+#define TRANSPORT_MAIN(...)                                        \
+    int main(int argc, char **argv)                                \
+    {                                                              \
+        const swx_test tests[] = { __VA_ARGS__ };                  \
+        return run_or_client(tests, SWX_COUNT(tests), argc, argv); \
     }
 
 #endif
