@@ -193,11 +193,7 @@ void swx_output_take_plain(swx_session *s, const uint8_t *bytes, size_t size)
             }
         }
         break;
-    case STARTING:
-        if (!s->transport->has_processes) { /* a client that cannot start the shell says why */
-            swx_output_take_output(s, bytes, size);
-        }
-        break;
+    case STARTING: swx_output_take_output(s, bytes, size); break; /* what cannot start the shell says why */
     default: s->facts.late += size; break;
     }
 }

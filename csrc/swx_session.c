@@ -148,8 +148,7 @@ swx_op *swx_session_take_first(swx_session *s)
 
 void swx_session_claim_start(swx_session *s)
 {
-    if (!s->transport->has_processes && s->state == STARTING && s->queue.first &&
-        s->queue.first->kind == SWX_OP_START) {
+    if (s->state == STARTING && s->queue.first && s->queue.first->kind == SWX_OP_START) {
         s->current = swx_session_take_first(s);
     }
 }
@@ -325,10 +324,8 @@ void swx_session_submit(swx_session *s, swx_op *op, int64_t now)
         submit_interrupt(s, op, now);
         return;
     }
-    if (op->kind == SWX_OP_START && !s->transport->has_processes && s->state == STARTING) {
-        /* the client may wait for a password, or for a frozen container */
-        int64_t limit = op->patience ? op->patience : op->step;
-        s->give_up = limit < SWX_NEVER - now ? earlier(s->give_up, now + limit) : s->give_up;
+    if (op->kind == SWX_OP_START && op->patience && s->state == STARTING) {
+        s->give_up = earlier(s->give_up, now + op->patience);
     }
     s->queue.expiry = s->queue.first ? earlier(s->queue.expiry, op->deadline) : op->deadline;
     if (op->ahead && s->queue.first) {

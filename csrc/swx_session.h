@@ -80,7 +80,7 @@ struct swx_op {
     int64_t deadline; /* SWX_NEVER: none */
     int64_t quiet;    /* nanoseconds without output after which it ends, 0: no such limit */
     int64_t step;     /* INTERRUPT: nanoseconds between attempts; START: time for the script, SWX_NEVER: any */
-    int64_t patience; /* START elsewhere: nanoseconds for the first prompt; 0: as many as for the script */
+    int64_t patience; /* START: nanoseconds for the first prompt, a minute at most; 0: a minute */
     unsigned
         tries;   /* INTERRUPT: attempts before the foreground processes are killed.  A program gets one SIGINT in each;
                     if it ends and the shell goes on with another one, as in a loop, that gets one too, at once */
@@ -150,9 +150,10 @@ typedef struct {
  * - A command cannot be typed in raw mode (op->raw ends with SWX_END_SYSTEM).
  * - After its tries an interrupt ends with SWX_END_TIMEOUT and kills nothing: the owner kills inside, in a way of its
  * own, and then waits with a SWX_OP_LINE of no bytes.
- * - If the client ends before the first prompt, the START operation ends with SWX_END_DIED, the client's exit
- * code and what it printed; if no prompt comes in time, with SWX_END_LOST and what it printed.
  */
+
+/* If bash or a client ends before the first prompt, the START operation ends with SWX_END_DIED, the exit code and what
+ * was printed; if no prompt comes in time, with SWX_END_LOST and what was printed. */
 
 /* Starts bash on a new terminal.  `now` as everywhere below is the current time. */
 swx_status swx_session_new(swx_session **out, const swx_session_config *config, int64_t now, swx_error *err);

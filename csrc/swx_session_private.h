@@ -259,7 +259,7 @@ void swx_session_finish_list(swx_session *s, swx_op **list, swx_end end, int cod
 void swx_session_finish_all(swx_session *s, swx_end end, int code);
 /* Ends everything as LOST, because synchronisation cannot be proved; the session is of no more use. */
 void swx_session_lose(swx_session *s);
-/* Gives the output of a client that ends or is silent before the first prompt to the START operation. */
+/* Gives what was printed before the first prompt, which does not come, to the START operation. */
 void swx_session_claim_start(swx_session *s);
 
 /* ---- swx_typing.c ---- */

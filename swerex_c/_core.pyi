@@ -103,7 +103,7 @@ class Session:
         argv: Sequence[bytes] | None = None,  # a client: carries the terminal of a bash elsewhere; None: bash, here
     ) -> Session: ...
     # The script is whole lines; the timeout counts from the shell's first prompt on. Call it once, first.
-    # A client has `patience` seconds to show that prompt (None: as many as `timeout`).
+    # `patience`: seconds for that prompt, at most 60 (None).
     def start(
         self,
         script: bytes,

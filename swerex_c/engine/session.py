@@ -262,8 +262,7 @@ class BashSession(Session):
         end = operation.end
         if end == "done":
             return
-        if argv is not None:
-            self._check_client(operation, os.fsdecode(argv[0]))
+        self._check_shell(operation, find_bash() if argv is None else os.fsdecode(argv[0]))
         if end == "timeout":
             output = self._printed(operation)
             printed = f"their last output was {output[-_SHOWN:]!r}" if output else "they printed nothing"
@@ -276,12 +275,13 @@ class BashSession(Session):
             raise SessionDiedError(msg, **death_details(operation))
         raise failure(operation, "<startup files>")
 
-    def _check_client(self, operation: _core.Operation, program: str) -> None:
+    def _check_shell(self, operation: _core.Operation, program: str) -> None:
+        """Raise the error of a shell that showed no prompt, or that lacks a directory or a file of the request."""
         end, output = operation.end, operation.output
         if end == "died" and not operation.typed:
             msg = f"{program!r} started no shell. {death_reason(operation)} It printed: {output.strip()!r}"
             raise SessionDiedError(msg, **death_details(operation))
-        if end == "died" and self._missing in output:
+        if end == "died" and self._missing and self._missing in output:
             number = int(output.partition(self._missing)[2].split()[0])
             what = f"The directory {self.request.cwd!r} that the session should start in"
             if number:

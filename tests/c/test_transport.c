@@ -19,7 +19,7 @@ static void expect_start(char *const *argv, const char *script, swx_end end, int
     char *const shell[] = { (char[]){ "/bin/sh" }, (char[]){ "-c" }, (char *)script, (char[]){ "sh" }, NULL };
     swx_session *s = begin(argv ? argv : shell);
     swx_op start = operation(SWX_OP_START, argv ? script : ":");
-    start.step = 2000 * MS; /* counts from the first prompt on, and for it */
+    start.step = start.patience = 2000 * MS;
     complete(s, &start);
     CHECK(start.typed_out == (end == SWX_END_DONE));
     EXPECT(&start, end, code, output);

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from swerex_c.exceptions import BashIncorrectSyntaxError, CommandTimeoutError, NonZeroExitCodeError, SwerexException
+from swerex_c.exceptions import (
+    BashIncorrectSyntaxError,
+    CommandTimeoutError,
+    NonZeroExitCodeError,
+    SessionDiedError,
+    SwerexException,
+)
 from swerex_c.runtime.abstract import Command
 from tests.support.harness import few_descriptors
 from tests.support.processes import Family
@@ -116,6 +122,15 @@ def test_startup_file_that_fails(sh: Shell, tmp_path: Path, text: str, ends: boo
         assert sh.run("echo fine", session="b").output == "fine\n"
     if ends:
         sh.wait(Session(sh.aio, "b").create())
+
+
+def test_a_bash_that_cannot_start(sh: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bash = tmp_path / "bash"
+    bash.write_text("#!/bin/sh\necho 'libfoo.so: cannot open' >&2; exit 127\n")
+    bash.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(SessionDiedError, match=rf"{bash}.*status 127.*libfoo.so: cannot open"):
+        sh.wait(Session(sh.aio, "other").create())
 
 
 @pytest.mark.parametrize("left", [1, 3, 5, 7, 9, 11])
