@@ -473,39 +473,42 @@ static bool was_in_vain(swx_session *s, int64_t now)
     return false;
 }
 
-void swx_resync_check(swx_session *s, int64_t now)
+/* The answer's last mark moves on to the next phase.  A shell that waits at its prompt without it has not understood
+ * the line, or has read it as a part of something else. */
+static void check_question(swx_session *s, int64_t now)
 {
-    if (s->resync.phase == ASK && was_in_vain(s, now)) {
+    if (was_in_vain(s, now)) {
         return;
     }
-    if (s->resync.phase == ASK && s->resync.answered) { /* the shell stops before the answer's last mark */
+    if (s->resync.answered) { /* the shell stops before the answer's last mark */
         swx_interrupt_end_newborn(s, now);
     }
-    if (s->resync.phase == ASK) { /* the answer's last mark moves on; without it the line was not understood */
-        where at = swx_evidence_look(s, 1);
-        bool waits = at == AT_PROMPT ? swx_evidence_is_silent(s, now) && swx_evidence_waits_for_input(s)
-                                     : at == NO_EVIDENCE && s->transport->has_processes && !s->resync.owner_saw_end &&
-                                           swx_evidence_is_still(s, now, true);
-        if (waits && swx_evidence_drained(s, now) && s->resync.phase == ASK) {
-            if (s->resync.ask_again) {
-                s->resync.ask_again = false;
-                type_question(s, now);
-                return;
-            }
-            if (s->resync.interrupted) {
-                swx_session_lose(s);
-                return;
-            }
-            s->resync.interrupted = s->resync.ask_again = true; /* the shell may wait for the rest of a command */
-            swx_pty_interrupt(&s->pty);
-            s->output.last_data = now;
+    where at = swx_evidence_look(s, 1);
+    bool waits = at == AT_PROMPT ? swx_evidence_is_silent(s, now) && swx_evidence_waits_for_input(s)
+                                 : at == NO_EVIDENCE && s->transport->has_processes && !s->resync.owner_saw_end &&
+                                       swx_evidence_is_still(s, now, true);
+    if (waits && swx_evidence_drained(s, now) && s->resync.phase == ASK) {
+        if (s->resync.ask_again) {
+            s->resync.ask_again = false;
+            type_question(s, now);
+            return;
         }
-        if (s->state == RESYNC) {
-            swx_completion_look_again(s, now);
+        if (s->resync.interrupted) {
+            swx_session_lose(s);
+            return;
         }
-        return;
+        s->resync.interrupted = s->resync.ask_again = true; /* the shell may wait for the rest of a command */
+        swx_pty_interrupt(&s->pty);
+        s->output.last_data = now;
     }
-    where at = swx_evidence_look(s, LOOKS_AT_ONCE);
+    if (s->state == RESYNC) {
+        swx_completion_look_again(s, now);
+    }
+}
+
+/* Whether the shell is at its prompt behind the answer, or behind the line that restored the prompts. */
+static bool is_at_prompt(swx_session *s, where at, int64_t now)
+{
     /* Elsewhere the second line is typed right after the first, because the way there may take any time. */
     bool ahead = !s->transport->has_processes && s->resync.phase == AWAIT_PROMPT;
     bool arrived =
@@ -515,8 +518,17 @@ void swx_resync_check(swx_session *s, int64_t now)
         at == NO_EVIDENCE &&
         (s->run.found.rank || ahead ||
          (s->transport->has_processes ? swx_evidence_is_still(s, now, alone) : swx_evidence_is_silent(s, now)));
-    bool evident = (at == AT_PROMPT && arrived) || still;
-    if (!evident || !swx_evidence_drained(s, now)) {
+    return (at == AT_PROMPT && arrived) || still;
+}
+
+void swx_resync_check(swx_session *s, int64_t now)
+{
+    if (s->resync.phase == ASK) {
+        check_question(s, now);
+        return;
+    }
+    where at = swx_evidence_look(s, LOOKS_AT_ONCE);
+    if (!is_at_prompt(s, at, now) || !swx_evidence_drained(s, now)) {
         if (s->state == RESYNC) {
             swx_completion_look_again(s, now);
         }
