@@ -15,20 +15,7 @@ import pytest
 from swerex_c import exceptions
 from tests.support import api_page
 from tests.support.original import our_environment
-from tests.support.pages import (
-    BLOCK,
-    DOCS,
-    PAGES,
-    PASTE,
-    PROVIDERS,
-    ROOT,
-    SHOWN,
-    TEXTS,
-    check,
-    paste,
-    provider,
-    shown,
-)
+from tests.support.pages import BLOCK, DOCS, PAGES, PASTE, PROVIDERS, ROOT, SHOWN, TEXTS, check, paste, provider, shown
 
 PYTHON = [text for page in ["README.md", *DOCS] for kind, text in BLOCK.findall(TEXTS[page]) if kind == "python"]
 AGENT = "async def main"

@@ -24,16 +24,7 @@ from swerex_c.remote.wire.protocol import (
     UP,
     WINDOW,
 )
-from tests.support.frames_tools import (
-    Peer,
-    Served,
-    bash,
-    channel_to,
-    raw_client,
-    raw_server,
-    request,
-    serving,
-)
+from tests.support.frames_tools import Peer, Served, bash, channel_to, raw_client, raw_server, request, serving
 from tests.support.processes import Family
 from tests.support.wait import until_async
 

@@ -26,12 +26,7 @@ from swerex_c.exceptions import (
 from swerex_c.remote.client import base, http
 from swerex_c.remote.client.http import HttpClient
 from swerex_c.remote.wire import file_transfer
-from swerex_c.runtime.abstract import (
-    Command,
-    CommandResponse,
-    ReadFileRequest,
-    ReadFileResponse,
-)
+from swerex_c.runtime.abstract import Command, CommandResponse, ReadFileRequest, ReadFileResponse
 from swerex_c.utils import background
 from swerex_c.utils.free_port import find_free_port
 from tests.support.frames_tools import Proxy

@@ -28,17 +28,7 @@ from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.utils import background
 from tests.support.harness import needs
 from tests.support.processes import Family
-from tests.support.server_process import (
-    FRONT,
-    KEY,
-    REMOTE,
-    UVICORN,
-    Server,
-    ended,
-    in_background,
-    serving,
-    upgrade,
-)
+from tests.support.server_process import FRONT, KEY, REMOTE, UVICORN, Server, ended, in_background, serving, upgrade
 from tests.support.wait import DEADLINE, until, until_async
 
 pytestmark = pytest.mark.slow

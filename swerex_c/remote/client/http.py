@@ -33,15 +33,7 @@ from swerex_c.exceptions import (
 )
 from swerex_c.files import tar, zip
 from swerex_c.models import BashInterruptAction, IsAliveResponse, UploadResponse
-from swerex_c.remote.client.base import (
-    ANSWER_LIMIT,
-    MARGIN,
-    ServerInstances,
-    fields_of,
-    http_proxy,
-    patience,
-    too_long,
-)
+from swerex_c.remote.client.base import ANSWER_LIMIT, MARGIN, ServerInstances, fields_of, http_proxy, patience, too_long
 from swerex_c.remote.client.errors import advice
 from swerex_c.remote.wire import file_transfer
 from swerex_c.remote.wire.exceptions import from_wire
