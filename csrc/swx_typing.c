@@ -152,6 +152,7 @@ static bool type_startup(swx_session *s, const swx_op *op)
                             .elsewhere = !s->transport->has_terminal,
                             .reassert = s->shell.reassert };
     if (swx_shelltext_startup(&s->input.pending, &s->marks, &startup) != SWX_OK) {
+        swx_typing_forget(s); /* half of the script */
         return false;
     }
     swx_session_flush_pending(s); /* in one write, so that the shell wakes once */
