@@ -584,7 +584,7 @@ async def _bash_n(command: str, argv: list[bytes], text: bytes) -> bool:
     future = asyncio.get_running_loop().create_future()
     try:
         env = encode_variables({}, english_environment())
-        process = _core.Process(argv[0], argv, env, None, text, False, None, 1 << 20, queue, future)
+        process = _core.Process(argv[0], [b"bash", *argv[1:]], env, None, text, False, None, 1 << 20, queue, future)
     except (OSError, MemoryError) as e:
         raise resource_error(e, "Cannot check the syntax of the command with bash") from e
     await finish(process, future)

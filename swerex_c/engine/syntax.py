@@ -80,8 +80,8 @@ def english_environment() -> dict[bytes, bytes]:
 
 def parse(text: bytes, *options: str) -> subprocess.CompletedProcess[bytes]:
     """Run `bash -n` on a text, with additional options. Blocks."""
-    argv = [find_bash(), *options, "-n"]
-    return subprocess.run(argv, input=text, capture_output=True, check=False, env=english_environment())
+    argv, env = ["bash", *options, "-n"], english_environment()  # its messages begin with argv[0], as in SWE-ReX
+    return subprocess.run(argv, executable=find_bash(), input=text, capture_output=True, check=False, env=env)
 
 
 def check_result(command: str, returncode: int | None, stdout: bytes, stderr: bytes) -> bool:
