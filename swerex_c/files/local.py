@@ -73,7 +73,7 @@ def read_text(path: str, encoding: str | None = None, errors: str | None = None,
         TimeoutError: if a named pipe or a terminal gives no data for ten seconds.
     """
     check_path(path)
-    data = b"".join(_read(path, limit))
+    data = b"".join(_read(str(Path(path)), limit))
     with io.TextIOWrapper(io.BytesIO(data), encoding, errors) as file:
         del data
         return file.read()
