@@ -92,7 +92,8 @@ class CreateBashSessionRequest(_Request):
     """Request to start a bash session, which keeps its state between commands."""
 
     startup_source: list[str] = []
-    """Files that the session sources, in this order, after the files that an interactive bash reads by itself."""
+    """Files that the session sources, in this order, after the files that an interactive bash reads by itself. A
+    leading `~`, and `$NAME`, stand for what they do in a shell."""
 
     session: str = "default"
     """Name of the session, unique in its runtime."""
@@ -185,7 +186,7 @@ class BashInterruptAction(_Request):
     """Session to interrupt."""
 
     timeout: float = 0.2
-    """Seconds to wait after each attempt."""
+    """Seconds to wait after each attempt. The next one, or the kill, comes 0.2 seconds later, as in SWE-ReX."""
 
     n_retry: int = 3
     """Number of attempts."""
@@ -195,6 +196,11 @@ class BashInterruptAction(_Request):
 
     action_type: Literal["bash_interrupt"] = "bash_interrupt"
     """Discriminator of the action type. Do not change it."""
+
+
+def attempt_seconds(request: BashInterruptAction) -> float:
+    """Return the seconds from one attempt of an interrupt to the next one."""
+    return min(request.timeout, 3600.0) + 0.2
 
 
 Action = Annotated[BashAction | BashInterruptAction, Field(discriminator="action_type")]

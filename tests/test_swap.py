@@ -70,6 +70,9 @@ def test_both_names_are_one_module() -> None:
         import swerex.runtime.abstract as a
         from swerex import exceptions as b, __version__
         from swerex.deployment import get_deployment
+        from swerex.deployment.docker import DeploymentNotStartedError, DockerDeployment, find_free_port, get_logger
+        from swerex.runtime.local import Command, LocalRuntime, SessionExistsError  # callers import them from there
+        assert Command is a.Command and SessionExistsError is b.SessionExistsError
         assert a is swerex_c.runtime.abstract and b is swerex_c.exceptions
         assert swerex_c.runtime.abstract is sys.modules["swerex.runtime.abstract"]
         assert len([f for f in sys.meta_path if type(f).__name__ == "AliasFinder"]) == 1

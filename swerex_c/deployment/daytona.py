@@ -1,7 +1,6 @@
 """Alias of the module `swerex_c.providers.daytona.deployment`."""
 
-import sys
-
 from swerex_c.providers.daytona.deployment import DaytonaDeployment as DaytonaDeployment
+from swerex_c.utils.load import add_alias
 
-sys.modules[__name__] = sys.modules[DaytonaDeployment.__module__]
+add_alias(__name__, DaytonaDeployment)

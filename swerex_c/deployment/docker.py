@@ -1,7 +1,6 @@
 """Alias of the module `swerex_c.providers.docker.deployment`."""
 
-import sys
-
 from swerex_c.providers.docker.deployment import DockerDeployment as DockerDeployment
+from swerex_c.utils.load import add_alias
 
-sys.modules[__name__] = sys.modules[DockerDeployment.__module__]
+add_alias(__name__, DockerDeployment)

@@ -1,7 +1,6 @@
 """Alias of the module `swerex_c.providers.dummy.deployment`."""
 
-import sys
-
 from swerex_c.providers.dummy.deployment import DummyDeployment as DummyDeployment
+from swerex_c.utils.load import add_alias
 
-sys.modules[__name__] = sys.modules[DummyDeployment.__module__]
+add_alias(__name__, DummyDeployment)

@@ -1,7 +1,6 @@
 """Alias of the module `swerex_c.providers.fargate.deployment`."""
 
-import sys
-
 from swerex_c.providers.fargate.deployment import FargateDeployment as FargateDeployment
+from swerex_c.utils.load import add_alias
 
-sys.modules[__name__] = sys.modules[FargateDeployment.__module__]
+add_alias(__name__, FargateDeployment)

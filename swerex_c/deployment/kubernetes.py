@@ -1,7 +1,6 @@
 """Alias of the module `swerex_c.providers.kubernetes.deployment`."""
 
-import sys
-
 from swerex_c.providers.kubernetes.deployment import KubernetesDeployment as KubernetesDeployment
+from swerex_c.utils.load import add_alias
 
-sys.modules[__name__] = sys.modules[KubernetesDeployment.__module__]
+add_alias(__name__, KubernetesDeployment)

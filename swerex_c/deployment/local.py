@@ -1,7 +1,6 @@
 """Alias of the module `swerex_c.providers.local.deployment`."""
 
-import sys
-
 from swerex_c.providers.local.deployment import LocalDeployment as LocalDeployment
+from swerex_c.utils.load import add_alias
 
-sys.modules[__name__] = sys.modules[LocalDeployment.__module__]
+add_alias(__name__, LocalDeployment)

@@ -1,7 +1,6 @@
 """Alias of the module `swerex_c.providers.modal.deployment`."""
 
-import sys
-
 from swerex_c.providers.modal.deployment import ModalDeployment as ModalDeployment
+from swerex_c.utils.load import add_alias
 
-sys.modules[__name__] = sys.modules[ModalDeployment.__module__]
+add_alias(__name__, ModalDeployment)

@@ -1,7 +1,6 @@
 """Alias of the module `swerex_c.providers.ray.deployment`."""
 
-import sys
-
 from swerex_c.providers.ray.deployment import RayDeployment as RayDeployment
+from swerex_c.utils.load import add_alias
 
-sys.modules[__name__] = sys.modules[RayDeployment.__module__]
+add_alias(__name__, RayDeployment)

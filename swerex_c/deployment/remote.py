@@ -1,7 +1,6 @@
 """Alias of the module `swerex_c.providers.remote.deployment`."""
 
-import sys
-
 from swerex_c.providers.remote.deployment import RemoteDeployment as RemoteDeployment
+from swerex_c.utils.load import add_alias
 
-sys.modules[__name__] = sys.modules[RemoteDeployment.__module__]
+add_alias(__name__, RemoteDeployment)

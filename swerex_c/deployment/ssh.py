@@ -1,7 +1,6 @@
 """Alias of the module `swerex_c.providers.ssh.deployment`."""
 
-import sys
-
 from swerex_c.providers.ssh.deployment import SSHDeployment as SSHDeployment
+from swerex_c.utils.load import add_alias
 
-sys.modules[__name__] = sys.modules[SSHDeployment.__module__]
+add_alias(__name__, SSHDeployment)

@@ -148,7 +148,7 @@ def _start(
     try:
         _check_directory(command.cwd)
         return _core.Process(
-            find_program(argv[0], os.environ if command.env is None else command.env),
+            find_program(argv[0], os.environ if command.env is None else command.env, command.cwd),
             argv,
             encode_variables({}, own_environment()) if command.env is None else encode_variables(command.env),
             None if command.cwd is None else os.fsencode(command.cwd),
@@ -228,8 +228,10 @@ def _argv(command: Command) -> tuple[list[bytes], bytes]:
     return [b"/bin/sh", b"-c", *argv], text
 
 
-def find_program(program: bytes, env: Mapping[str, str]) -> bytes:
+def find_program(program: bytes, env: Mapping[str, str], directory: str | None = None) -> bytes:
     """Return the path of a program. A name without a slash is searched for in the PATH of `env`.
+
+    Relative entries of PATH are below `directory`, where the program will run.
 
     Raises:
         FileNotFoundError: if no directory of PATH has the program.
@@ -237,6 +239,8 @@ def find_program(program: bytes, env: Mapping[str, str]) -> bytes:
     if b"/" in program:
         return program
     name, path = os.fsdecode(program), env.get("PATH", os.defpath)
+    if directory is not None:
+        path = os.pathsep.join(os.path.abspath(os.path.join(directory, each)) for each in path.split(os.pathsep))
     # The start of a file that cannot be executed raises the right error.
     found = shutil.which(name, path=path) or shutil.which(name, os.F_OK, path)
     if found is None:

@@ -69,6 +69,7 @@ from swerex_c.models import (
     CreateBashSessionResponse,
     CreateSessionResponse,
     Observation,
+    attempt_seconds,
     startup_seconds,
 )
 from swerex_c.utils.log import get_logger
@@ -373,7 +374,7 @@ class BashSession(Session):
     async def interrupt(self, action: BashInterruptAction) -> BashObservation:
         """End the running command by SIGINT, else by killing the foreground.
 
-        SIGINT is sent up to `n_retry` times, `timeout` seconds apart.
+        SIGINT is sent up to `n_retry` times, `attempt_seconds` apart.
         """
         validate_seconds(action.timeout, "timeout")
         if action.n_retry < 0:
@@ -404,7 +405,7 @@ class BashSession(Session):
         return await self._complete(lambda core, *notify: core.line(b"", seconds, None, None, *notify, None))
 
     async def _interrupt(self, action: BashInterruptAction, matcher: _core.Matcher | Search | None) -> _core.Operation:
-        seconds, tries, patterns = min(action.timeout, 3600.0), action.n_retry, patterns_of(matcher)
+        seconds, tries, patterns = attempt_seconds(action), action.n_retry, patterns_of(matcher)
         return await self._complete(lambda core, *notify: core.interrupt(seconds, tries, patterns, *notify), matcher)
 
     async def _complete(

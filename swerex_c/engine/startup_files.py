@@ -35,6 +35,9 @@ bash too turns `errexit` on behind them."""
 _NAME = re.compile(r"(?!(?:UID|EUID|PPID|SHELLOPTS|BASHOPTS|BASH_VERSINFO)$)[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 """Pattern of the variables that bash can assign."""
 
+_VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})", re.ASCII)
+"""Pattern of a variable in the name of a startup file, which SWE-ReX gives to the shell as it is."""
+
 _PROMPTS = ("PS0", "PS1", "PS2")
 
 SET_BY_CORE = (*_PROMPTS, "HISTFILE")
@@ -92,7 +95,7 @@ def startup_script(request: CreateBashSessionRequest) -> bytes:
     if request.cwd and not os.path.isabs(request.cwd):
         directory = os.path.join(os.getcwd(), request.cwd)  # the shell is there when it reads the files
     for name in request.startup_source:
-        path = os.path.join(directory, _expand_home(name, (request.env or {}).get("HOME")))
+        path = os.path.join(directory, _expand(name, request.env or {}))
         if os.path.exists(path):
             script += _typed(f". {shlex.quote(path)}")
         elif not _may_be_missing(path):
@@ -116,7 +119,7 @@ def sandbox_startup_script(request: CreateBashSessionRequest, missing: str) -> b
         script += _typed(f"builtin cd -- {shlex.quote(request.cwd)} 2>/dev/null || {fail % 0}; builtin unset OLDPWD")
     script += _STARTUP
     for number, name in enumerate(request.startup_source, 1):
-        file = _quoted_path(name if "/" in name or name.startswith("~") else f"./{name}")  # it is not looked up in PATH
+        file = _quoted_path(name if "/" in name or name[:1] in ("~", "$") else f"./{name}")  # not looked up in PATH
         otherwise = ":" if _may_be_missing(name) else fail % number
         script += _typed(f"if [[ -e {file} ]]; then . {file}; else {otherwise}; fi")
     return script + _NO_LOGOUT
@@ -129,11 +132,12 @@ def _typed(line: str) -> bytes:
     return text + b"\n" if plain else _core.quote(text)
 
 
-def _expand_home(path: str, home: str | None) -> str:
-    """Return a path with the home directory in place of `~`: that of the session, if it has another one."""
-    if home is not None and (path == "~" or path.startswith("~/")):
-        return home + path[1:]
-    return os.path.expanduser(path)
+def _expand(path: str, env: dict[str, str]) -> str:
+    """Return a path with the session's home directory in place of `~`, and its variables in place of `$NAME`."""
+    if "HOME" in env and (path == "~" or path.startswith("~/")):
+        path = env["HOME"] + path[1:]
+    variables = os.environ | env
+    return _VARIABLE.sub(lambda found: variables.get(found[0].strip("${}"), ""), os.path.expanduser(path))
 
 
 def _may_be_missing(path: str) -> bool:
@@ -142,8 +146,8 @@ def _may_be_missing(path: str) -> bool:
 
 
 def _quoted_path(path: str) -> str:
-    """Return a path quoted for bash, except for a leading `~` or `~user`."""
+    """Return a path quoted for bash, except for a leading `~` or `~user` and for `$NAME`."""
     home, slash, rest = path.partition("/")
     if not re.fullmatch(r"~[\w.-]*", home, re.ASCII):
-        return shlex.quote(path)
-    return home + slash + (shlex.quote(rest) if rest else "")
+        home, slash, rest = "", "", path
+    return home + slash + (_VARIABLE.sub(r"""'"\g<0>"'""", shlex.quote(rest)) if rest else "")

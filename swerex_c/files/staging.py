@@ -48,7 +48,7 @@ _NAME = re.compile(r"\.swerex-locked-[0-9a-f]{16}\.tmp")
 _SWEEP_SECONDS = 10.0
 """Minimum number of seconds between searches of a directory for what killed processes left."""
 
-_NOT_REPLACEABLE = {errno.EACCES, errno.EPERM, errno.EBUSY, errno.EXDEV, errno.EROFS}
+_NOT_REPLACEABLE = {errno.EACCES, errno.EPERM, errno.EBUSY, errno.EXDEV, errno.EROFS, errno.ENOENT}
 """Errors of a file that may be writable although it cannot be replaced: its directory accepts no new entry, or the file
 is a mount point."""
 
@@ -295,7 +295,8 @@ class Staging:
             status = os.fstat(staged_fd)
             with overwritten(base, status.st_size, there) as fd:
                 copy_contents(source, fd)
-                if stat.S_ISREG(os.fstat(fd).st_mode):
+                now = os.fstat(fd).st_mode
+                if stat.S_ISREG(now) and stat.S_IMODE(now) != stat.S_IMODE(status.st_mode):
                     os.fchmod(fd, stat.S_IMODE(status.st_mode))
 
     def _finish(self, root: int, name: str) -> None:

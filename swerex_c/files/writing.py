@@ -35,12 +35,13 @@ STILL_SECONDS = 10.0
 _LOOK_SECONDS = 0.1
 """Seconds between checks whether a waiting call is still wanted."""
 
-_NO_FALLOCATE = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+_NO_FALLOCATE = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EIO}
 """Errors of a file system that cannot reserve space."""
 
 
 def check_path(path: str) -> None:
     """Raise for a path that no file can have. The path would fail later, but less clearly or after much work."""
+    path = os.fspath(path)  # the field of a request may have been set to a `Path`
     if len(path) > _LONGEST_PATH:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), f"{path[:200]}...")
     if not path:
@@ -125,12 +126,13 @@ def overwritten(base: str, size: int, there: int | None = None) -> Iterator[int]
             try:
                 os.posix_fallocate(fd, 0, size)
             except OSError as error:
-                os.ftruncate(fd, status.st_size)
+                if os.fstat(fd).st_size != status.st_size:
+                    os.ftruncate(fd, status.st_size)
                 if error.errno not in _NO_FALLOCATE:
                     raise type(error)(error.errno, error.strerror, base) from None
         yield fd
-        if regular:
-            os.ftruncate(fd, os.lseek(fd, 0, os.SEEK_CUR))
+        if regular and (end := os.lseek(fd, 0, os.SEEK_CUR)) < os.fstat(fd).st_size:
+            os.ftruncate(fd, end)
     finally:
         os.close(fd)
 

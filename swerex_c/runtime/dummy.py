@@ -10,9 +10,14 @@ from swerex_c import models
 from swerex_c.exceptions import DummyOutputsExhaustedError, InvalidInputError
 from swerex_c.interfaces import AbstractRuntime
 from swerex_c.runtime.config import DummyRuntimeConfig
+from swerex_c.utils.load import handed_on
 from swerex_c.utils.log import get_logger
 
 __all__ = ["DummyRuntime"]
+
+
+def __getattr__(name: str) -> Any:
+    return handed_on(__name__, name)
 
 
 class DummyRuntime(AbstractRuntime):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack
 import swerex_c
 from swerex_c.engine.sessions import SessionsRuntime
 from swerex_c.interfaces import reject_text
-from swerex_c.utils.load import ConfigSignature, load_class
+from swerex_c.utils.load import ConfigSignature, handed_on, load_class
 
 if TYPE_CHECKING:
     import logging
@@ -42,11 +42,8 @@ _ELSEWHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of `swerex_c.engine` on first use that callers expect here."""
-    if name not in _ELSEWHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = load_class(f"swerex_c.engine.{_ELSEWHERE[name]}")
-    return value
+    """Import a name on first use that callers expect here."""
+    return load_class(f"swerex_c.engine.{_ELSEWHERE[name]}") if name in _ELSEWHERE else handed_on(__name__, name)
 
 
 class LocalRuntime(SessionsRuntime):

@@ -7,6 +7,7 @@ libraries are imported with the first call.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from urllib.parse import urlsplit, urlunsplit
@@ -15,7 +16,7 @@ import swerex_c
 from swerex_c.exceptions import AuthenticationError, NotSupportedError, SwerexException
 from swerex_c.interfaces import AbstractRuntime, reject_text
 from swerex_c.remote.client.errors import NotFrames
-from swerex_c.utils.load import ConfigSignature
+from swerex_c.utils.load import ConfigSignature, handed_on
 from swerex_c.utils.log import get_logger
 
 if TYPE_CHECKING:
@@ -51,14 +52,18 @@ _creating = threading.Lock()
 """Lock for creating a client: concurrent threads get the same one, which keeps state and may own a program."""
 
 
-def __getattr__(name: str) -> Any:
-    """Import `RemoteRuntimeConfig` on first use; callers expect it in this module."""
-    if name != "RemoteRuntimeConfig":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from swerex_c.runtime.config import RemoteRuntimeConfig
+@functools.lru_cache(256)
+def _address(host: str, port: int | None) -> str:
+    host = host.rstrip("/")
+    if port is None:
+        return host
+    parts = urlsplit(host)
+    return urlunsplit(parts._replace(netloc=f"{parts.netloc}:{port}"))
 
-    globals()[name] = RemoteRuntimeConfig
-    return RemoteRuntimeConfig
+
+def __getattr__(name: str) -> Any:
+    """Import `RemoteRuntimeConfig` on first use, and other names that callers expect in this module."""
+    return handed_on(__name__, name)
 
 
 class RemoteRuntime(AbstractRuntime):
@@ -66,18 +71,22 @@ class RemoteRuntime(AbstractRuntime):
 
     __signature__ = ConfigSignature("swerex_c.runtime.config:RemoteRuntimeConfig")
 
+    # Class attributes, as there are subclasses that set only `_config` and `logger`, without this constructor.
+    _refusals = 0
+    """Number of times in a row that the server has refused the key of `is_alive`."""
+    _http_client: HttpClient | None = None
+    _frame_client: FrameClient | None = None
+    _peer: tuple[str, dict[str, str]] | None = None
+    """Address and headers for which the clients were made."""
+    _answered_over_http = False
+    """True once a server that did not support frames has answered."""
+
     def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Unpack[RemoteRuntimeKeywords]):
         """Create the runtime from the fields of `RemoteRuntimeConfig`."""
         from swerex_c.runtime.config import RemoteRuntimeConfig
 
         self._config = RemoteRuntimeConfig(**kwargs)
         self.logger = logger or get_logger("rex-runtime")
-        self._refusals = 0
-        """Number of times in a row that the server has refused the key of `is_alive`."""
-        self._http_client: HttpClient | None = None
-        self._frame_client: FrameClient | None = None
-        self._speaks_frames = self._config.wire != "json"
-        """False once a server that did not support frames has answered over HTTP."""
         if not self._config.host.startswith(("http://", "https://", "unix://")):
             self.logger.warning("Host %s does not start with http, adding http://", self._config.host)
             self._config.host = f"http://{self._config.host}"
@@ -94,11 +103,28 @@ class RemoteRuntime(AbstractRuntime):
     @property
     def _api_url(self) -> str:
         """Return the server's address, without a trailing slash."""
-        host = self._config.host.rstrip("/")
-        if self._config.port is None:
-            return host
-        parts = urlsplit(host)
-        return urlunsplit(parts._replace(netloc=f"{parts.netloc}:{self._config.port}"))
+        return _address(self._config.host, self._config.port)
+
+    def _setting(self, name: str) -> Any:
+        """Return a field of the configuration, or its default if a subclass has a configuration of its own."""
+        if name in vars(self._config):
+            return vars(self._config)[name]
+        from swerex_c.runtime.config import RemoteRuntimeConfig
+
+        return RemoteRuntimeConfig.model_fields[name].default
+
+    @property
+    def _speaks_frames(self) -> bool:
+        return not self._answered_over_http and self._setting("wire") != "json"
+
+    def _check_peer(self) -> tuple[str, dict[str, str]]:
+        """Return the address and the headers; drop clients of others, which callers may change at any time."""
+        peer = self._api_url, self._headers
+        if peer != self._peer:
+            with _creating:
+                if peer != self._peer:
+                    self._peer, self._http_client, self._frame_client = (peer[0], dict(peer[1])), None, None
+        return peer
 
     @property
     def _frames(self) -> FrameClient:
@@ -107,32 +133,36 @@ class RemoteRuntime(AbstractRuntime):
         Raises:
             NotFrames: if a proxy of the environment has to be used, which does not pass frames.
         """
-        if self._frame_client is None:
+        url, headers = self._check_peer()
+        if (client := self._frame_client) is None:
             from swerex_c.remote.client.base import http_proxy
             from swerex_c.remote.client.frames import Address, FrameClient
 
-            config, url = self._config, self._api_url
-            if config.command is None and config.wire == "auto" and http_proxy(url):
+            command = self._setting("command")
+            if command is None and self._setting("wire") == "auto" and http_proxy(url):
                 raise NotFrames("a proxy is between")
-            address = Address(command=tuple(config.command)) if config.command else Address.of(url, self._headers)
+            address = Address(command=tuple(command)) if command else Address.of(url, headers)
             with _creating:
-                if self._frame_client is None:
-                    self._frame_client = FrameClient(address, config.reconnect_timeout, config.answer_limit)
-        return self._frame_client
+                if (client := self._frame_client) is None:
+                    limits = self._setting("reconnect_timeout"), self._setting("answer_limit")
+                    client = self._frame_client = FrameClient(address, *limits)
+        return client
 
     @property
     def _http(self) -> HttpClient:
-        if self._http_client is None:
+        url, headers = self._check_peer()
+        if (client := self._http_client) is None:
             from swerex_c.remote.client.http import HttpClient
 
             with _creating:
-                if self._http_client is None:
-                    self._http_client = HttpClient(self._api_url, self._headers, self._config.answer_limit)
-        return self._http_client
+                if (client := self._http_client) is None:
+                    client = self._http_client = HttpClient(url, headers, self._setting("answer_limit"))
+        return client
 
     def _check_fallback(self, error: Exception) -> None:
         """Raise an error if HTTP may not take the place of frames, which the server does not support."""
-        if self._config.wire == "msgpack" or self._config.command is not None or self._api_url.startswith("unix:"):
+        only_frames = self._setting("wire") == "msgpack" or self._setting("command") is not None
+        if only_frames or self._api_url.startswith("unix:"):
             raise NotSupportedError(f"The server {self._api_url} does not speak msgpack frames: {error}") from None
         self.logger.debug("The server %s does not speak frames: %s; trying HTTP/JSON", self._api_url, error)
 
@@ -178,7 +208,7 @@ class RemoteRuntime(AbstractRuntime):
                     self._check_fallback(error)
             answer = await call(self._http)
             if getattr(answer, "is_alive", True):
-                self._speaks_frames = False
+                self._answered_over_http = True
             return answer
 
     async def _request(

@@ -278,7 +278,7 @@ class SandboxSession(BashSession):
         """Send SIGINT to the foreground processes from inside the sandbox; if that is impossible, type ^C."""
         completions = current_completions()
         future = asyncio.get_running_loop().create_future()
-        step, tries = min(action.timeout, 3600.0), action.n_retry
+        step, tries = models.attempt_seconds(action), action.n_retry
         core = self.core
         with translated():
             waiting = core.interrupt(step, tries, patterns_of(matcher), completions.core, future, True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from swerex_c.exceptions import NotAvailableError
@@ -10,7 +12,19 @@ from swerex_c.exceptions import NotAvailableError
 if TYPE_CHECKING:
     import inspect
 
-__all__ = ["ConfigSignature", "load_class", "load_library"]
+__all__ = ["ConfigSignature", "add_alias", "handed_on", "load_class", "load_library"]
+
+_HANDED_ON = (
+    "swerex_c.models",
+    "swerex_c.exceptions",
+    "swerex_c.interfaces",
+    "swerex_c.runtime.config",
+    "swerex_c.runtime.remote",
+    "swerex_c.utils.log",
+    "swerex_c.utils.free_port",
+    "swerex_c.utils.wait",
+)
+"""Modules whose names callers import from any module of SWE-ReX that imports them."""
 
 
 def load_class(target: str) -> Any:
@@ -29,6 +43,24 @@ def load_class(target: str) -> Any:
         from swerex_c._version import __version__
 
         raise NotAvailableError(f"swerex-c {__version__} has no {name} (there is no module {module})") from None
+
+
+def handed_on(module: str, name: str) -> Any:
+    """Return what `name` is in one of the modules that SWE-ReX's `module` imports.
+
+    Raises:
+        AttributeError: if none of them has it.
+    """
+    for each in () if name.startswith("__") else _HANDED_ON:
+        if each != module and name in vars(found := importlib.import_module(each)):
+            return vars(found)[name]
+    raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+
+def add_alias(name: str, kind: type[Any]) -> None:
+    """Make `name` a name of the module in which a class is, with the names that SWE-ReX's module hands on."""
+    module = sys.modules[name] = sys.modules[kind.__module__]
+    vars(module)["__getattr__"] = functools.partial(handed_on, module.__name__)
 
 
 def load_library(name: str, extra: str, user: str = "This") -> Any:

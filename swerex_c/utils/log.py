@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from swerex_c.utils.visible import visible
 
@@ -90,10 +90,18 @@ class _TerminalHandler(logging.Handler):
         self._printer.emit(record)
 
 
+class _PlainHandler(logging.StreamHandler[Any]):
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
+
+
 def _rich_handler(emoji: str) -> logging.Handler:
-    from rich.console import Console
-    from rich.logging import RichHandler
-    from rich.text import Text
+    try:
+        from rich.console import Console
+        from rich.logging import RichHandler
+        from rich.text import Text
+    except ImportError:  # `swerex-c run` with a Python that has its own packages
+        return _PlainHandler(sys.stdout if _stands_in() else sys.stderr)
 
     class EmojiHandler(RichHandler):
         def get_level_text(self, record: logging.LogRecord) -> Text:

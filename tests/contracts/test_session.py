@@ -396,8 +396,10 @@ async def test_the_request_of_a_session_is_seen_to(target: Target) -> None:
     source = f"{root}/a b/{name}"
     await target.says(["bash", "-c", "echo 'echo sourced; y=$SWX_ODD' >\"$0\"", source])
     session = Session(target.runtime, patience=target.patience)
-    request = {"env": {"SWX_ODD": odd, "SWX_EMPTY": ""}, "cwd": f"{root}/a b", "rows": 50, "columns": 132}
-    assert (await session.create(startup_source=[source, name], **request)).endswith("sourced\nsourced\n")
+    env = {"SWX_ODD": odd, "SWX_EMPTY": "", "SWX_ROOT": root}
+    request = {"env": env, "cwd": f"{root}/a b", "rows": 50, "columns": 132}
+    sources = [source, name, f"$SWX_ROOT/a b/{name}", f"${{SWX_ROOT}}/a b/{name}"]
+    assert (await session.create(startup_source=sources, **request)).endswith("sourced\n" * 4)
     await session.gives('printf %s "$y|$SWX_ODD|${SWX_EMPTY-unset}"', f"{odd}|{odd}|")
     await session.gives("pwd; stty size", f"{root}/a b\n50 132\n")
     await session.close()

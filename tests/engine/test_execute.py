@@ -92,6 +92,7 @@ def test_stdin_is_at_its_end_whatever_the_callers_is(run: Any, tmp_path: Path) -
         ("bin/with space", {}),
         ("with space", {"env": {"PATH": "bin:/usr/bin:/bin"}}),
         (["./with space", "a b"], {"cwd": "bin"}),
+        ("with space", {"env": {"PATH": "."}, "cwd": "bin"}),
     ],
 )
 def test_as_subprocess_runs_it(

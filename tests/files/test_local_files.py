@@ -53,6 +53,14 @@ def test_a_failure_names_its_file(here: Path, call: Callable[[], object], number
     assert_no_leftovers(here)
 
 
+@pytest.mark.parametrize(("path", "content"), [("/proc/self/coredump_filter", "00000033\n"), ("/dev/null", "")])
+def test_a_file_that_is_no_file_is_written_in_place(path: str, content: str) -> None:
+    """What /proc shows has no size, and its directories take no new names."""
+    before = mode(path)
+    write_text(path, "0x33")
+    assert (read_text(path), mode(path)) == (content, before)
+
+
 def test_a_new_file_has_the_mode_that_open_gives(here: Path) -> None:
     open("plain", "w").close()
     write_text("f", "x")

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -27,6 +28,7 @@ from swerex_c.remote.client import base, http
 from swerex_c.remote.client.http import HttpClient
 from swerex_c.remote.wire import file_transfer
 from swerex_c.runtime.abstract import Command, CommandResponse, ReadFileRequest, ReadFileResponse
+from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.utils import background
 from swerex_c.utils.free_port import find_free_port
 from tests.support.frames_tools import Proxy
@@ -47,6 +49,26 @@ async def execute(client: HttpClient, command: str) -> CommandResponse:
 
 
 # Connections
+
+
+class Own(RemoteRuntime):
+    """A subclass that does without our constructor and configuration, as there are some."""
+
+    def __init__(self, **fields: Any):
+        self._config: Any = SimpleNamespace(timeout=DEADLINE, **fields)
+        self.logger = logging.getLogger("own")
+
+
+@pytest.mark.parametrize("kind", [RemoteRuntime, Own])
+@pytest.mark.parametrize("wire", ["auto", "json"])
+async def test_the_key_and_the_address_may_change(our_server: Server, kind: Any, wire: str) -> None:
+    runtime = kind(auth_token="wrong", host="http://127.0.0.1", port=our_server.port, wire=wire)
+    with pytest.raises(AuthenticationError):
+        await runtime.execute(Command(command="true"))
+    runtime._config.auth_token = KEY
+    assert (await runtime.execute(Command(command="true"))).exit_code == 0
+    runtime._config.port = find_free_port()
+    assert not await runtime.is_alive(timeout=0.1)
 
 
 async def test_proxies_of_the_environment_are_for_other_machines(

@@ -53,8 +53,9 @@ except ValueError:
 """
 
 
-def test_a_log_on_the_terminal() -> None:
-    seen = run_python(LOG).stderr
+@pytest.mark.parametrize("before", ["", "import sys; sys.modules['rich.console'] = None"], ids=["", "without rich"])
+def test_a_log_on_the_terminal(before: str) -> None:
+    seen = run_python(before + LOG).stderr
     assert seen.count("52;c") == 2 and not CONTROLS.search(seen)
 
 

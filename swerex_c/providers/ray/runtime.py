@@ -41,7 +41,11 @@ class RayRuntime(RemoteRuntime):
 
     def __init__(self, channel: ActorChannel, *, logger: logging.Logger | None = None):
         super().__init__(auth_token="", wire="msgpack", timeout=_ALIVE_SECONDS, logger=logger)
-        self._frame_client = _Client(channel)
+        self._client = self._frame_client = _Client(channel)
+
+    @property
+    def _frames(self) -> FrameClient:
+        return self._client
 
     async def close(self) -> models.CloseResponse:
         """Close all sessions and commands, and the runtime.

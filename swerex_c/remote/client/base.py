@@ -9,7 +9,7 @@ from urllib.request import getproxies, proxy_bypass
 from pydantic import BaseModel
 
 from swerex_c.exceptions import ResourceError, ServerRestartedError, SessionDoesNotExistError
-from swerex_c.models import BashInterruptAction, CreateBashSessionRequest, startup_seconds
+from swerex_c.models import BashInterruptAction, CreateBashSessionRequest, attempt_seconds, startup_seconds
 
 __all__ = ["ANSWER_LIMIT", "MARGIN", "ServerInstances", "fields_of", "http_proxy", "patience", "too_long"]
 
@@ -44,7 +44,7 @@ def patience(request: BaseModel | None) -> float | None:
     fields = request.__dict__  # getattr for a missing attribute of a model is slow
     own = fields.get("timeout")
     if isinstance(request, BashInterruptAction):
-        own = request.timeout * max(1, request.n_retry)
+        own = attempt_seconds(request) * max(1, request.n_retry)
     elif own is None:
         own = startup_seconds(request) if isinstance(request, CreateBashSessionRequest) else None
     return own + MARGIN if isinstance(own, int | float) and own >= 0 else None
