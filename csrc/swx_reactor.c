@@ -28,10 +28,10 @@ struct swx_node {
     atomic_bool removed; /* set under the reactor's lock */
     /* under the reactor's lock */
     int64_t due;
-    size_t heap_index; /* SIZE_MAX: not in the heap */
-    swx_node *next, **link;
-    swx_node *after; /* in the worker's queue */
-    bool buried;     /* the worker is to destroy it */
+    size_t heap_index; /* until it is removed */
+    swx_node *next;    /* in the graveyard */
+    swx_node *after;   /* in the worker's queue */
+    bool buried;       /* the worker is to destroy it */
     /* under both locks */
     bool working; /* the worker is to call due, and the node is not watched until it has */
 };
@@ -47,12 +47,10 @@ struct swx_reactor {
     bool started, stop;
     bool working; /* the worker will look at its queue again */
     int64_t wakes_at;
-    swx_node *nodes;             /* in use */
+    swx_node **heap; /* the nodes in use, by due, smallest first */
+    size_t count, heap_room;
     swx_node *graveyard;         /* removed, not yet unwatched */
     swx_node *queue, *queue_end; /* for the worker */
-    size_t count;
-    swx_node **heap; /* by due, smallest first; room for every node */
-    size_t heap_size, heap_room;
 };
 
 /* ---- the heap of deadlines (reactor locked) ---- */
@@ -78,10 +76,10 @@ static void sift_down(swx_reactor *r, size_t index)
     swx_node *node = r->heap[index];
     for (;;) {
         size_t child = 2 * index + 1;
-        if (child >= r->heap_size) {
+        if (child >= r->count) {
             break;
         }
-        if (child + 1 < r->heap_size && r->heap[child + 1]->due < r->heap[child]->due) {
+        if (child + 1 < r->count && r->heap[child + 1]->due < r->heap[child]->due) {
             child++;
         }
         if (r->heap[child]->due >= node->due) {
@@ -93,33 +91,20 @@ static void sift_down(swx_reactor *r, size_t index)
     set_slot(r, index, node);
 }
 
-static void heap_remove(swx_reactor *r, swx_node *node)
-{
-    size_t index = node->heap_index;
-    if (index == SIZE_MAX) {
-        return;
-    }
-    node->heap_index = SIZE_MAX;
-    swx_node *last = r->heap[--r->heap_size];
-    if (last != node) {
-        set_slot(r, index, last);
-        sift_up(r, index);
-        sift_down(r, last->heap_index);
-    }
-}
-
 static void heap_set(swx_reactor *r, swx_node *node, int64_t due)
 {
-    if (due == INT64_MAX) {
-        heap_remove(r, node);
-        return;
-    }
-    if (node->heap_index == SIZE_MAX) {
-        set_slot(r, r->heap_size++, node);
-    }
     node->due = due;
     sift_up(r, node->heap_index);
     sift_down(r, node->heap_index);
+}
+
+static void heap_remove(swx_reactor *r, const swx_node *node)
+{
+    swx_node *last = r->heap[--r->count];
+    if (last != node) {
+        set_slot(r, node->heap_index, last);
+        heap_set(r, last, last->due);
+    }
 }
 
 static bool heap_reserve(swx_reactor *r)
@@ -177,7 +162,7 @@ static void reschedule(swx_node *node)
     bool idle = node->paused || node->working || atomic_load(&node->removed);
     int64_t due = idle ? INT64_MAX : node->type->deadline(node->object);
     pthread_mutex_lock(&r->lock);
-    if (!atomic_load(&node->removed) && (due != INT64_MAX || node->heap_index != SIZE_MAX)) {
+    if (!atomic_load(&node->removed)) {
         heap_set(r, node, due);
     }
     bool sooner = due < r->wakes_at;
@@ -370,7 +355,9 @@ static void join_worker(swx_reactor *r)
 static bool hand_to_worker(swx_reactor *r, swx_node *node, bool bury)
 {
     pthread_mutex_lock(&r->lock);
-    heap_remove(r, node); /* another thread may have put it back meanwhile */
+    if (!atomic_load(&node->removed)) {
+        heap_set(r, node, INT64_MAX); /* another thread may have set its deadline meanwhile */
+    }
     node->buried = bury;
     node->working = !bury;
     node->after = NULL;
@@ -426,9 +413,9 @@ static void run_due(swx_reactor *r, int64_t now)
 {
     for (;;) {
         pthread_mutex_lock(&r->lock);
-        swx_node *node = r->heap_size && r->heap[0]->due <= now ? r->heap[0] : NULL;
+        swx_node *node = r->count && r->heap[0]->due <= now ? r->heap[0] : NULL;
         if (node) {
-            heap_remove(r, node);
+            heap_set(r, node, INT64_MAX);
         }
         pthread_mutex_unlock(&r->lock);
         if (!node) {
@@ -473,7 +460,7 @@ static void *run(void *argument)
         bury(r);
         pthread_mutex_lock(&r->lock);
         bool stop = r->stop;
-        int64_t until = r->heap_size ? r->heap[0]->due : INT64_MAX;
+        int64_t until = r->count ? r->heap[0]->due : INT64_MAX;
         until = r->graveyard ? 0 : until;
         r->wakes_at = until;
         pthread_mutex_unlock(&r->lock);
@@ -561,8 +548,8 @@ void swx_reactor_free(swx_reactor *r)
         pthread_join(r->thread, NULL);
         join_worker(r);
     }
-    while (r->nodes) {
-        swx_reactor_remove(r->nodes);
+    while (r->count) {
+        swx_reactor_remove(r->heap[0]);
     }
     bury(r);
     join_worker(r);
@@ -583,7 +570,7 @@ swx_status swx_reactor_add(swx_reactor *r, swx_node **out, const swx_node_type *
     if (!node) {
         return swx_fail(err, SWX_ENOMEM, "out of memory");
     }
-    *node = (swx_node){ .reactor = r, .type = type, .object = object, .heap_index = SIZE_MAX };
+    *node = (swx_node){ .reactor = r, .type = type, .object = object, .due = INT64_MAX };
     for (unsigned i = 0; i < SWX_NODE_FDS; i++) {
         node->watched[i].fd = -1;
     }
@@ -594,13 +581,7 @@ swx_status swx_reactor_add(swx_reactor *r, swx_node **out, const swx_node_type *
         status = start_thread(r, err);
     }
     if (status == SWX_OK) {
-        node->next = r->nodes;
-        node->link = &r->nodes;
-        if (r->nodes) {
-            r->nodes->link = &node->next;
-        }
-        r->nodes = node;
-        r->count++;
+        set_slot(r, r->count++, node);
     }
     pthread_mutex_unlock(&r->lock);
     if (status != SWX_OK) {
@@ -631,11 +612,6 @@ void swx_reactor_remove(swx_node *node)
         return;
     }
     heap_remove(r, node);
-    *node->link = node->next;
-    if (node->next) {
-        node->next->link = node->link;
-    }
-    r->count--;
     node->next = r->graveyard;
     r->graveyard = node;
     wake_thread(r); /* locked: afterwards the reactor may be freed */
