@@ -20,23 +20,19 @@ swx_py_state *swx_py_state_of(PyTypeObject *type) { return PyType_GetModuleState
 
 PyObject *swx_py_raise(const swx_error *err)
 {
-    switch (err->status) {
-    case SWX_ENOMEM: return PyErr_NoMemory();
-    case SWX_ESYS: {
-        PyObject *arguments =
-            Py_BuildValue("(iN)", err->sys_errno, PyUnicode_FromFormat("%s: %s", err->call, strerror(err->sys_errno)));
-        if (arguments) {
-            PyErr_SetObject(PyExc_OSError, arguments);
-            Py_DECREF(arguments);
-        }
-        return NULL;
+    if (err->status == SWX_ENOMEM) {
+        return PyErr_NoMemory();
     }
-    case SWX_EINVAL:
-    case SWX_ELIMIT:
-        PyErr_SetString(PyExc_ValueError, err->text ? err->text : "the core does not accept this");
-        return NULL;
-    default: PyErr_SetString(PyExc_RuntimeError, err->text ? err->text : "the core cannot do this now"); return NULL;
+    if (err->status != SWX_ESYS) {
+        return PyErr_Format(PyExc_ValueError, "%s", err->text);
     }
+    PyObject *arguments =
+        Py_BuildValue("(iN)", err->sys_errno, PyUnicode_FromFormat("%s: %s", err->call, strerror(err->sys_errno)));
+    if (arguments) {
+        PyErr_SetObject(PyExc_OSError, arguments);
+        Py_DECREF(arguments);
+    }
+    return NULL;
 }
 
 void swx_py_engine_ref(swx_py_engine *engine) { atomic_fetch_add(&engine->references, 1); }

@@ -102,7 +102,7 @@ swx_py_state *swx_py_state_of(PyTypeObject *type);
 /* The engine of this process's reactor, borrowed; a forked child gets its own.  NULL with an exception set. */
 swx_py_engine *swx_py_engine_of(swx_py_state *state);
 
-/* Sets the Python exception for a failure: OSError naming the call, MemoryError, ValueError or RuntimeError.
+/* Sets the Python exception for a failure: OSError naming the call, MemoryError, or ValueError with the text.
  * Returns NULL. */
 PyObject *swx_py_raise(const swx_error *err);
 
