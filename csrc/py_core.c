@@ -94,13 +94,10 @@ bool swx_py_engine_is_gone(const swx_py_engine *engine)
 
 PyObject *swx_py_raise_gone(const swx_py_engine *engine, const char *what)
 {
-    if (atomic_load(&engine->ended)) {
-        PyErr_Format(PyExc_RuntimeError, "this %s ended with the interpreter", what);
-    } else {
-        PyErr_Format(PyExc_RuntimeError,
-                     "this %s belongs to the parent process: after fork() a child has to create its own", what);
-    }
-    return NULL;
+    const char *text = atomic_load(&engine->ended)
+                           ? "this %s ended with the interpreter"
+                           : "this %s belongs to the parent process: after fork() a child has to create its own";
+    return PyErr_Format(PyExc_RuntimeError, text, what);
 }
 
 int swx_py_begin(swx_py_engine *engine, const char *what, swx_status (*start)(void *, const void *, swx_error *),
@@ -303,8 +300,7 @@ static PyObject *core_model(PyObject *module, PyObject *const *args, Py_ssize_t 
 {
     const swx_py_state *state = PyModule_GetState(module);
     if (count != 3 || !PyType_Check(args[0]) || !PyDict_Check(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "model() takes a class, a dict and a set of names");
-        return NULL;
+        return PyErr_Format(PyExc_TypeError, "model() takes a class, a dict and a set of names");
     }
     PyTypeObject *type = (PyTypeObject *)args[0];
     PyObject *set = PySet_New(args[2]);

@@ -79,10 +79,10 @@ static PyObject *matcher_feed(PyObject *object, PyObject *data)
         Py_RETURN_NONE;
     }
     if (status == SWX_ELIMIT) {
-        PyErr_SetString(PyExc_RuntimeError, "the patterns take too long on this text");
+        return PyErr_Format(PyExc_RuntimeError, "the patterns take too long on this text");
     }
     if (status != SWX_OK) {
-        return status == SWX_ELIMIT ? NULL : PyErr_NoMemory();
+        return PyErr_NoMemory();
     }
     return Py_BuildValue("nKK", (Py_ssize_t)hit.index, (unsigned long long)hit.start, (unsigned long long)hit.end);
 }

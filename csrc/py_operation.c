@@ -164,8 +164,7 @@ static PyObject *operation_fact(PyObject *object, void *which)
     const fact wanted = (fact)(intptr_t)which;
     bool done = atomic_load(&req->base.done);
     if (!done && wanted > HELD) {
-        PyErr_SetString(PyExc_RuntimeError, "the operation has not ended yet");
-        return NULL;
+        return PyErr_Format(PyExc_RuntimeError, "the operation has not ended yet");
     }
     switch (wanted) {
     case DONE: return PyBool_FromLong(done);
@@ -197,8 +196,7 @@ static PyObject *operation_release(PyObject *object, PyObject *checked_arg)
         return NULL;
     }
     if (!self->command) {
-        PyErr_SetString(PyExc_RuntimeError, "the operation is not held");
-        return NULL;
+        return PyErr_Format(PyExc_RuntimeError, "the operation is not held");
     }
     if (swx_py_request_encode(req, self->command, checked > 0) < 0) { /* the core reads none of that while it is held */
         return NULL;

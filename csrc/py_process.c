@@ -259,8 +259,7 @@ static PyObject *process_fact(PyObject *object, void *which)
     const fact wanted = (fact)(intptr_t)which;
     bool done = atomic_load(&req->base.done);
     if (!done && wanted > MARK) {
-        PyErr_SetString(PyExc_RuntimeError, "the process has not ended yet");
-        return NULL;
+        return PyErr_Format(PyExc_RuntimeError, "the process has not ended yet");
     }
     switch (wanted) {
     case DONE: return PyBool_FromLong(done);

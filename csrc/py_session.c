@@ -67,9 +67,9 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
 {
     session_object *self = (session_object *)object;
     if (count < 9 || count > 12) {
-        PyErr_SetString(PyExc_TypeError, "run() takes command, checked, timeout, quiet, matcher, queue, future, news, "
-                                         "inline_wait and perhaps wake_fd, grace and ahead");
-        return NULL;
+        return PyErr_Format(PyExc_TypeError,
+                            "run() takes command, checked, timeout, quiet, matcher, queue, future, news, "
+                            "inline_wait and perhaps wake_fd, grace and ahead");
     }
     long checked = PyLong_AsLong(args[1]);
     long inline_wait = PyLong_AsLong(args[8]);
@@ -109,8 +109,7 @@ static PyObject *launch_text(session_object *self, swx_op_kind kind, PyObject *t
         return NULL;
     }
     if (memchr(bytes, 0, (size_t)size)) {
-        PyErr_SetString(PyExc_ValueError, "a terminal cannot be sent a NUL byte here");
-        return NULL;
+        return PyErr_Format(PyExc_ValueError, "a terminal cannot be sent a NUL byte here");
     }
     request *req = swx_py_request_new(self, kind, queue);
     if (!req) {
@@ -164,8 +163,8 @@ static PyObject *session_interrupt(PyObject *object, PyObject *args)
         return NULL;
     }
     if (!(step >= 0 && step < 1e6)) {
-        PyErr_SetString(PyExc_ValueError, "the timeout of an interrupt is a number of seconds that is not negative");
-        return NULL;
+        return PyErr_Format(PyExc_ValueError,
+                            "the timeout of an interrupt is a number of seconds that is not negative");
     }
     request *req = swx_py_request_new(self, SWX_OP_INTERRUPT, queue);
     if (!req) {
@@ -283,8 +282,7 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         return NULL;
     }
     if (limit < 2) {
-        PyErr_SetString(PyExc_ValueError, "output_limit is a number of bytes, at least 2");
-        return NULL;
+        return PyErr_Format(PyExc_ValueError, "output_limit is a number of bytes, at least 2");
     }
     config.output_limit = (size_t)limit;
     char **variables = swx_py_strings(environment);
