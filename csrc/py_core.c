@@ -304,7 +304,7 @@ static PyObject *core_model(PyObject *module, PyObject *const *args, Py_ssize_t 
     }
     PyTypeObject *type = (PyTypeObject *)args[0];
     PyObject *set = PySet_New(args[2]);
-    PyObject *model = set ? swx_py_allocate(type) : NULL, *values[] = { args[1], set, Py_None, Py_None };
+    PyObject *model = set ? PyType_GenericAlloc(type, 0) : NULL, *values[] = { args[1], set, Py_None, Py_None };
     for (size_t i = 0; model && i < SWX_COUNT(values); i++) {
         if (PyObject_GenericSetAttr(model, state->model_names[i], values[i]) < 0) {
             Py_CLEAR(model);

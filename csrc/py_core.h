@@ -158,15 +158,6 @@ swx_match *swx_py_match_take(const swx_py_state *state, PyObject *object);
 /* Ends the use.  Needs no GIL, only a reference. */
 void swx_py_match_give_back(PyObject *object);
 
-/* ---- objects ---- */
-
-/* An instance of a type; all zeros after its header.  NULL with MemoryError set. */
-static inline PyObject *swx_py_allocate(PyTypeObject *type)
-{
-    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    return allocate(type, 0);
-}
-
 /* The end of a tp_dealloc: frees the instance, and drops its reference to its type. */
 static inline void swx_py_deallocate(PyObject *object)
 {

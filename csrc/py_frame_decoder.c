@@ -267,7 +267,7 @@ static PyObject *decoder_feed(PyObject *object, PyObject *data)
 static PyObject *decoder_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     swx_py_frame_limits limits;
-    PyObject *object = swx_py_frame_read_limits(args, kwargs, &limits) < 0 ? NULL : swx_py_allocate(type);
+    PyObject *object = swx_py_frame_read_limits(args, kwargs, &limits) < 0 ? NULL : PyType_GenericAlloc(type, 0);
     if (object) {
         ((FrameDecoder *)object)->limits = limits;
         ((FrameDecoder *)object)->stream.max_frame = limits.max_frame;

@@ -269,7 +269,7 @@ static PyObject *encoder_encode(PyObject *object, PyObject *value)
 static PyObject *encoder_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     swx_py_frame_limits limits;
-    PyObject *object = swx_py_frame_read_limits(args, kwargs, &limits) < 0 ? NULL : swx_py_allocate(type);
+    PyObject *object = swx_py_frame_read_limits(args, kwargs, &limits) < 0 ? NULL : PyType_GenericAlloc(type, 0);
     if (object) {
         ((FrameEncoder *)object)->limits = limits;
     }

@@ -19,7 +19,7 @@ static PyObject *matcher_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#:Matcher", names, &program, &size)) {
         return NULL;
     }
-    Matcher *self = (Matcher *)swx_py_allocate(type);
+    Matcher *self = (Matcher *)PyType_GenericAlloc(type, 0);
     if (!self) {
         return NULL;
     }

@@ -220,7 +220,7 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     }
     config.argv = argv;
     config.environment = variables;
-    process_object *self = PyErr_Occurred() ? NULL : (process_object *)swx_py_allocate(type);
+    process_object *self = PyErr_Occurred() ? NULL : (process_object *)PyType_GenericAlloc(type, 0);
     if (self) {
         self->future = Py_NewRef(future);
         self->request = start_program(state, queue, future, &config);

@@ -12,7 +12,7 @@ static PyObject *queue_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, ":Completions", names)) {
         return NULL;
     }
-    queue_object *self = (queue_object *)swx_py_allocate(type);
+    queue_object *self = (queue_object *)PyType_GenericAlloc(type, 0);
     swx_error err;
     if (self && swx_queue_new(&self->queue, &err) != SWX_OK) {
         swx_py_raise(&err);

@@ -26,7 +26,7 @@ static PyObject *launch(session_object *self, request *req, PyObject *matcher, P
                         int64_t inline_wait)
 {
     swx_py_state *state = swx_py_state_of(Py_TYPE((PyObject *)self));
-    operation_object *op = (operation_object *)swx_py_allocate(state->types[SWX_PY_OPERATION]);
+    operation_object *op = (operation_object *)PyType_GenericAlloc(state->types[SWX_PY_OPERATION], 0);
     if (!op) {
         swx_request_unref(&req->base);
         return NULL;
@@ -292,7 +292,7 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     }
     config.environment = variables;
     config.argv = argv;
-    PyObject *self = PyErr_Occurred() ? NULL : swx_py_allocate(type);
+    PyObject *self = PyErr_Occurred() ? NULL : PyType_GenericAlloc(type, 0);
     if (self && !(((session_object *)self)->handle = start_session(swx_py_state_of(type), &config))) {
         Py_CLEAR(self);
     }
