@@ -3,14 +3,11 @@
 
 #include <dlfcn.h>
 #include <errno.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <msgpack.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "swx_command.h"
@@ -54,12 +51,7 @@ bool swx_py_engine_enter(swx_py_engine *engine)
     return false;
 }
 
-void swx_py_engine_leave(swx_py_engine *engine)
-{
-    if (atomic_fetch_sub(&engine->inside, 1) == 1 && atomic_load(&engine->ended)) {
-        syscall(SYS_futex, &engine->inside, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-    }
-}
+void swx_py_engine_leave(swx_py_engine *engine) { atomic_fetch_sub(&engine->inside, 1); }
 
 PyThreadState *swx_py_lock(swx_py_engine *engine, swx_node *node)
 {
@@ -77,14 +69,6 @@ void swx_py_unlock(swx_py_engine *engine, swx_node *node, PyThreadState *thread)
     swx_node_unlock(node);
     swx_py_engine_leave(engine);
     PyEval_RestoreThread(thread);
-}
-
-static void await_leaving(swx_py_engine *engine)
-{
-    int inside;
-    while ((inside = atomic_load(&engine->inside))) {
-        syscall(SYS_futex, &engine->inside, FUTEX_WAIT_PRIVATE, inside, NULL, NULL, 0);
-    }
 }
 
 bool swx_py_engine_is_gone(const swx_py_engine *engine)
@@ -273,7 +257,9 @@ static PyObject *core_shutdown(PyObject *module, PyObject *Py_UNUSED(unused))
     if (engine && !swx_reactor_is_forked(engine->reactor)) {
         atomic_store(&engine->ended, true);
         Py_BEGIN_ALLOW_THREADS
-        await_leaving(engine);
+        while (atomic_load(&engine->inside)) { /* a call takes milliseconds */
+            usleep(100);
+        }
         swx_reactor_free(engine->reactor);
         Py_END_ALLOW_THREADS
     }

@@ -26,7 +26,7 @@
 typedef struct {
     _Atomic int references;
     _Atomic bool ended; /* set with the GIL held: the reactor is freed, and with it every node, when */
-    _Atomic int inside; /* no call uses them any more; the word of a futex */
+    _Atomic int inside; /* no call uses them any more */
     swx_reactor *reactor;
     uint64_t program_mark; /* mark of all that sessions and processes start; see swx_supervisor.h */
 } swx_py_engine;
