@@ -27,15 +27,20 @@ static int read_limit(PyObject *object, const char *name, uint32_t most, uint32_
     return 0;
 }
 
-int swx_py_frame_read_limits(PyObject *args, PyObject *kwargs, swx_py_frame_limits *limits)
+PyObject *swx_py_frame_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = { "max_frame", "max_depth", "max_items", NULL };
     PyObject *frame = NULL, *depth = NULL, *items = NULL;
-    *limits = (swx_py_frame_limits){ .max_frame = 64 << 20, .max_depth = 32, .max_items = 1000000 };
+    swx_py_frame_limits limits = { .max_frame = 64 << 20, .max_depth = 32, .max_items = 1000000 };
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOO", names, &frame, &depth, &items) ||
-        read_limit(frame, names[0], UINT32_MAX, &limits->max_frame) < 0 ||
-        read_limit(depth, names[1], MAX_DEPTH, &limits->max_depth) < 0) {
-        return -1;
+        read_limit(frame, names[0], UINT32_MAX, &limits.max_frame) < 0 ||
+        read_limit(depth, names[1], MAX_DEPTH, &limits.max_depth) < 0 ||
+        read_limit(items, names[2], UINT32_MAX, &limits.max_items) < 0) {
+        return NULL;
     }
-    return read_limit(items, names[2], UINT32_MAX, &limits->max_items);
+    PyObject *object = PyType_GenericAlloc(type, 0);
+    if (object) {
+        ((swx_py_frame_object *)object)->limits = limits;
+    }
+    return object;
 }

@@ -17,8 +17,7 @@ typedef struct {
 } known_word;
 
 typedef struct {
-    PyObject_HEAD
-    swx_py_frame_limits limits;
+    swx_py_frame_object base; /* first */
     swx_frame_stream stream;
     known_word words[WORDS];
     swx_error failed; /* what stopped the stream */
@@ -176,7 +175,7 @@ static PyObject *read_value(reader *r, uint32_t depth, bool key)
 /* The payload as an object; NULL: err says why not, and no exception is set. */
 static PyObject *read_payload(FrameDecoder *self, swx_span payload, swx_error *err)
 {
-    reader r = { .limits = &self->limits,
+    reader r = { .limits = &self->base.limits,
                  .words = self->words,
                  .payload = payload.bytes,
                  .at = payload.bytes,
@@ -266,13 +265,11 @@ static PyObject *decoder_feed(PyObject *object, PyObject *data)
 
 static PyObject *decoder_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    swx_py_frame_limits limits;
-    PyObject *object = swx_py_frame_read_limits(args, kwargs, &limits) < 0 ? NULL : PyType_GenericAlloc(type, 0);
-    if (object) {
-        ((FrameDecoder *)object)->limits = limits;
-        ((FrameDecoder *)object)->stream.max_frame = limits.max_frame;
+    FrameDecoder *self = (FrameDecoder *)swx_py_frame_new(type, args, kwargs);
+    if (self) {
+        self->stream.max_frame = self->base.limits.max_frame;
     }
-    return object;
+    return (PyObject *)self;
 }
 
 static void decoder_dealloc(PyObject *object)

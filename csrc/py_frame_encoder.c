@@ -8,11 +8,6 @@
 #include "py_frame.h"
 #include "swx_frame.h"
 
-typedef struct {
-    PyObject_HEAD
-    swx_py_frame_limits limits;
-} FrameEncoder;
-
 /* A frame that is being written. */
 typedef struct {
     PyTypeObject *type;
@@ -250,7 +245,7 @@ static PyObject *encoder_encode(PyObject *object, PyObject *value)
     writer w; /* without its first bytes, which would be set for nothing */
     memset(&w, 0, offsetof(writer, first));
     w.type = Py_TYPE(object);
-    w.limits = ((FrameEncoder *)object)->limits;
+    w.limits = ((swx_py_frame_object *)object)->limits;
     w.data = w.first;
     w.capacity = sizeof(w.first);
     w.size = SWX_FRAME_HEADER;
@@ -266,22 +261,12 @@ static PyObject *encoder_encode(PyObject *object, PyObject *value)
     return result;
 }
 
-static PyObject *encoder_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    swx_py_frame_limits limits;
-    PyObject *object = swx_py_frame_read_limits(args, kwargs, &limits) < 0 ? NULL : PyType_GenericAlloc(type, 0);
-    if (object) {
-        ((FrameEncoder *)object)->limits = limits;
-    }
-    return object;
-}
-
 static PyMethodDef encoder_methods[] = {
     { "encode", encoder_encode, METH_O, "encode($self, value, /)\n--\n\n" },
     { NULL, NULL, 0, NULL },
 };
 
-PyType_Spec swx_py_encoder_spec =
-    SWX_PY_SPEC("FrameEncoder", FrameEncoder, 0,
-                { Py_tp_doc, "FrameEncoder(*, max_frame=67108864, max_depth=32, max_items=1000000)\n--\n\n" },
-                { Py_tp_new, encoder_new }, { Py_tp_dealloc, swx_py_deallocate }, { Py_tp_methods, encoder_methods });
+PyType_Spec swx_py_encoder_spec = SWX_PY_SPEC(
+    "FrameEncoder", swx_py_frame_object, 0,
+    { Py_tp_doc, "FrameEncoder(*, max_frame=67108864, max_depth=32, max_items=1000000)\n--\n\n" },
+    { Py_tp_new, swx_py_frame_new }, { Py_tp_dealloc, swx_py_deallocate }, { Py_tp_methods, encoder_methods });
