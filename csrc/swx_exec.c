@@ -154,8 +154,8 @@ void swx_exec_free(swx_exec *e)
     free(e);
 }
 
-/* Reads what is there.  True when the pipe is empty or closed. */
-static bool drain(swx_exec *e, int i, unsigned reads)
+/* Reads what is there. */
+static void drain(swx_exec *e, int i, unsigned reads)
 {
     uint8_t bytes[READ_SIZE];
     for (unsigned n = 0; n < reads && e->streams[i].fd >= 0; n++) {
@@ -164,17 +164,14 @@ static bool drain(swx_exec *e, int i, unsigned reads)
             continue;
         }
         if (size < 0) {
-            return true;
+            return;
         }
         if (size == 0) {
             close_stream(e, i);
-            return true;
-        }
-        if (!e->ended && swx_buf_append(&e->streams[i].kept, bytes, (size_t)size) != SWX_OK) {
+        } else if (!e->ended && swx_buf_append(&e->streams[i].kept, bytes, (size_t)size) != SWX_OK) {
             e->no_memory = true;
         }
     }
-    return e->streams[i].fd < 0;
 }
 
 static void finish(swx_exec *e)
@@ -210,9 +207,6 @@ void swx_exec_event(swx_exec *e, unsigned which)
 
 static void start_killing(swx_exec *e, int64_t now)
 {
-    for (int i = 0; i < 2; i++) {
-        drain(e, i, READS_PER_CALL);
-    }
     e->deadline = INT64_MAX;
     e->sweep = now;
 }
