@@ -11,9 +11,8 @@ typedef enum {
     INTERMEDIATE, /* ESC [ ... and intermediates */
     CHARSET,      /* ESC and intermediates (nF) */
     OSC,          /* ESC ] ... */
-    OSC_END,      /* ESC ] ... ESC */
     STRING,       /* ESC P, X, ^ or _ ... */
-    STRING_END,   /* ESC P ... ESC */
+    STRING_END,   /* one of the last two, and ESC */
     DONE,         /* this byte completes the sequence */
     BROKEN        /* this byte is no part of the sequence */
 } phase;
@@ -45,9 +44,9 @@ static phase next_phase(phase now, uint8_t c)
         /* fall through */
     case INTERMEDIATE: return within(c, 0x20, 0x2f) ? INTERMEDIATE : within(c, 0x40, 0x7e) ? DONE : BROKEN;
     case CHARSET: return within(c, 0x20, 0x2f) ? CHARSET : within(c, 0x30, 0x7e) ? DONE : BROKEN;
-    case OSC: return c == BEL ? DONE : c == ESC ? OSC_END : c == CAN || c == SUB || c == '\n' ? BROKEN : OSC;
+    case OSC: return c == BEL ? DONE : c == ESC ? STRING_END : c == CAN || c == SUB || c == '\n' ? BROKEN : OSC;
     case STRING: return c == ESC ? STRING_END : c == CAN || c == SUB ? BROKEN : STRING;
-    default: /* OSC_END, STRING_END */ return c == '\\' ? DONE : BROKEN;
+    default: /* STRING_END */ return c == '\\' ? DONE : BROKEN;
     }
 }
 
@@ -112,7 +111,7 @@ static void begin(swx_strip *strip)
 static void give_up(sink *to)
 {
     swx_strip *strip = to->strip;
-    bool again = strip->phase == OSC_END || strip->phase == STRING_END;
+    bool again = strip->phase == STRING_END;
     emit(to, strip->held + 1, strip->size - 1 - again);
     strip->size = 0;
     strip->phase = TEXT;
