@@ -22,9 +22,7 @@ PyObject *swx_py_text(const swx_buf *buf, bool crlf)
     }
     Py_BEGIN_ALLOW_THREADS
     swx_buf_copy(buf, note, text);
-    if (crlf || swx_strip_needed(text, size)) {
-        size = swx_strip_whole(text, size, crlf);
-    }
+    size = swx_strip_whole(text, size, crlf);
     Py_END_ALLOW_THREADS
     PyObject *str = decode(text, size);
     free(text);
