@@ -315,10 +315,9 @@ static PyMethodDef core_functions[] = {
 static int register_exit(PyObject *module)
 {
     PyObject *atexit = PyImport_ImportModule("atexit");
-    PyObject *shutdown = atexit ? PyObject_GetAttrString(module, "_shutdown") : NULL;
-    PyObject *result = shutdown ? PyObject_CallMethod(atexit, "register", "O", shutdown) : NULL;
+    PyObject *result =
+        atexit ? PyObject_CallMethod(atexit, "register", "N", PyObject_GetAttrString(module, "_shutdown")) : NULL;
     Py_XDECREF(result);
-    Py_XDECREF(shutdown);
     Py_XDECREF(atexit);
     return result ? 0 : -1;
 }
