@@ -13,34 +13,16 @@ typedef struct {
     uint8_t context;
 } state;
 
-/* ---- pools ---- */
+/* ---- the cache's parts ---- */
 
-static bool pool_reserve(swx_dfa_pool *p, size_t more)
-{
-    if (p->capacity - p->count >= more) {
-        return true;
-    }
-    size_t capacity = p->capacity ? p->capacity * 2 : 64;
-    while (capacity - p->count < more) {
-        capacity *= 2;
-    }
-    void *items = realloc(p->items, capacity * p->width);
-    if (!items) {
-        return false;
-    }
-    p->items = items;
-    p->capacity = capacity;
-    return true;
-}
+static bool add(swx_buf *part, const void *items, size_t size) { return swx_buf_append(part, items, size) == SWX_OK; }
 
-static size_t pool_bytes(const swx_dfa_pool *p) { return p->count * p->width; }
-
-static uint32_t *row_at(const swx_dfa *dfa, uint32_t row) { return (uint32_t *)dfa->rows.items + row; }
-static state *state_at(const swx_dfa *dfa, size_t number) { return (state *)dfa->states.items + number; }
+static state *state_at(const swx_dfa *dfa, size_t number) { return (state *)(void *)dfa->states.data + number; }
+static uint32_t state_count(const swx_dfa *dfa) { return (uint32_t)(dfa->states.size / sizeof(state)); }
 static const state *state_of_row(const swx_dfa *dfa, uint32_t row) { return state_at(dfa, row / dfa->counts.letters); }
 static const uint32_t *keys_of(const swx_dfa *dfa, const state *s)
 {
-    return (const uint32_t *)dfa->keys.items + s->first;
+    return (const uint32_t *)(const void *)dfa->keys.data + s->first;
 }
 
 /* ---- contexts ---- */
@@ -230,21 +212,14 @@ static uint32_t hash_key(const uint32_t *items, size_t count, unsigned context)
 /* Adds a state with an empty row. */
 static bool add_state(swx_dfa *dfa, const uint32_t *items, size_t count, unsigned context, uint32_t hash)
 {
-    if (!pool_reserve(&dfa->rows, dfa->counts.letters) || !pool_reserve(&dfa->states, 1) ||
-        !pool_reserve(&dfa->keys, count + 1)) {
+    uint32_t *bucket = &dfa->buckets[hash % SWX_DFA_BUCKETS];
+    uint32_t first = (uint32_t)(dfa->keys.size / sizeof(*items));
+    state added = { first, (uint32_t)count, hash, *bucket, (uint8_t)context };
+    if (!add(&dfa->rows, dfa->new_row, dfa->counts.letters * sizeof(*dfa->new_row)) ||
+        !add(&dfa->keys, items, count * sizeof(*items)) || !add(&dfa->states, &added, sizeof(added))) {
         return false;
     }
-    uint32_t *keys = (uint32_t *)dfa->keys.items + dfa->keys.count;
-    if (count) {
-        memcpy(keys, items, count * sizeof(*items));
-    }
-    uint32_t *bucket = &dfa->buckets[hash % SWX_DFA_BUCKETS];
-    *state_at(dfa, dfa->states.count) =
-        (state){ (uint32_t)dfa->keys.count, (uint32_t)count, hash, *bucket, (uint8_t)context };
-    memset((uint32_t *)dfa->rows.items + dfa->rows.count, 0xFF, dfa->counts.letters * sizeof(uint32_t));
-    dfa->rows.count += dfa->counts.letters;
-    dfa->keys.count += count;
-    *bucket = (uint32_t)++dfa->states.count;
+    *bucket = state_count(dfa);
     return true;
 }
 
@@ -260,27 +235,30 @@ static bool intern(swx_dfa *dfa, const uint32_t *items, size_t count, unsigned c
             return true;
         }
     }
-    *row = (uint32_t)(dfa->states.count * dfa->counts.letters);
+    *row = state_count(dfa) * dfa->counts.letters;
     return add_state(dfa, items, count, context, hash);
 }
 
 bool swx_dfa_start_cache(swx_dfa *dfa)
 {
     uint32_t row;
-    dfa->rows.count = dfa->states.count = dfa->keys.count = dfa->moves.count = dfa->maps.count = 0;
+    swx_buf_clear(&dfa->rows);
+    swx_buf_clear(&dfa->states);
+    swx_buf_clear(&dfa->keys);
+    swx_buf_clear(&dfa->moves);
+    swx_buf_clear(&dfa->maps);
     memset(dfa->buckets, 0, SWX_DFA_BUCKETS * sizeof(*dfa->buckets));
     bool good = intern(dfa, NULL, 0, 0, &row);
     for (uint32_t letter = 0; letter < dfa->counts.letters && good && dfa->watched; letter++) {
         good = intern(dfa, NULL, 0, context_after(dfa, letter), &row);
     }
-    dfa->idle_rows = (uint32_t)dfa->rows.count;
+    dfa->idle_rows = state_count(dfa) * dfa->counts.letters;
     return good && intern(dfa, NULL, 0, SWX_AT_START & dfa->watched, &row);
 }
 
 static bool cache_is_full(const swx_dfa *dfa)
 {
-    size_t used = pool_bytes(&dfa->rows) + pool_bytes(&dfa->states) + pool_bytes(&dfa->keys) + pool_bytes(&dfa->moves) +
-                  pool_bytes(&dfa->maps);
+    size_t used = dfa->rows.size + dfa->states.size + dfa->keys.size + dfa->moves.size + dfa->maps.size;
     return used >= dfa->budget;
 }
 
@@ -298,18 +276,11 @@ static bool is_plain(const swx_dfa *dfa)
 static bool keep_move(swx_dfa *dfa, uint32_t *entry)
 {
     size_t groups = dfa->made.pattern ? 0 : dfa->next_groups;
-    if (!pool_reserve(&dfa->moves, 1) || !pool_reserve(&dfa->maps, groups + 1)) {
-        return false;
-    }
-    dfa->made.map = (uint32_t)dfa->maps.count;
+    dfa->made.map = (uint32_t)(dfa->maps.size / sizeof(*dfa->next_map));
     dfa->made.groups = (uint16_t)groups;
-    if (groups) {
-        memcpy((uint16_t *)dfa->maps.items + dfa->maps.count, dfa->next_map, groups * sizeof(uint16_t));
-    }
-    dfa->maps.count += groups;
-    ((swx_dfa_move *)dfa->moves.items)[dfa->moves.count] = dfa->made;
-    *entry = SWX_DFA_SPECIAL | (uint32_t)dfa->moves.count++;
-    return true;
+    *entry = SWX_DFA_SPECIAL | (uint32_t)(dfa->moves.size / sizeof(dfa->made));
+    return add(&dfa->maps, dfa->next_map, groups * sizeof(*dfa->next_map)) &&
+           add(&dfa->moves, &dfa->made, sizeof(dfa->made));
 }
 
 bool swx_dfa_make_entry(swx_dfa *dfa, uint32_t row, uint32_t letter, uint32_t *entry)
@@ -329,7 +300,7 @@ bool swx_dfa_make_entry(swx_dfa *dfa, uint32_t row, uint32_t letter, uint32_t *e
         return false;
     }
     if (!forget) {
-        row_at(dfa, row)[letter] = *entry;
+        swx_dfa_rows(dfa)[row + letter] = *entry;
     }
     return true;
 }
@@ -355,9 +326,11 @@ static bool make_scratch(swx_dfa *dfa)
     dfa->seen = calloc(8 * count, sizeof(uint32_t));
     dfa->next_map = malloc((count + 1) * sizeof(*dfa->next_map));
     dfa->buckets = malloc(SWX_DFA_BUCKETS * sizeof(*dfa->buckets));
-    if (!dfa->seen || !dfa->next_map || !dfa->buckets) {
+    dfa->new_row = malloc(dfa->counts.letters * sizeof(*dfa->new_row));
+    if (!dfa->seen || !dfa->next_map || !dfa->buckets || !dfa->new_row) {
         return false;
     }
+    memset(dfa->new_row, 0xFF, dfa->counts.letters * sizeof(*dfa->new_row)); /* SWX_DFA_UNKNOWN */
     dfa->seen_next = dfa->seen + count;
     dfa->seen_end = dfa->seen + 2 * count;
     dfa->now.items = dfa->seen + 3 * count;
@@ -369,21 +342,23 @@ static bool make_scratch(swx_dfa *dfa)
 bool swx_dfa_init(swx_dfa *dfa)
 {
     dfa->budget = SWX_MATCH_CACHE;
-    dfa->rows.width = dfa->keys.width = sizeof(uint32_t);
-    dfa->states.width = sizeof(state);
-    dfa->moves.width = sizeof(swx_dfa_move);
-    dfa->maps.width = sizeof(uint16_t);
+    swx_buf_init(&dfa->rows, SIZE_MAX);
+    swx_buf_init(&dfa->states, SIZE_MAX);
+    swx_buf_init(&dfa->keys, SIZE_MAX);
+    swx_buf_init(&dfa->moves, SIZE_MAX);
+    swx_buf_init(&dfa->maps, SIZE_MAX);
     watch(dfa);
     return make_scratch(dfa) && swx_dfa_start_cache(dfa);
 }
 
 void swx_dfa_free(swx_dfa *dfa)
 {
-    free(dfa->rows.items);
-    free(dfa->states.items);
-    free(dfa->keys.items);
-    free(dfa->moves.items);
-    free(dfa->maps.items);
+    swx_buf_free(&dfa->rows);
+    swx_buf_free(&dfa->states);
+    swx_buf_free(&dfa->keys);
+    swx_buf_free(&dfa->moves);
+    swx_buf_free(&dfa->maps);
+    free(dfa->new_row);
     free(dfa->buckets);
     free(dfa->seen);
     free(dfa->next_map);

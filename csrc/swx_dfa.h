@@ -2,6 +2,7 @@
 #ifndef SWX_DFA_H
 #define SWX_DFA_H
 
+#include "swx_buf.h"
 #include "swx_match.h"
 
 #define SWX_DFA_SPECIAL 0x80000000u /* table entry: number of a move, not the next row */
@@ -31,12 +32,6 @@ typedef struct {
     size_t count;
 } swx_dfa_list;
 
-/* A growing array inside the cache. */
-typedef struct {
-    void *items;
-    size_t count, capacity, width;
-} swx_dfa_pool;
-
 typedef struct {
     /* the program, which the caller sets and keeps */
     swx_match_counts counts;
@@ -46,10 +41,11 @@ typedef struct {
 
     uint8_t watched; /* the contexts that some assertion asks for */
 
-    size_t budget;                                /* bytes of the cache */
-    swx_dfa_pool rows, states, keys, moves, maps; /* the cache */
-    uint32_t *buckets;                            /* hash table of state numbers + 1 */
-    uint32_t idle_rows; /* rows below this number have no group: nothing is alive but the starts */
+    size_t budget;                           /* bytes of the cache */
+    swx_buf rows, states, keys, moves, maps; /* the cache: of uint32_t, states, uint32_t, swx_dfa_move, uint16_t */
+    uint32_t *buckets;                       /* hash table of state numbers + 1 */
+    uint32_t idle_rows;                      /* rows below this number have no group: nothing is alive but the starts */
+    uint32_t *new_row;                       /* of entries that are not made yet */
 
     /* scratch, each with room for every NFA state */
     uint32_t *seen, *seen_next, *seen_end, *stack;
@@ -63,6 +59,14 @@ typedef struct {
 
 /* Words of a set of letters, a bit a letter. */
 static inline size_t swx_dfa_width(const swx_dfa *dfa) { return ((size_t)dfa->counts.letters + 31) / 32; }
+
+static inline uint32_t *swx_dfa_rows(const swx_dfa *dfa) { return (uint32_t *)(void *)dfa->rows.data; }
+
+/* What an entry with SWX_DFA_SPECIAL stands for. */
+static inline const swx_dfa_move *swx_dfa_move_of(const swx_dfa *dfa, uint32_t entry)
+{
+    return (const swx_dfa_move *)(const void *)dfa->moves.data + (entry & ~SWX_DFA_SPECIAL);
+}
 
 /* Makes the first states, once the program is set.  False: out of memory; swx_dfa_free is legal after any result. */
 bool swx_dfa_init(swx_dfa *dfa);

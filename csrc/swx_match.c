@@ -36,7 +36,7 @@ static void begin(swx_match *match)
 /* Follows a move that is no hit; the letter began at offset `start`. */
 static inline void follow(swx_match *match, const swx_dfa_move *m, uint64_t start)
 {
-    const uint16_t *map = (const uint16_t *)match->dfa.maps.items + m->map;
+    const uint16_t *map = (const uint16_t *)(const void *)match->dfa.maps.data + m->map;
     for (size_t group = 0; group < m->groups; group++) { /* groups only move down, so the order is safe */
         match->registers[group] = map[group] == SWX_DFA_FRESH ? start : match->registers[map[group]];
     }
@@ -46,7 +46,7 @@ static inline void follow(swx_match *match, const swx_dfa_move *m, uint64_t star
 /* Takes one letter, which began at offset `start` and ends before `end`. */
 static swx_status take(swx_match *match, uint32_t letter, uint64_t start, uint64_t end, swx_hit *hit)
 {
-    uint32_t entry = ((const uint32_t *)match->dfa.rows.items)[match->row + letter];
+    uint32_t entry = swx_dfa_rows(&match->dfa)[match->row + letter];
     if (entry == SWX_DFA_UNKNOWN) {
         bool cheap = match->dfa.work <= SWX_MATCH_WORK + start * SWX_MATCH_WORK_PER_BYTE;
         if (!cheap || !swx_dfa_make_entry(&match->dfa, match->row, letter, &entry)) {
@@ -57,7 +57,7 @@ static swx_status take(swx_match *match, uint32_t letter, uint64_t start, uint64
         match->row = entry;
         return SWX_MORE;
     }
-    const swx_dfa_move *m = (const swx_dfa_move *)match->dfa.moves.items + (entry & ~SWX_DFA_SPECIAL);
+    const swx_dfa_move *m = swx_dfa_move_of(&match->dfa, entry);
     if (m->pattern) {
         *hit = (swx_hit){ m->pattern - 1, m->from == SWX_DFA_FRESH ? start : match->registers[m->from], end };
         begin(match);
@@ -107,7 +107,7 @@ static size_t skip_idle(swx_match *match, const uint8_t *bytes, size_t at, size_
 /* Follows entries that are made and are no hits, through ASCII and until nothing is alive; returns where it stopped. */
 static size_t run_alive(swx_match *match, const uint8_t *bytes, size_t at, size_t size, uint32_t idle)
 {
-    const uint32_t *rows = match->dfa.rows.items;
+    const uint32_t *rows = swx_dfa_rows(&match->dfa);
     const uint16_t *letters = match->ascii;
     uint32_t row = match->row;
     while (at < size && bytes[at] < 0x80) {
@@ -116,7 +116,7 @@ static size_t run_alive(swx_match *match, const uint8_t *bytes, size_t at, size_
             if (entry == SWX_DFA_UNKNOWN) {
                 break;
             }
-            const swx_dfa_move *m = (const swx_dfa_move *)match->dfa.moves.items + (entry & ~SWX_DFA_SPECIAL);
+            const swx_dfa_move *m = swx_dfa_move_of(&match->dfa, entry);
             if (m->pattern) {
                 break;
             }
