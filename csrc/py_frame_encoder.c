@@ -28,16 +28,14 @@ static int refuse(writer *w, const char *text)
     return -1;
 }
 
-/* Refuses a value for its type. */
-static int refuse_type(writer *w, const char *format, PyObject *value)
+/* Refuses a value that is named by its type. */
+static int refuse_value(writer *w, PyObject *value, const char *why)
 {
     PyObject *name = PyType_GetName(Py_TYPE(value));
-    PyObject *text = name ? PyUnicode_FromFormat(format, name) : NULL;
-    const char *message = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
-    if (message) {
-        refuse(w, message);
+    if (name) {
+        PyErr_Format(swx_py_state_of(w->type)->frame_error, "a value of type %U %s (at byte %zu)", name, why,
+                     payload_size(w));
     }
-    Py_XDECREF(text);
     Py_XDECREF(name);
     return -1;
 }
@@ -105,7 +103,7 @@ static int pack_buffer(writer *w, PyObject *value)
     if (PyObject_GetBuffer(value, &view, PyBUF_SIMPLE) < 0) {
         if (PyErr_ExceptionMatches(PyExc_BufferError) || PyErr_ExceptionMatches(PyExc_ValueError)) {
             PyErr_Clear();
-            refuse_type(w, "a value of type %U is released or not contiguous", value);
+            refuse_value(w, value, "is released or not contiguous");
         }
         return -1;
     }
@@ -124,17 +122,14 @@ static int pack_int(writer *w, PyObject *value)
     unsigned long long natural = overflow > 0 ? PyLong_AsUnsignedLongLong(value) : 0;
     if (overflow < 0 || (natural == (unsigned long long)-1 && PyErr_Occurred())) {
         PyErr_Clear();
-        return refuse_type(w, "a value of type %U is outside of [-2**63, 2**64)", value);
+        return refuse_value(w, value, "is outside of [-2**63, 2**64)");
     }
     return msgpack_pack_uint64(TO(w), natural);
 }
 
 static int pack(writer *w, PyObject *value);
 
-static int refuse_change(writer *w, PyObject *value)
-{
-    return refuse_type(w, "a value of type %U changed while it was encoded", value);
-}
+static int refuse_change(writer *w, PyObject *value) { return refuse_value(w, value, "changed while it was encoded"); }
 
 static int open_container(writer *w, bool map, size_t count)
 {
@@ -237,7 +232,7 @@ static int pack(writer *w, PyObject *value)
     if (PyFloat_Check(value)) {
         return msgpack_pack_double(TO(w), PyFloat_AsDouble(value));
     }
-    return refuse_type(w, "a value of type %U cannot go into a frame", value);
+    return refuse_value(w, value, "cannot go into a frame");
 }
 
 static PyObject *encoder_encode(PyObject *object, PyObject *value)
