@@ -193,16 +193,6 @@ static PyObject *read_payload(FrameDecoder *self, swx_span payload, swx_error *e
     return value;
 }
 
-/* Raises for an error.  Returns NULL. */
-static PyObject *raise_error(FrameDecoder *self, const swx_error *err)
-{
-    if (err->status == SWX_ENOMEM) {
-        return PyErr_NoMemory();
-    }
-    swx_py_frame_raise(Py_TYPE((PyObject *)self), err->text, err->position);
-    return NULL;
-}
-
 /* Appends the frames of a chunk to the list.  False: self->failed says why. */
 static bool read_frames(FrameDecoder *self, const uint8_t *bytes, size_t size, PyObject *frames)
 {
@@ -255,7 +245,11 @@ static PyObject *decoder_feed(PyObject *object, PyObject *data)
     self->busy = true;
     PyObject *frames = PyList_New(0);
     if (frames && !read_frames(self, bytes, size, frames)) {
-        raise_error(self, &self->failed);
+        if (self->failed.status == SWX_ENOMEM) {
+            PyErr_NoMemory();
+        } else {
+            swx_py_frame_raise(Py_TYPE(object), self->failed.text, self->failed.position);
+        }
         Py_CLEAR(frames);
     }
     self->busy = false;
