@@ -175,14 +175,10 @@ int swx_py_deadline(PyObject *seconds, int64_t now, int64_t *deadline)
     return 0;
 }
 
-int swx_py_path(PyObject *object, const char **path)
+int swx_py_path(PyObject *object, void *path)
 {
-    char *bytes = NULL;
-    if (object != Py_None && PyBytes_AsStringAndSize(object, &bytes, NULL) < 0) { /* refuses NUL too */
-        return -1;
-    }
-    *path = bytes;
-    return 0;
+    *(char **)path = NULL;
+    return object == Py_None || PyBytes_AsStringAndSize(object, path, NULL) == 0; /* refuses NUL too */
 }
 
 /* The entry before the first is the tuple that holds the bytes objects, whose contents never change. */

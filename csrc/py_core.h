@@ -116,8 +116,8 @@ PyObject *swx_py_bytes(const swx_buf *buf);
 /* A number of seconds, or None for "no limit", as a point in time from now (INT64_MAX).  -1: exception set. */
 int swx_py_deadline(PyObject *seconds, int64_t now, int64_t *deadline);
 
-/* A bytes object without NUL as a string, borrowed from it; None as NULL.  0, or -1 with an exception set. */
-int swx_py_path(PyObject *object, const char **path);
+/* For O& in formats: a bytes object without NUL as a string (const char *), borrowed from it; None as NULL. */
+int swx_py_path(PyObject *object, void *path);
 
 /* A NULL-terminated list of strings, those of a sequence of bytes objects, which another thread may change meanwhile;
  * owned by the caller (swx_py_strings_free; NULL is legal).  NULL with an exception set. */

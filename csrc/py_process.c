@@ -195,15 +195,15 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 {
     static char *names[] = { "file",    "argv",         "environment", "directory", "input", "merge",
                              "timeout", "output_limit", "queue",       "future",    NULL };
-    PyObject *argv_list, *environment, *directory, *timeout, *queue_arg, *future;
+    PyObject *argv_list, *environment, *timeout, *queue_arg, *future;
     const char *input;
     Py_ssize_t input_size, limit;
     int merge;
     swx_py_state *state = swx_py_state_of(type);
     swx_exec_config config = { 0 };
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "yOOOy#pOnOO:Process", names, &config.file, &argv_list, &environment,
-                                     &directory, &input, &input_size, &merge, &timeout, &limit, &queue_arg, &future) ||
-        swx_py_path(directory, &config.directory) < 0) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "yOOO&y#pOnOO:Process", names, &config.file, &argv_list,
+                                     &environment, swx_py_path, &config.directory, &input, &input_size, &merge,
+                                     &timeout, &limit, &queue_arg, &future)) {
         return NULL;
     }
     swx_queue *queue = swx_py_queue_get(state, queue_arg);

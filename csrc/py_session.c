@@ -273,12 +273,12 @@ static session_handle *start_session(swx_py_state *state, swx_session_config *co
 static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = { "program", "environment", "directory", "rows", "columns", "output_limit", "argv", NULL };
-    PyObject *environment, *directory, *argv_arg = Py_None;
+    PyObject *environment, *argv_arg = Py_None;
     Py_ssize_t limit;
     swx_session_config config = { 0 };
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "yOOIIn|O:Session", names, &config.program, &environment, &directory,
-                                     &config.rows, &config.columns, &limit, &argv_arg) ||
-        swx_py_path(directory, &config.directory) < 0) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "yOO&IIn|O:Session", names, &config.program, &environment,
+                                     swx_py_path, &config.directory, &config.rows, &config.columns, &limit,
+                                     &argv_arg)) {
         return NULL;
     }
     if (limit < 2) {
