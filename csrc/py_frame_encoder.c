@@ -146,31 +146,21 @@ static int open_container(writer *w, bool map, size_t count)
 }
 
 /* Another one's code runs in the middle of a buffer that has __buffer__, and may change what holds it. */
-static int pack_list(writer *w, PyObject *list)
+static int pack_items(writer *w, PyObject *items, bool list)
 {
-    Py_ssize_t size = PyList_Size(list);
+    Py_ssize_t size = list ? PyList_Size(items) : PyTuple_Size(items);
     int result = open_container(w, false, (size_t)size);
     for (Py_ssize_t i = 0; i < size && result == 0; i++) {
-        PyObject *item = PyList_GetItem(list, i);
+        PyObject *item = list ? PyList_GetItem(items, i) : PyTuple_GetItem(items, i);
         if (!item) {
             PyErr_Clear();
-            return refuse_change(w, list);
+            return refuse_change(w, items);
         }
         Py_INCREF(item);
         result = pack(w, item);
         Py_DECREF(item);
     }
-    return result == 0 && PyList_Size(list) != size ? refuse_change(w, list) : result;
-}
-
-static int pack_tuple(writer *w, PyObject *tuple)
-{
-    Py_ssize_t size = PyTuple_Size(tuple);
-    int result = open_container(w, false, (size_t)size);
-    for (Py_ssize_t i = 0; i < size && result == 0; i++) {
-        result = pack(w, PyTuple_GetItem(tuple, i));
-    }
-    return result;
+    return result == 0 && list && PyList_Size(items) != size ? refuse_change(w, items) : result;
 }
 
 static int pack_pair(writer *w, PyObject *key, PyObject *value)
@@ -200,9 +190,8 @@ static int pack_dict(writer *w, PyObject *dict)
 
 static int pack_container(writer *w, PyObject *value, unsigned long flags)
 {
-    int result = flags & Py_TPFLAGS_DICT_SUBCLASS   ? pack_dict(w, value)
-                 : flags & Py_TPFLAGS_LIST_SUBCLASS ? pack_list(w, value)
-                                                    : pack_tuple(w, value);
+    int result =
+        flags & Py_TPFLAGS_DICT_SUBCLASS ? pack_dict(w, value) : pack_items(w, value, flags & Py_TPFLAGS_LIST_SUBCLASS);
     w->depth--;
     return result;
 }
