@@ -479,17 +479,6 @@ static void *run(void *argument)
     }
 }
 
-/* Reactor locked. */
-static swx_status start_thread(swx_reactor *r, swx_error *err)
-{
-    int failed = create_thread(&r->thread, run, "swx-reactor", r);
-    if (failed) {
-        return swx_fail_sys(err, "pthread_create", failed);
-    }
-    r->started = true;
-    return SWX_OK;
-}
-
 /* ---- forks: how many lie between the first process with a reactor and this one, without a system call ---- */
 
 static pthread_once_t forks_once = PTHREAD_ONCE_INIT;
@@ -578,7 +567,9 @@ swx_status swx_reactor_add(swx_reactor *r, swx_node **out, const swx_node_type *
     pthread_mutex_lock(&r->lock);
     swx_status status = heap_reserve(r) ? SWX_OK : swx_fail(err, SWX_ENOMEM, "out of memory");
     if (status == SWX_OK && !r->started) {
-        status = start_thread(r, err);
+        int failed = create_thread(&r->thread, run, "swx-reactor", r);
+        r->started = !failed;
+        status = failed ? swx_fail_sys(err, "pthread_create", failed) : SWX_OK;
     }
     if (status == SWX_OK) {
         set_slot(r, r->count++, node);
