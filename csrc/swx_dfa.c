@@ -53,14 +53,10 @@ static bool holds(const swx_dfa *dfa, uint32_t assertion, unsigned context, foll
                   bool *later)
 {
     bool ascii = assertion >= SWX_AT_ASCII_BOUNDARY, before, after;
-    *later = false;
+    *later = what == FOLLOWS_UNKNOWN && assertion > SWX_AT_LINE_BEGIN;
     switch (assertion) {
     case SWX_AT_BEGIN: return context & SWX_AT_START;
     case SWX_AT_LINE_BEGIN: return context & (SWX_AT_START | SWX_AFTER_NEWLINE);
-    default: break;
-    }
-    *later = what == FOLLOWS_UNKNOWN;
-    switch (assertion) {
     case SWX_AT_END:
     case SWX_AT_LAST_LINE: return what == FOLLOWS_END;
     case SWX_AT_LINE_END: return what == FOLLOWS_END || letter == dfa->newline;
