@@ -44,12 +44,8 @@ static double number_of(uint64_t bits, size_t width)
 
 static int64_t integer_of(uint64_t bits, size_t width)
 {
-    switch (width) {
-    case 1: return (int8_t)bits;
-    case 2: return (int16_t)bits;
-    case 4: return (int32_t)bits;
-    default: return (int64_t)bits;
-    }
+    size_t above = 64 - 8 * width;
+    return (int64_t)(bits << above) >> above; /* with the sign */
 }
 
 /* Reads a value whose first byte holds its number, length or count. */
