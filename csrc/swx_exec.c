@@ -176,32 +176,32 @@ static void drain(swx_exec *e, int i, unsigned reads)
 
 static void finish(swx_exec *e)
 {
-    if (!e->ended) {
-        e->ended = true;
-        e->done(e);
-    }
+    e->ended = true;
+    e->done(e);
 }
 
-/* Reads the rest after the program's end; other processes may go on writing without end. */
-static void program_ended(swx_exec *e)
+/* Whether the program has ended.  Then the rest is read; other processes may go on writing without end. */
+static bool check_end(swx_exec *e)
 {
-    if (e->sweep != INT64_MAX || e->ended) {
-        return; /* the sweep finishes */
+    if (!swx_child_ended(&e->child)) {
+        return false;
     }
-    for (int i = 0; i < 2; i++) {
-        drain(e, i, 1024);
-    }
-    close_pidfd(e);
-    finish(e);
+    close_pidfd(e); /* it would stay readable while what it started is being killed */
+    if (e->sweep == INT64_MAX && !e->ended) {
+        for (int i = 0; i < 2; i++) {
+            drain(e, i, 1024);
+        }
+        finish(e);
+    } /* else the sweep finishes */
+    return true;
 }
 
 void swx_exec_event(swx_exec *e, unsigned which)
 {
     if (which < 2) {
         drain(e, (int)which, READS_PER_CALL);
-    } else if (swx_child_ended(&e->child)) {
-        close_pidfd(e); /* it would stay readable while what it started is being killed */
-        program_ended(e);
+    } else {
+        check_end(e);
     }
 }
 
@@ -233,17 +233,13 @@ void swx_exec_due(swx_exec *e, int64_t now)
     }
     if (e->look <= now) {
         e->look = now + POLL;
-        if (swx_child_ended(&e->child)) {
-            program_ended(e);
-        }
+        check_end(e);
     }
     if (e->deadline <= now) {
-        if (swx_child_ended(&e->child)) { /* in time after all */
-            program_ended(e);
-            return;
+        if (!check_end(e)) { /* else in time after all */
+            e->timed_out = true;
+            start_killing(e, now);
         }
-        e->timed_out = true;
-        start_killing(e, now);
     } else if (e->sweep <= now) {
         if (swx_tree_kill(&e->child) || ++e->sweeps > SWEEPS) {
             for (int i = 0; i < 2; i++) {
