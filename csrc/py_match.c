@@ -20,13 +20,9 @@ static PyObject *matcher_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         return NULL;
     }
     Matcher *self = (Matcher *)PyType_GenericAlloc(type, 0);
-    if (!self) {
-        return NULL;
-    }
-    atomic_init(&self->busy, false);
     /* a bytes object's contents are aligned for this */
     const uint32_t *words = (const uint32_t *)(const void *)program;
-    swx_status status = swx_match_new(&self->match, words, (size_t)size / sizeof(*words));
+    swx_status status = self ? swx_match_new(&self->match, words, (size_t)size / sizeof(*words)) : SWX_OK;
     if (status != SWX_OK) {
         swx_py_raise(&(swx_error){ .status = status, .text = "this is no program of a matcher" });
         Py_CLEAR(self);
@@ -55,7 +51,6 @@ static PyObject *matcher_feed(PyObject *object, PyObject *data)
 {
     Matcher *self = (Matcher *)object;
     Py_buffer view;
-    swx_status status;
     swx_hit hit = { 0 };
     size_t consumed;
     if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) < 0) {
@@ -66,12 +61,10 @@ static PyObject *matcher_feed(PyObject *object, PyObject *data)
         return NULL;
     }
     const uint8_t *bytes = view.len ? view.buf : (const uint8_t *)"";
-    if (view.len < LONG_FEED) {
-        status = swx_match_feed(self->match, bytes, (size_t)view.len, &consumed, &hit);
-    } else {
-        Py_BEGIN_ALLOW_THREADS
-        status = swx_match_feed(self->match, bytes, (size_t)view.len, &consumed, &hit);
-        Py_END_ALLOW_THREADS
+    PyThreadState *thread = view.len < LONG_FEED ? NULL : PyEval_SaveThread();
+    swx_status status = swx_match_feed(self->match, bytes, (size_t)view.len, &consumed, &hit);
+    if (thread) {
+        PyEval_RestoreThread(thread);
     }
     atomic_store(&self->busy, false);
     PyBuffer_Release(&view);
