@@ -130,8 +130,6 @@ static swx_py_engine *engine_new(void)
         return NULL;
     }
     atomic_init(&engine->references, 1);
-    atomic_init(&engine->ended, false);
-    atomic_init(&engine->inside, 0);
     bool ready = swx_reactor_new(&engine->reactor, &err) == SWX_OK;
     if (!ready || start_supervisor(&engine->program_mark, &err) != SWX_OK) {
         if (ready) {
@@ -218,7 +216,6 @@ void swx_request_init(swx_request *request, void (*destroy)(swx_request *), int 
 {
     request->destroy = destroy;
     atomic_init(&request->references, references);
-    atomic_init(&request->done, false);
     if (queue) {
         swx_queue_ref(queue);
         request->queue = queue;

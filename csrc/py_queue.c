@@ -16,8 +16,7 @@ static PyObject *queue_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     swx_error err;
     if (self && swx_queue_new(&self->queue, &err) != SWX_OK) {
         swx_py_raise(&err);
-        Py_DECREF(self);
-        return NULL;
+        Py_CLEAR(self);
     }
     return (PyObject *)self;
 }

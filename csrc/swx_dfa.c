@@ -339,10 +339,7 @@ bool swx_dfa_init(swx_dfa *dfa)
 {
     dfa->budget = SWX_MATCH_CACHE;
     swx_buf_init(&dfa->rows, SIZE_MAX);
-    swx_buf_init(&dfa->states, SIZE_MAX);
-    swx_buf_init(&dfa->keys, SIZE_MAX);
-    swx_buf_init(&dfa->moves, SIZE_MAX);
-    swx_buf_init(&dfa->maps, SIZE_MAX);
+    dfa->states = dfa->keys = dfa->moves = dfa->maps = dfa->rows;
     watch(dfa);
     return make_scratch(dfa) && swx_dfa_start_cache(dfa);
 }
