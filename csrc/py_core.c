@@ -2,11 +2,8 @@
 #include "py_core.h"
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <msgpack.h>
-#include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -1,9 +1,5 @@
 #include "py_frame.h"
 
-#include <stdbool.h>
-
-#include "py_core.h"
-
 enum { MAX_DEPTH = 128 /* the most that max_depth can be */ };
 
 void swx_py_frame_raise(PyTypeObject *type, const char *text, size_t position)

@@ -2,10 +2,7 @@
 #ifndef SWX_PY_FRAME_H
 #define SWX_PY_FRAME_H
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
-#include <stdint.h>
+#include "py_core.h"
 
 typedef struct {
     uint32_t max_frame; /* bytes of payload */

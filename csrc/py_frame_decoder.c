@@ -1,8 +1,6 @@
 /* Makes Python objects straight of a payload. */
-#include <stdbool.h>
 #include <string.h>
 
-#include "py_core.h"
 #include "py_frame.h"
 #include "swx_frame.h"
 

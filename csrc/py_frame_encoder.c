@@ -4,7 +4,6 @@
 
 #include <msgpack.h>
 
-#include "py_core.h"
 #include "py_frame.h"
 #include "swx_frame.h"
 

@@ -1,11 +1,7 @@
 /* Operation: a request, for Python. */
 #include "py_session.h"
 
-#include <errno.h>
-#include <stdatomic.h>
 #include <string.h>
-
-#include "swx_command.h"
 
 static const char *const end_names[] = { "none", "done",   "matched",   "timeout", "quiet",  "died",
                                          "lost", "closed", "cancelled", "memory",  "costly", "system" };

@@ -2,7 +2,6 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "py_core.h"
 #include "swx_tree.h"

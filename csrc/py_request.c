@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <stdatomic.h>
 
 #include "swx_command.h"
 

@@ -1,10 +1,7 @@
 /* Session: a session behind the reactor, for Python. */
 #include "py_session.h"
 
-#include <stdatomic.h>
 #include <string.h>
-
-#include "swx_command.h"
 
 /* Gives a request its patterns: a Matcher, or a tuple of what tells the caller of output that it has to search itself,
  * which is borrowed.  0, or -1 with an exception set. */

@@ -1,6 +1,4 @@
 /* Output as a str, and as bytes. */
-#include <stdlib.h>
-
 #include "py_core.h"
 #include "swx_strip.h"
 

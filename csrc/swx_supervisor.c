@@ -7,11 +7,8 @@
 #include <poll.h>
 #include <stdalign.h>
 #include <stdio.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include "swx_child.h"
 
 enum { STACK_SIZE = 16 * 1024 };
 enum { LONGEST_PAUSE_MICROSECONDS = 50 * 1000 };
