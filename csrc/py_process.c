@@ -24,26 +24,28 @@ typedef struct {
 
 /* ---- the node type ---- */
 
+static void remove_finished(const swx_exec *exec)
+{
+    if (swx_exec_is_finished(exec)) {
+        swx_reactor_remove(((request *)swx_exec_owner(exec))->node);
+    }
+}
+
 /* Its descriptors are watched for reading alone. */
 static void node_event(void *object, unsigned which, bool Py_UNUSED(readable), bool Py_UNUSED(writable),
                        int64_t Py_UNUSED(now))
 {
     swx_exec_event(object, which);
+    remove_finished(object);
 }
 
-/* One that is finished is due at once: that is when the thread asks node_finished. */
-static int64_t node_deadline(const void *object)
-{
-    return swx_exec_is_finished(object) ? 0 : swx_exec_deadline(object);
-}
+static int64_t node_deadline(const void *object) { return swx_exec_deadline(object); }
 static void node_due(void *object, int64_t now) { swx_exec_due(object, now); }
 
 static swx_interest node_interest(const void *object, unsigned which)
 {
     return (swx_interest){ .fd = swx_exec_fd(object, which), .read = true };
 }
-
-static bool node_finished(const void *object) { return swx_exec_is_finished(object); }
 
 /* The exec refers to the request until its end, which may come long after the program's: see swx_exec.h. */
 static void node_destroy(void *object)
@@ -65,7 +67,6 @@ static const swx_node_type process_node = { .event = node_event,
                                             .deadline = node_deadline,
                                             .due = node_due,
                                             .interest = node_interest,
-                                            .finished = node_finished,
                                             .destroy = node_destroy,
                                             .slow = node_slow,
                                             .child = node_child };
@@ -100,8 +101,8 @@ static PyObject *process_cancel(PyObject *object, PyObject *Py_UNUSED(unused))
 }
 
 /* Gives the node to the reactor.  A program that runs is killed.  The node of one that has ended stays until its pipes
- * are closed, because a grandchild may still write into them; then the reactor's thread removes it.  From the unlock on
- * the node must not be used. */
+ * are closed, because a grandchild may still write into them; then it is removed.  From the unlock on the node must not
+ * be used. */
 static void give_up(request *req)
 {
     swx_node *node = req->node;
@@ -112,6 +113,7 @@ static void give_up(request *req)
     swx_exec_event(req->exec, 2); /* it may have ended */
     if (atomic_load(&req->base.done)) {
         swx_exec_release(req->exec);
+        remove_finished(req->exec);
     } else {
         swx_reactor_remove(node);
     }

@@ -200,15 +200,6 @@ void swx_node_pause(swx_node *node, bool paused)
     }
 }
 
-/* Unlocks a node after a call of the reactor's own, and removes it if its object is finished. */
-static void leave(swx_node *node)
-{
-    if (!atomic_load(&node->removed) && node->type->finished && node->type->finished(node->object)) {
-        swx_reactor_remove(node);
-    }
-    swx_node_unlock(node);
-}
-
 static void unwatch_all(swx_node *node)
 {
     for (unsigned i = 0; i < SWX_NODE_FDS; i++) {
@@ -242,7 +233,7 @@ static void handle(swx_reactor *r, const struct epoll_event *event, int64_t now)
     if (wanted.fd >= 0 && wanted.fd == node->watched[which].fd && (read || write)) {
         node->type->event(node->object, which, read, write, now);
     }
-    leave(node);
+    swx_node_unlock(node);
 }
 
 static bool is_slow(const swx_node *node) { return node->type->slow && node->type->slow(node->object); }
@@ -291,7 +282,7 @@ static void work_on(swx_node *node)
         pthread_mutex_unlock(&node->lock);
         destroy(node);
     } else {
-        leave(node);
+        swx_node_unlock(node);
     }
 }
 
@@ -433,7 +424,7 @@ static void run_due(swx_reactor *r, int64_t now)
         if (due) {
             node->type->due(node->object, now);
         }
-        leave(node);
+        swx_node_unlock(node);
     }
 }
 

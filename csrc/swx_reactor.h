@@ -34,9 +34,6 @@ typedef struct {
     void (*due)(void *object, int64_t now);
     /* What to watch as the descriptor number `which`.  See swx_node_unwatch. */
     swx_interest (*interest)(const void *object, unsigned which);
-    /* Whether no event is to come and only the reactor knows the object: the thread removes the node then.  Called with
-     * the node locked, after each event.  May be NULL. */
-    bool (*finished)(const void *object);
     /* Destroys the object of a removed node.  Runs without locks, in the reactor's thread or that of swx_reactor_free.
      */
     void (*destroy)(void *object);

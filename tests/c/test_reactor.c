@@ -37,7 +37,7 @@ typedef struct {
     swx_node *node;
     size_t bytes, events, dues;
     int64_t deadline, period, called_at;
-    bool finish_at_eof, finished, removes_itself;
+    bool finish_at_eof, removes_itself;
     bool slow; /* both its due and its destruction */
     int until; /* when each of them ends: when this can be read; 0: at once */
 } thing;
@@ -61,7 +61,9 @@ static void thing_event(void *object, unsigned which, bool readable, bool writab
         swx_node_unwatch(t->node, t->fd);
         close(t->fd);
         t->fd = -1;
-        t->finished = t->finish_at_eof;
+        if (t->finish_at_eof) {
+            swx_reactor_remove(t->node);
+        }
     }
 }
 
@@ -83,8 +85,6 @@ static swx_interest thing_interest(const void *object, unsigned which)
 {
     return (swx_interest){ .fd = which == 0 ? ((const thing *)object)->fd : -1, .read = true };
 }
-
-static bool thing_finished(const void *object) { return ((const thing *)object)->finished; }
 
 static void thing_destroy(void *object)
 {
@@ -113,7 +113,6 @@ static const swx_node_type type = { .event = thing_event,
                                     .deadline = thing_deadline,
                                     .due = thing_due,
                                     .interest = thing_interest,
-                                    .finished = thing_finished,
                                     .destroy = thing_destroy,
                                     .slow = thing_slow,
                                     .child = thing_child };
