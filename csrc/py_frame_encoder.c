@@ -159,6 +159,7 @@ static int pack_items(writer *w, PyObject *items, bool list)
         result = pack(w, item);
         Py_DECREF(item);
     }
+    w->depth--;
     return result == 0 && list && PyList_Size(items) != size ? refuse_change(w, items) : result;
 }
 
@@ -184,15 +185,8 @@ static int pack_dict(writer *w, PyObject *dict)
         }
         result = pack_pair(w, key, value);
     }
-    return result == 0 && left ? refuse_change(w, dict) : result;
-}
-
-static int pack_container(writer *w, PyObject *value, unsigned long flags)
-{
-    int result =
-        flags & Py_TPFLAGS_DICT_SUBCLASS ? pack_dict(w, value) : pack_items(w, value, flags & Py_TPFLAGS_LIST_SUBCLASS);
     w->depth--;
-    return result;
+    return result == 0 && left ? refuse_change(w, dict) : result;
 }
 
 /* Recursion ends at max_depth. */
@@ -211,8 +205,11 @@ static int pack(writer *w, PyObject *value)
     if (flags & Py_TPFLAGS_LONG_SUBCLASS) {
         return pack_int(w, value);
     }
-    if (flags & (Py_TPFLAGS_LIST_SUBCLASS | Py_TPFLAGS_TUPLE_SUBCLASS | Py_TPFLAGS_DICT_SUBCLASS)) {
-        return pack_container(w, value, flags);
+    if (flags & Py_TPFLAGS_DICT_SUBCLASS) {
+        return pack_dict(w, value);
+    }
+    if (flags & (Py_TPFLAGS_LIST_SUBCLASS | Py_TPFLAGS_TUPLE_SUBCLASS)) {
+        return pack_items(w, value, flags & Py_TPFLAGS_LIST_SUBCLASS);
     }
     if (flags & Py_TPFLAGS_BYTES_SUBCLASS || PyByteArray_Check(value) || PyMemoryView_Check(value)) {
         return pack_buffer(w, value);
