@@ -319,19 +319,19 @@ static void watch(swx_dfa *dfa)
 static bool make_scratch(swx_dfa *dfa)
 {
     size_t count = dfa->counts.states;
-    dfa->seen = calloc(8 * count, sizeof(uint32_t));
+    dfa->seen = calloc(8 * count + dfa->counts.letters, sizeof(uint32_t));
     dfa->next_map = malloc((count + 1) * sizeof(*dfa->next_map));
     dfa->buckets = malloc(SWX_DFA_BUCKETS * sizeof(*dfa->buckets));
-    dfa->new_row = malloc(dfa->counts.letters * sizeof(*dfa->new_row));
-    if (!dfa->seen || !dfa->next_map || !dfa->buckets || !dfa->new_row) {
+    if (!dfa->seen || !dfa->next_map || !dfa->buckets) {
         return false;
     }
-    memset(dfa->new_row, 0xFF, dfa->counts.letters * sizeof(*dfa->new_row)); /* SWX_DFA_UNKNOWN */
     dfa->seen_next = dfa->seen + count;
     dfa->seen_end = dfa->seen + 2 * count;
     dfa->now.items = dfa->seen + 3 * count;
     dfa->next.items = dfa->seen + 4 * count;
     dfa->stack = dfa->seen + 5 * count; /* two entries a state, and one to begin with */
+    dfa->new_row = dfa->seen + 8 * count;
+    memset(dfa->new_row, 0xFF, dfa->counts.letters * sizeof(*dfa->new_row)); /* SWX_DFA_UNKNOWN */
     return true;
 }
 
@@ -351,7 +351,6 @@ void swx_dfa_free(swx_dfa *dfa)
     swx_buf_free(&dfa->keys);
     swx_buf_free(&dfa->moves);
     swx_buf_free(&dfa->maps);
-    free(dfa->new_row);
     free(dfa->buckets);
     free(dfa->seen);
     free(dfa->next_map);
