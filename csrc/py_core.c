@@ -127,11 +127,8 @@ static swx_py_engine *engine_new(void)
         return NULL;
     }
     atomic_init(&engine->references, 1);
-    bool ready = swx_reactor_new(&engine->reactor, &err) == SWX_OK;
-    if (!ready || start_supervisor(&engine->program_mark, &err) != SWX_OK) {
-        if (ready) {
-            swx_reactor_free(engine->reactor);
-        }
+    if (swx_reactor_new(&engine->reactor, &err) != SWX_OK || start_supervisor(&engine->program_mark, &err) != SWX_OK) {
+        swx_reactor_free(engine->reactor); /* NULL where there is none */
         free(engine);
         swx_py_raise(&err);
         return NULL;
