@@ -204,8 +204,8 @@ unsigned swx_command_hints(const swx_scan *scan, const uint8_t *text, size_t siz
     const unsigned flags = scan->flags;
     const bool exec = flags & SWX_SCAN_EXEC, prompt = flags & SWX_SCAN_PROMPT;
     const bool assigns = prompt && assigns_prompt(text, size), to_elsewhere = exec && redirects_stderr(text, size);
-    const bool source = prompt || (transport && (exec || flags & SWX_SCAN_PARSE_STATE));
-    const bool settle = exec && (!transport || memmem(text, size, ">(", 2));
+    const bool source = prompt || (elsewhere && (exec || flags & SWX_SCAN_PARSE_STATE));
+    const bool settle = exec && (!elsewhere || memmem(text, size, ">(", 2));
     unsigned hints = flags;
     hints |= source ? SWX_HINT_SOURCE : 0;
     hints |= settle ? SWX_HINT_SETTLE : 0;
