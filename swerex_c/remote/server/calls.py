@@ -58,39 +58,34 @@ class ServerCall(Request):
         self.begin = time.perf_counter()
         self.response: bytes | None = None
         """Encoded RESULT or ERROR frame; None until the request is finished."""
-        self.up: Receiver | None = None
+        has_stream = payload.__class__ is int or method == "upload"
+        self.up = Receiver(number, protocol.UP, self.connection) if has_stream else None
         """Stream of the client; None once nothing more of it is needed."""
         self.down: Sender | None = None
         self.answer: Sender | None = None
         """Stream of a response that is too long for a frame."""
         self.unwanted = False
         """True if the client has cancelled the request."""
+        self.task = channel.registry.loop.create_task(self._run())
+        self.task.add_done_callback(self._done)
 
     # -- the request
-
-    def start(self) -> None:
-        """Start the task that executes the request.
-
-        Raises:
-            ServerLimitError: if the payload has more than `Limits.body` bytes.
-        """
-        is_long = self.payload.__class__ is int
-        if is_long and self.payload > (most := self.channel.registry.service.limits.body):
-            raise ServerLimitError(f"The request has {self.payload} bytes; the server takes {most}")
-        if is_long or self.method == "upload":
-            self.up = Receiver(self.id, protocol.UP, self.connection)
-        self.task = self.channel.registry.loop.create_task(self._run())
-        self.task.add_done_callback(self._done)
 
     async def _run(self) -> dict[str, Any]:
         """Execute the request as soon as its payload is there; return the fields of its result.
 
         Raises:
+            ServerLimitError: if the payload has more than `Limits.body` bytes, or the client reads no responses.
             InvalidInputError: if there is no such method, or the payload is not valid for it.
         """
+        service = self.channel.registry.service
+        if self.method != "is_alive":
+            self.channel.check_unread()
+        if self.payload.__class__ is int and self.payload > (most := service.limits.body):
+            raise ServerLimitError(f"The request has {self.payload} bytes; the server takes {most}")
         if self.method not in METHODS and self.method not in STREAMING_METHODS:
             raise InvalidInputError(f"There is no method {self.method!r:.100}")
-        with self.channel.registry.service.counted(self.method):
+        with service.counted(self.method):
             if self.payload.__class__ is int:
                 self.payload = await self._long_payload(self.payload)
             return await self._execute()
@@ -257,14 +252,8 @@ class ServerChannel:
         self.highest = max(number, self.highest)
         call = self.calls[number] = ServerCall(self, number, method, payload)
         self.requests.add(call)
-        try:
-            if method != "is_alive":
-                self._check_unread()
-            call.start()
-        except SwerexException as error:
-            call.finish(protocol.ERROR, to_wire(error))
 
-    def _check_unread(self) -> None:
+    def check_unread(self) -> None:
         """Check the limit on responses that the client has not read: they use memory, and are not dropped."""
         most = self.registry.service.limits.result_bytes
         if self.requests.kept_bytes > most:
