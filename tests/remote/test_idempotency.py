@@ -207,7 +207,7 @@ async def test_results_have_a_limit_for_all_clients_together(limits: Limits) -> 
                     peer.send(request(number, "execute", echo))
                     assert (await peer.answer(number))[0] == RESULT
             await until_async(lambda: not served.registry.connections)
-        assert 0 < len(table) <= 6 and table.kept_bytes < 70_000
+        assert 0 < len(table._finished) <= 6 and table.kept_bytes < 70_000
         async with raw_client(served.port, name=bytes(16), known=True) as peer:
             peer.send(request(1, "execute", echo))
             assert (await peer.answer(1))[-1]["class_path"].endswith("ResultLostError")
@@ -368,7 +368,7 @@ async def test_cancellations_take_little_memory(monkeypatch: pytest.MonkeyPatch)
     once = RequestTable(Limits())
     for i in range(1000):
         await once.cancel(str(i))
-    assert len(once) == 0 and len(once._lost) <= 101
+    assert len(once._requests) == 0 and len(once._lost) <= 101
     late = RequestTable(Limits(result_seconds=0.0))
     for i in range(1000):
         await late.cancel(str(i))

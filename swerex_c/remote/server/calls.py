@@ -250,8 +250,7 @@ class ServerChannel:
             self.connection.send([protocol.ERROR, number, 0, to_wire(ResultLostError(msg))])
             return
         self.highest = max(number, self.highest)
-        call = self.calls[number] = ServerCall(self, number, method, payload)
-        self.requests.add(call)
+        self.calls[number] = ServerCall(self, number, method, payload)
 
     def check_unread(self) -> None:
         """Check the limit on responses that the client has not read: they use memory, and are not dropped."""

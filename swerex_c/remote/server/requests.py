@@ -63,18 +63,11 @@ class RequestTable:
 
     def __init__(self, limits: Limits):
         self._limits = limits
-        self._requests: dict[Hashable, Request] = {}
+        self._requests: dict[Hashable, Request] = {}  # of HTTP: a channel has its own
         self._finished: OrderedDict[Hashable, Request] = OrderedDict()  # the oldest first
         self._lost: OrderedDict[Hashable, float] = OrderedDict()  # monotonic times of completion or cancellation
         self.kept_bytes = 0
         """Total bytes of the kept outcomes."""
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def add(self, request: Request) -> None:
-        """Add a request that is about to start."""
-        self._requests[request.key] = request
 
     def finished(self, request: Request, size: int) -> None:
         """Keep the outcome of a request, which takes `size` bytes."""
@@ -86,11 +79,10 @@ class RequestTable:
 
     def drop(self, request: Request) -> None:
         """Drop a request and its outcome, unless it was dropped before."""
-        if self._requests.pop(request.key, None) is None:
-            return
+        self._requests.pop(request.key, None)
         if self._finished.pop(request.key, None) is not None:
             self.kept_bytes -= request.size
-        request.dropped()
+            request.dropped()
 
     @property
     def _full(self) -> bool:
@@ -133,10 +125,9 @@ class RequestTable:
         if request is None:
             if key in self._lost:
                 raise ResultLostError("The request was received or cancelled before; there is no result of it")
-            request = Request(key)
+            request = self._requests[key] = Request(key)
             request.task = asyncio.create_task(work())
             request.task.add_done_callback(lambda task: self._done(request, task, keep))
-            self.add(request)
         assert request.task is not None
         try:
             return await asyncio.shield(request.task)
