@@ -7,7 +7,6 @@ import io
 import os
 import shutil
 import stat
-import time
 import zipfile
 from collections.abc import Callable
 from typing import IO, Any
@@ -48,7 +47,7 @@ def pack(path: str, write: Callable[[bytes], object]) -> None:
     Raises:
         OSError: if something cannot be read.
     """
-    archive = zipfile.ZipFile(_Output(write), "w", zipfile.ZIP_DEFLATED, compresslevel=1)
+    archive = zipfile.ZipFile(_Output(write), "w")
     try:
         for entry in walk(path):
             if entry.name:
@@ -59,28 +58,17 @@ def pack(path: str, write: Callable[[bytes], object]) -> None:
 
 
 def _add(archive: zipfile.ZipFile, entry: Entry) -> None:
-    status = entry.status
-    is_link = stat.S_ISLNK(status.st_mode)
-    if is_link:
-        try:
-            status = os.stat(entry.path)
-        except OSError:
-            return
-    name = os.fsencode(entry.name).decode("utf-8", "backslashreplace")
-    directory = stat.S_ISDIR(status.st_mode)
-    if not directory and not stat.S_ISREG(status.st_mode):
+    is_link = stat.S_ISLNK(entry.status.st_mode)
+    if is_link and not (os.path.isfile(entry.path) or os.path.isdir(entry.path)):
         return
-    date = max((1980, 1, 1, 0, 0, 0), min(time.localtime(status.st_mtime)[:6], (2107, 12, 31, 23, 59, 59)))
-    info = zipfile.ZipInfo(name + "/" * directory, date)
-    info.create_system, info.external_attr = _UNIX, (status.st_mode & 0xFFFF) << 16 | 0x10 * directory
-    if directory:
+    name = os.fsencode(entry.name).decode("utf-8", "backslashreplace")
+    info = zipfile.ZipInfo.from_file(entry.path, name, strict_timestamps=False)
+    if info.is_dir():
         archive.writestr(info, b"", zipfile.ZIP_STORED)
         return
     info.compress_type = zipfile.ZIP_DEFLATED
-    large = status.st_size > 1 << 30
-    with open_regular(entry.path) if is_link else entry.open() as data:
-        with archive.open(info, "w", force_zip64=large) as out:
-            shutil.copyfileobj(data, out, BLOCK)
+    with open_regular(entry.path) if is_link else entry.open() as data, archive.open(info, "w") as out:
+        shutil.copyfileobj(data, out, BLOCK)
 
 
 def unpack(archive: IO[bytes], staging: Staging) -> None:
