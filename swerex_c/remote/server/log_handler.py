@@ -38,13 +38,10 @@ class LogHandler(logging.Handler):
         """Number of lines that were dropped so far."""
         self._fd = sys.stderr.fileno()
         self._changed = threading.Condition(self.lock)  # `handle` holds it during `emit`
-        self._queue: deque[bytes] = deque()
+        self._queue: deque[bytes] = deque()  # with the line that is being written; an empty one is where lines miss
         self._size = 0
-        self._full = False
-        self._untold = 0
-        self._reason = _UNREAD
+        self._missing = 0  # lines that are dropped at the end of the queue
         self._progress = 0
-        self._busy = False
         start_thread(self._run, "server-log")
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -53,55 +50,48 @@ class LogHandler(logging.Handler):
             line = (self.format(record) + "\n").encode("utf-8", "backslashreplace")
         except Exception as error:  # `handleError` would print it, and could wait
             line = f"The log line {record.msg!r:.200} has wrong arguments: {error}\n".encode(errors="backslashreplace")
-        self._full = self._full or self._size >= QUEUE_BYTES  # until it is empty, so that a slow reader finds few gaps
-        if self._full:
-            self._count(_UNREAD)
+        if self._missing or self._size >= QUEUE_BYTES:  # until it is empty, so that a slow reader finds few gaps
+            if not self._missing:
+                self._queue.append(b"")
+            self._missing += 1
+            self.dropped += 1
         else:
             self._size += len(line)
             self._queue.append(line)
-        self._busy = True
         self._changed.notify_all()
 
     def flush(self, seconds: float = 1.0) -> None:
         """Wait until all lines are written, or none was for that many seconds. The exit of Python calls this, too."""
         with self._changed:
             before, deadline = self._progress, time.monotonic() + seconds
-            while self._busy and (left := deadline - time.monotonic()) > 0:
+            while self._queue and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(left)  # other threads may go on logging
                 if self._progress != before:
                     before, deadline = self._progress, time.monotonic() + seconds
 
-    def _count(self, reason: str) -> None:
-        self._untold += 1
-        self._reason = reason
-        self.dropped += 1
-
     def _run(self) -> None:
-        failure = None
+        untold, reason = 0, ""
         while True:
             with self._changed:
-                while not self._queue and (failure or not self._untold):
-                    self._busy = False
-                    self._changed.notify_all()
-                    self._changed.wait()
-                line = self._queue.popleft() if self._queue else b""
-                untold = 0 if self._full and line else self._untold
-                self._full = self._full and bool(self._queue)
-            failure = self._write(self._note(untold)) if untold else None
-            told = 0 if failure else untold
-            failure = self._write(line) if line else failure
+                self._changed.wait_for(lambda: self._queue)
+                line = self._queue[0]
+                if not line:
+                    untold, reason, self._missing = untold + self._missing, _UNREAD, 0
+            if untold and self._write(self._note(untold, reason)) is None:
+                untold = 0
+            failure = self._write(line)
             with self._changed:
-                self._untold -= told
-                if line and failure:
-                    self._count(failure)
+                if failure:
+                    untold, reason = untold + 1, failure
+                    self.dropped += 1
+                self._queue.popleft()
                 self._size -= len(line)
                 self._progress += 1
                 self._changed.notify_all()
 
-    def _note(self, count: int) -> bytes:
+    def _note(self, count: int, reason: str) -> bytes:
         message = "%d log lines were dropped because %s" if count > 1 else "%d log line was dropped because %s"
-        arguments = (count, self._reason)
-        record = logging.LogRecord("rex-server", logging.WARNING, __file__, 0, message, arguments, None)
+        record = logging.LogRecord("rex-server", logging.WARNING, __file__, 0, message, (count, reason), None)
         return (self.format(record) + "\n").encode()
 
     def _write(self, line: bytes) -> str | None:
