@@ -198,17 +198,13 @@ class ServerCall(Request):
             lane.detach()
 
     @property
-    def senders(self) -> list[Sender]:
-        return [sender for sender in (self.down, self.answer) if sender is not None]
-
-    @property
     def lanes(self) -> list[Sender | Receiver]:
-        return [*self.senders] if self.up is None else [self.up, *self.senders]
+        return [lane for lane in (self.up, self.down, self.answer) if lane is not None]
 
     @property
     def in_transfer(self) -> bool:
         """True if the client is connected and has not yet taken all bytes of the streams."""
-        return self.connection is not None and any(sender.held for sender in self.senders)
+        return self.connection is not None and any(lane.held for lane in (self.down, self.answer) if lane is not None)
 
     def dropped(self) -> None:
         del self.channel.calls[self.id]
@@ -273,11 +269,11 @@ class ServerChannel:
 
     def attach(self, connection: ServerConnection) -> None:
         """Take the frames of a new connection, and abort the previous one, which the client has lost."""
-        old, self.connection = self.connection, connection
-        if old is not None:
-            self._detach_all()
+        if (old := self.connection) is not None:
+            self.detach()
             old.channel = None
             old.abort()
+        self.connection = connection
         connection.channel = self
         connection.handlers |= {
             protocol.REQUEST: self.request,
@@ -288,13 +284,9 @@ class ServerChannel:
             protocol.GOODBYE: connection.goodbye,
         }
 
-    def detach(self, connection: ServerConnection) -> None:
-        if self.connection is connection:
-            self.connection = None
-            self.detached_at = time.monotonic()
-            self._detach_all()
-
-    def _detach_all(self) -> None:
+    def detach(self) -> None:
+        self.connection = None
+        self.detached_at = time.monotonic()
         for call in self.calls.values():
             call.detach()
 
@@ -328,9 +320,8 @@ class ServerChannel:
 
     def end(self) -> None:
         """Cancel all calls and drop their responses: the client is gone for good."""
-        self.connection = None
         self.ended = True
-        self._detach_all()
+        self.detach()
         self.cancel_all()
         for call in [call for call in self.calls.values() if call.response is not None]:
             self.requests.drop(call)
@@ -440,7 +431,7 @@ class ServerConnection(FrameConnection):
         if isinstance(error, ProtocolError):
             logs.LOGGER.warning("The client %s was disconnected: %s", self.client, error)
         if self.channel is not None:
-            self.channel.detach(self)
+            self.channel.detach()
 
     def handle(self, frames: list[Any]) -> None:
         """Handle a limited number of frames in each turn of the event loop, so that other tasks run in between."""
