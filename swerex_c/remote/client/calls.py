@@ -201,11 +201,8 @@ class ClientChannel:
         self._submit(call)
         moving = asyncio.ensure_future(files)
         try:
-            await asyncio.wait([moving, call.future], return_when=asyncio.FIRST_COMPLETED)
-            if call.future.done():
-                call.future.result()
-            await moving
-            result: dict[str, Any] = await call.future
+            await asyncio.gather(moving, call.future)
+            result: dict[str, Any] = call.future.result()
             return result
         except asyncio.CancelledError:
             await self._cancel(call)

@@ -155,14 +155,10 @@ async def receive(pieces: Pieces, target: str, name: str | None = None, progress
             in_thread_settled(_END_SECONDS, _save, source, kind, target, received_name, mode, follow)
         )
         passing = asyncio.ensure_future(source.fill(_counted(_prepended(rest, pieces), size, progress)))
+        passing.add_done_callback(lambda _: source.end())
         try:
-            await asyncio.wait([passing, saving], return_when=asyncio.FIRST_COMPLETED)
-            if passing.done():
-                passing.result()
-            await saving
+            await asyncio.gather(passing, saving)
         finally:
-            passing.cancel()
-            source.end()
             await end_tasks(passing, saving)
 
 
