@@ -85,11 +85,10 @@ def connected(client: str) -> None:
 
 def answered(scope: Any, status: int, seconds: float) -> None:
     """Log an HTTP request with the status of its response, which is 0 if there was none."""
-    failed = not 200 <= status < 400
-    if LOGGER.isEnabledFor(logging.INFO if failed else logging.DEBUG):
-        what = f"{scope['method']} {scope['path'][:200]}"
-        request_id = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
-        request_done(what, seconds, str(status or "no answer"), client_name(scope.get("client")), request_id, failed)
+    what = f"{scope['method']} {scope['path'][:200]}"
+    outcome, failed = str(status or "no answer"), not 200 <= status < 400
+    request_id = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+    request_done(what, seconds, outcome, client_name(scope.get("client")), request_id, failed)
 
 
 def client_name(peer: Any) -> str:
