@@ -46,8 +46,7 @@ __all__ = ["HttpClient", "check_status"]
 _RETRIES = 4
 """Maximum number of times that a request is resent after its connection failed."""
 
-_FIRST_PAUSE = 0.1  # seconds before the first retry
-_LONGEST_PAUSE = 5.0  # maximum seconds between two attempts
+_FIRST_PAUSE = 0.1  # seconds before the first retry; each later pause is at least twice as long
 _CONNECT_SECONDS = 30.0  # timeout to connect a socket
 
 _READ_ONLY = {"is_alive", "read_file"}
@@ -234,7 +233,7 @@ class HttpClient:
                 # SWE-ReX repeats its first response to an id: a refusal, if the first request was cut off.
                 headers["X-Request-ID"] = str(uuid.uuid4())
             await asyncio.sleep(pause)
-            pause = min(pause * 2 + random.uniform(0, _FIRST_PAUSE), _LONGEST_PAUSE)
+            pause = pause * 2 + random.uniform(0, _FIRST_PAUSE)
 
     async def _cancel_request(self, request_id: str) -> None:
         """Tell the server to cancel a request, and wait up to `_CANCEL_SECONDS` for it."""
