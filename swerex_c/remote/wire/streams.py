@@ -35,7 +35,6 @@ class Sender:
         self._unsent: deque[memoryview] = deque()  # not sent yet, from offset `_sent` to `written`
         self._acknowledged = 0
         self._sent = 0
-        self._furthest = 0  # maximum of `_sent` over all connections
         self.written = 0
         """Number of bytes written so far."""
         self._finished = False
@@ -76,9 +75,9 @@ class Sender:
         """Drop the pieces before `offset`, which the receiver has consumed, and send more.
 
         Raises:
-            ProtocolError: if some of these bytes were never sent.
+            ProtocolError: if some of these bytes were never written.
         """
-        if offset.__class__ is not int or offset > self._furthest:
+        if offset.__class__ is not int or offset > self.written:
             raise ProtocolError("A CREDIT frame is for bytes that were never sent")
         for pieces in (self._unacknowledged, self._unsent):  # unsent again, if an earlier connection delivered them
             while pieces and self._acknowledged + len(pieces[0]) <= offset:
@@ -115,7 +114,6 @@ class Sender:
             self._unacknowledged.append(piece)
             offset = self._sent
             self._sent += len(piece)
-            self._furthest = max(self._furthest, self._sent)
             connection.send_piece(self._exchange, self._lane, offset, piece)
         if self._finished and not self._ended:
             self._ended = True
