@@ -27,6 +27,7 @@ from swerex_c.remote.server.listeners import Listeners
 from swerex_c.remote.server.service import Service
 from swerex_c.remote.server.upgrade import switching, upgrade_fields
 from swerex_c.remote.wire.protocol import CHANNEL_HEADER, HEAD_BYTES
+from swerex_c.utils.wait import end_tasks
 
 __all__ = ["Connections", "FirstHead"]
 
@@ -60,7 +61,7 @@ class Connections:
         self.config = config
         self._listeners = listeners
         self.loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        self._accepting: list[asyncio.Task[None]] = []
         self._logged_at = -_LOG_SECONDS
         self._descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         """Maximum number of the process; sessions, commands and files need a third of them."""
@@ -78,37 +79,29 @@ class Connections:
         """Accept connections."""
         for listener in self._listeners.all:
             listener.setblocking(False)
-            self.loop.add_reader(listener, self._accept, listener)
+            self._accepting.append(self.loop.create_task(self._accept(listener)))
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Accept no more connections."""
-        for listener in self._listeners.all:
-            self.loop.remove_reader(listener)
-        if self._timer is not None:
-            self._timer.cancel()
+        await end_tasks(*self._accepting)
 
-    def _pause(self, reason: str) -> None:
-        self._log(reason)
-        self.stop()
-        self._timer = self.loop.call_later(_PAUSE_SECONDS, self._go_on)
-
-    def _go_on(self) -> None:
-        if self._make_room():
-            self.start()
-
-    def _accept(self, listener: socket.socket) -> None:
-        try:
-            accepted, _ = listener.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
-        except OSError as error:
-            self._pause(f"the system cannot accept one ({error.strerror})")
-            return
-        accepted.setblocking(False)
-        task = self.loop.create_task(self._adopt(FirstHead(self, accepted), accepted))
-        self.http.tasks.add(task)
-        task.add_done_callback(self.http.tasks.discard)
-        self._make_room()
+    async def _accept(self, listener: socket.socket) -> None:
+        """Accept connections, one in each turn of the event loop, while there is room for them."""
+        while True:
+            try:
+                accepted, _ = await self.loop.sock_accept(listener)
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                self._log(f"the system cannot accept one ({error.strerror})")
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            task = self.loop.create_task(self._adopt(FirstHead(self, accepted), accepted))
+            self.http.tasks.add(task)
+            task.add_done_callback(self.http.tasks.discard)
+            await asyncio.sleep(0)
+            while not self._make_room():
+                await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _adopt(self, connection: FirstHead, accepted: socket.socket) -> None:
         tls: dict[str, Any] = {}
@@ -125,12 +118,10 @@ class Connections:
         """Abort the oldest connection without the key if there are too many; return False if accepting has to pause."""
         service = self.service
         if len(self.waiting) > service.limits.unauthenticated or service.connections >= self._descriptors * 2 // 3:
-            reason = "the oldest of these are closed for each new one"
+            self._log("the oldest of these are closed for each new one")
             oldest, since = next(iter(self.waiting.items()), (None, 0.0))
             if oldest is None or self.loop.time() - since < _KEY_SECONDS:
-                self._pause(reason)
                 return False
-            self._log(reason)
             oldest.abort()
         return True
 

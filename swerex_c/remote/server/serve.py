@@ -62,7 +62,7 @@ async def serve(
             ready()
             await (stop or asyncio.Event()).wait()
         finally:
-            connections.stop()
+            await connections.stop()
             listeners.close()
             await _end(connections, graceful)
             if not lifespan.should_exit:
