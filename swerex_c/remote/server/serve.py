@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -38,7 +37,7 @@ async def serve(
     The shutdown first ends all that the runtime runs, and sends responses.
 
     Args:
-        listeners: closed at the end.
+        listeners: closed at the beginning of the shutdown.
         graceful: maximum number of seconds for the shutdown, whatever clients do.
         registry: channels and connections of frame clients; None means a new one.
         ready: called when the server accepts requests.
@@ -46,27 +45,26 @@ async def serve(
     Raises:
         ResourceError: if the app does not start.
     """
-    with contextlib.closing(listeners):
-        config = Config(
-            app, ws="none", interface="asgi3", log_config=None, access_log=False, proxy_headers=False,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS, h11_max_incomplete_event_size=HEAD_BYTES,
-        )  # fmt: skip
-        config.load()
-        connections = Connections(service, registry or Registry(service), config, listeners)
-        lifespan = config.lifespan_class(config)
-        try:
-            await lifespan.startup()
-            if lifespan.should_exit:
-                raise ResourceError("The server's application did not start")
-            connections.start()
-            ready()
-            await (stop or asyncio.Event()).wait()
-        finally:
-            await connections.stop()
-            listeners.close()
-            await _end(connections, graceful)
-            if not lifespan.should_exit:
-                await lifespan.shutdown()
+    config = Config(
+        app, ws="none", interface="asgi3", log_config=None, access_log=False, proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS, h11_max_incomplete_event_size=HEAD_BYTES,
+    )  # fmt: skip
+    config.load()
+    connections = Connections(service, registry or Registry(service), config, listeners)
+    lifespan = config.lifespan_class(config)
+    try:
+        await lifespan.startup()
+        if lifespan.should_exit:
+            raise ResourceError("The server's application did not start")
+        connections.start()
+        ready()
+        await (stop or asyncio.Event()).wait()
+    finally:
+        await connections.stop()
+        listeners.close()
+        await _end(connections, graceful)
+        if not lifespan.should_exit:
+            await lifespan.shutdown()
 
 
 async def _end(connections: Connections, graceful: float) -> None:
