@@ -31,9 +31,6 @@ class _Output(io.RawIOBase):
     def __init__(self, write: Callable[[bytes], object]):
         self._write = write
 
-    def writable(self) -> bool:
-        return True
-
     def write(self, data: Any) -> int:
         self._write(bytes(data))
         return len(data)
