@@ -7,7 +7,6 @@ import os
 import select
 import sys
 import threading
-import time
 from collections import deque
 
 from swerex_c.utils.threads import start_thread
@@ -63,11 +62,10 @@ class LogHandler(logging.Handler):
     def flush(self, seconds: float = 1.0) -> None:
         """Wait until all lines are written, or none was for that many seconds. The exit of Python calls this, too."""
         with self._changed:
-            before, deadline = self._progress, time.monotonic() + seconds
-            while self._queue and (left := deadline - time.monotonic()) > 0:
-                self._changed.wait(left)  # other threads may go on logging
-                if self._progress != before:
-                    before, deadline = self._progress, time.monotonic() + seconds
+            before = -1
+            while self._queue and self._progress != before:
+                before = self._progress
+                self._changed.wait_for(lambda: not self._queue, seconds)  # other threads may go on logging
 
     def _run(self) -> None:
         untold, reason = 0, ""
