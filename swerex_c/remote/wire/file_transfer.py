@@ -62,8 +62,8 @@ async def open_stream(path: str, progress: Progress | None = None, pack: Pack = 
     """
     async with contextlib.aclosing(_written_by(lambda write: _send(path, pack, write))) as pieces:
         line, rest = await _first_line(pieces)  # raises the errors of opening
-        content = _counted(_prepended(rest, pieces), json.loads(line).get("size"), progress)
-        async with contextlib.aclosing(_prepended(line + b"\n", content)) as stream:
+        size = json.loads(line).get("size")
+        async with contextlib.aclosing(_joined([line + b"\n", rest], pieces, size, progress)) as stream:
             yield stream
 
 
@@ -154,7 +154,7 @@ async def receive(pieces: Pieces, target: str, name: str | None = None, progress
         saving = asyncio.ensure_future(
             in_thread_settled(_END_SECONDS, _save, source, kind, target, received_name, mode, follow)
         )
-        passing = asyncio.ensure_future(source.fill(_counted(_prepended(rest, pieces), size, progress)))
+        passing = asyncio.ensure_future(source.fill(_joined([rest], pieces, size, progress)))
         passing.add_done_callback(lambda _: source.end())
         try:
             await asyncio.gather(passing, saving)
@@ -253,19 +253,13 @@ class _Received:
 # Helpers of both
 
 
-async def _prepended(first: bytes, rest: Pieces) -> Pieces:
-    """Yield a piece and then the others."""
+async def _joined(begin: list[bytes], rest: Pieces, size: int | None, progress: Progress | None) -> Pieces:
+    """Yield the pieces of a stream, and tell the progress towards `size` bytes; `begin` ends in the first of these."""
     async with contextlib.aclosing(rest):
-        yield first
-        async for piece in rest:
+        for piece in begin:
             yield piece
-
-
-async def _counted(pieces: Pieces, size: int | None, progress: Progress | None) -> Pieces:
-    """Yield the pieces, and tell their progress towards `size` bytes."""
-    done = 0
-    async with contextlib.aclosing(pieces):
-        async for piece in pieces:
+        done = len(begin[-1])
+        async for piece in rest:
             yield piece
             done += len(piece)
             if progress is not None:
