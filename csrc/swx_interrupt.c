@@ -10,6 +10,7 @@
 enum { FORK_LOOKS = 400 };
 /* signals in one attempt: one to a child of a fast loop ends the loop in every second to fifth case */
 enum { REPEATS = 64 };
+enum { PROMPT_PROGRAMS = 4 }; /* that PROMPT_COMMAND may run one after the other, each for less than SHORT_GRACE */
 static const char HELD_BY_SHELL[] =
     "the shell itself runs the command, and ignores or traps SIGINT, or repeats it without end. Close the "
     "session and create another one";
@@ -25,6 +26,7 @@ static const int64_t FIRST_LOOK = MS / 4, LONGEST_LOOK = 20 * MS; /* at what bec
 static const int64_t REPEAT_LIMIT = 1000 * MS;                    /* extension of an attempt that has to signal again */
 /* for a program of a loop that is being killed to die of SIGINT, which ends the loop */
 static const int64_t SHORT_GRACE = 20 * MS;
+static const int64_t HANG_UP_GRACE = 200 * MS; /* for a program that was hung up */
 static const int64_t KILL_GRACE = 1000 * MS;
 
 /* Whether the shell computes.  A shell whose system calls are hidden computes if it does not sleep. */
@@ -85,6 +87,7 @@ void swx_interrupt_note(swx_session *s, swx_op *op, pid_t group, int64_t now)
     op->look = FIRST_LOOK;
     op->calm = 0;
     op->missed = op->unborn = false;
+    op->successors = 0;
 }
 
 bool swx_interrupt_left_newborn(swx_session *s)
@@ -114,12 +117,16 @@ void swx_interrupt_end_newborn(swx_session *s, int64_t now)
     }
 }
 
-/* Kills the foreground group.  That ends no loop of the shell, so the shell or its next program is interrupted then. */
+/* Hangs the foreground group up, so that it can let go of the terminal and of what it edits, and kills it if it is
+ * still there later.  That ends no loop of the shell, so the shell or its next program is interrupted then. */
 static void kill_foreground(swx_session *s, swx_op *op, pid_t group, int64_t now)
 {
+    const bool again = op->hung_up == group;
     swx_interrupt_note(s, op, group, now);
     op->missed = true;
-    kill(-group, SIGKILL);
+    op->hung_up = group;
+    kill(-group, again ? SIGKILL : SIGHUP);
+    kill(-group, SIGCONT);
 }
 
 static bool has_unread_input(const swx_session *s) { return s->pty.slave >= 0 && !swx_pty_input_consumed(&s->pty); }
@@ -160,6 +167,18 @@ static void begin_attempt(const swx_session *s, swx_op *op, int64_t length, int6
     op->next = s->transport->has_processes ? earlier(op->until, now + op->look) : op->until;
 }
 
+/* Whether the groups that have come into the place of the interrupted one are the command's: one stays, or there are
+ * many, as in a loop.  Else they may be PROMPT_COMMAND's, which the shell runs behind an interrupted command. */
+static bool is_of_command(swx_op *op, pid_t group, int64_t now)
+{
+    if (group != op->successor) {
+        op->successor = group;
+        op->successor_since = now;
+        op->successors++;
+    }
+    return op->successors > PROMPT_PROGRAMS || now - op->successor_since > SHORT_GRACE;
+}
+
 /* Looks at an attempt that is under way.  The interrupted program may have ended in that moment, or have been too young
  * to die of SIGINT; if the shell runs the next program already, that one is interrupted instead.  No program gets a
  * second SIGINT in one attempt. */
@@ -167,6 +186,7 @@ static void watch_attempt(swx_session *s, swx_op *op, pid_t group, int64_t now)
 {
     /* look often: the next program may be a short one */
     bool gone = group != op->target && now - op->interrupted_at < REPEAT_LIMIT;
+    bool another = is_program(s, group) && group != op->target;
     op->look = earlier(2 * op->look, gone ? BUSY_LOOK : LONGEST_LOOK);
     if (s->run.found.rank) {
         op->missed = false; /* the shell has shown its prompt */
@@ -174,12 +194,16 @@ static void watch_attempt(swx_session *s, swx_op *op, pid_t group, int64_t now)
         /* the leader was not yet a program, and forgot the signal at its exec; the other members did not */
         op->unborn = false;
         kill(group, SIGINT);
-    } else if (is_program(s, group) && group != op->target && op->repeats) {
+    } else if (another && !op->missed && !op->unborn && !is_of_command(op, group, now)) {
+        op->next = now + BUSY_LOOK;
+        return;
+    } else if (another && op->repeats) {
         s->transport->interrupt(s, op, group, now);
         op->repeats -= !op->missed;
         /* as much time as the first program had */
         op->until = earlier(now + op->length, op->since + op->length + REPEAT_LIMIT);
-    } else if (is_program(s, group) && op->killed && now - op->interrupted_at > SHORT_GRACE) {
+    } else if (is_program(s, group) && op->killed &&
+               now - op->interrupted_at > (group == op->hung_up ? HANG_UP_GRACE : SHORT_GRACE)) {
         kill_foreground(s, op, group, now);
     } else if (op->killed && op->target == s->child.pid && group == s->child.pid &&
                now - op->interrupted_at > SHORT_GRACE) {

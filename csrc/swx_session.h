@@ -120,11 +120,15 @@ struct swx_op {
     swx_kernel_pace pace; /* INTERRUPT: what the shell had done by then */
     /* INTERRUPT: how often the present attempt has found that the shell may be about to start a program */
     unsigned looks;
-    pid_t target;           /* INTERRUPT: the group that was interrupted last, 0: none */
-    int64_t interrupted_at; /* INTERRUPT: when */
-    unsigned repeats;       /* INTERRUPT: how often the present attempt may still strike another one in its place */
-    bool missed;            /* INTERRUPT: no process got a SIGINT: the leader had ended, or the group was killed */
-    bool unborn;            /* INTERRUPT: the interrupted process had not yet executed its program */
+    pid_t target;            /* INTERRUPT: the group that was interrupted last, 0: none */
+    pid_t hung_up;           /* INTERRUPT: the group that was sent a SIGHUP last; next it gets a SIGKILL */
+    int64_t interrupted_at;  /* INTERRUPT: when */
+    pid_t successor;         /* INTERRUPT: the group that came into the foreground after that, 0: none */
+    int64_t successor_since; /* INTERRUPT: when it was first seen */
+    unsigned successors;     /* INTERRUPT: how many such groups there were */
+    unsigned repeats;        /* INTERRUPT: how often the present attempt may still strike another one in its place */
+    bool missed;             /* INTERRUPT: no process got a SIGINT: the leader had ended, or the group was killed */
+    bool unborn;             /* INTERRUPT: the interrupted process had not yet executed its program */
     bool killed;
     swx_op *link;
 };

@@ -40,6 +40,25 @@ def test_prompts_that_change_by_themselves(sh: Shell) -> None:
     sh.interrupt(timeout=1, n_retry=1)
 
 
+@pytest.mark.idle
+def test_an_interrupt_is_not_for_the_prompts_own_programs(sh: Shell, tmp_path: Path) -> None:
+    """Its PROMPT_COMMAND would be interrupted too, which leaves bash confused about the terminal, and be run again."""
+    sh.run(f"h() {{ (true &) >/dev/null; echo x >>{tmp_path}/runs; }}; PROMPT_COMMAND=h")
+    for _ in range(10):
+        sh.run(f": >{tmp_path}/runs")
+        sh.begin("echo begun; sleep 1000", "begun")
+        sh.interrupt()
+        assert (tmp_path / "runs").read_text() == "x\n" * 2
+
+
+@pytest.mark.parametrize(("ignored", "code"), [("INT", 129), ("INT HUP", 137)])
+def test_a_program_is_hung_up_before_it_is_killed(sh: Shell, ignored: str, code: int) -> None:
+    """So that `screen -r` can let go of its server, and an editor save what it has."""
+    sh.begin(f"sh -c \"trap '' {ignored}; echo up; exec sleep 1000\"", "up")
+    sh.interrupt(timeout=0.1, n_retry=1)
+    sh.gives("echo $?", f"{code}\n")
+
+
 async def test_attempts_without_a_pause_hold_up_no_other_session() -> None:
     runtime = LocalRuntime()
     held, other = Session(runtime, "held"), Session(runtime, "other")

@@ -1,4 +1,4 @@
-# Kill the process group in the foreground of a session's terminal, or, if that is the shell itself, the processes that
+# End the process group in the foreground of a session's terminal, or, if that is the shell itself, the processes that
 # it waits for.
 #
 # Arguments: the mark of the session; the output of shell_reads.bash when the shell is at its prompt, or nothing. Prints
@@ -38,10 +38,20 @@ kill_begun() {
     if ((killed)) && [[ $newest ]]; then kill -KILL -- "$newest" 2>/dev/null && killed=0; fi
     exit "$killed"
 }
+# Hang a group up, so that it can let go of the terminal and of what it edits, and kill it if it is still there then.
+hang_up() {
+    local try
+    kill -HUP -- "$1" && kill -CONT -- "$1" || return 1
+    for ((try = 0; try < 20; try++)); do
+        pause 0.01
+        kill -0 -- "$1" || return 0
+    done
+    kill -KILL -- "$1"
+} 2>/dev/null
 for ((try = 0; try < 10; try++)); do
     stat_of "$shell" || exit 3
     if ((foreground > 1 && foreground != group)); then
-        kill -KILL -- "-$foreground" 2>/dev/null && exit 0
+        hang_up "-$foreground" && exit 0
     elif [[ $state == S ]] && ((++calm > 3)); then
         call=
         { read -r call <"/proc/$shell/syscall"; } 2>/dev/null
