@@ -117,15 +117,16 @@ void swx_interrupt_end_newborn(swx_session *s, int64_t now)
     }
 }
 
-/* Hangs the foreground group up, so that it can let go of the terminal and of what it edits, and kills it if it is
- * still there later.  That ends no loop of the shell, so the shell or its next program is interrupted then. */
+/* Kills the foreground group.  A single program is hung up first, so that it can let go of the terminal and of what it
+ * edits; of several, some could print on when the shell is at its prompt.  That ends no loop of the shell, so the shell
+ * or its next program is interrupted then. */
 static void kill_foreground(swx_session *s, swx_op *op, pid_t group, int64_t now)
 {
-    const bool again = op->hung_up == group;
+    const bool hangs_up = op->hung_up != group && !swx_kernel_has_company(group);
     swx_interrupt_note(s, op, group, now);
     op->missed = true;
     op->hung_up = group;
-    kill(-group, again ? SIGKILL : SIGHUP);
+    kill(-group, hangs_up ? SIGHUP : SIGKILL);
     kill(-group, SIGCONT);
 }
 

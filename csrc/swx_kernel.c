@@ -239,8 +239,7 @@ bool swx_kernel_sleeps(pid_t pid)
     return swx_proc_read_stat(pid, &stat) != SWX_OK || stat.state == 'S';
 }
 
-/* Whether another process than its leader is in a group. */
-static bool has_company(pid_t group)
+bool swx_kernel_has_company(pid_t group)
 {
     DIR *processes = opendir("/proc");
     bool found = !processes;
@@ -264,7 +263,7 @@ bool swx_kernel_may_await_input(swx_kernel *kernel, pid_t pid, bool alone)
                               strncmp(text, selecting, sizeof(selecting) - 1) == 0
                         : size <= 0 || !kernel->names_waits;
     kernel->names_waits = kernel->names_waits || tells;
-    return awaits && swx_kernel_sleeps(pid) && (tells || !alone || !has_company(pid));
+    return awaits && swx_kernel_sleeps(pid) && (tells || !alone || !swx_kernel_has_company(pid));
 }
 
 bool swx_kernel_group_awaits_input(pid_t group)

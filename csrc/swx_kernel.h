@@ -88,6 +88,9 @@ bool swx_kernel_has_newborn(pid_t pid);
 /* The newest child of the process.  0: it has none, or the kernel does not tell. */
 pid_t swx_kernel_youngest_child(pid_t pid);
 
+/* Whether another process than its leader is in a group. */
+bool swx_kernel_has_company(pid_t group);
+
 /* Whether a process is in a sleep that a signal may end, such as a read of a terminal.  True where that is unknown. */
 bool swx_kernel_sleeps(pid_t pid);
 

@@ -134,7 +134,7 @@ static void test_interrupt_while_held(void)
         int code;
     } cases[] = { { "seq 100000000\n", SWX_END_DONE, 130 },
                   { "trap 'echo; exit 5' INT; i=0; while :; do echo $((++i)); done\n", SWX_END_DIED, 5 },
-                  { "(trap '' INT; seq 100000000)\n", SWX_END_DONE, 137 } };
+                  { "(trap '' INT HUP; seq 100000000)\n", SWX_END_DONE, 137 } };
     for (size_t i = 0; i < SWX_COUNT(cases); i++) {
         swx_session *s = open_session(LIMIT);
         swx_op op = streamed(cases[i].line), stop = operation(SWX_OP_INTERRUPT, "");

@@ -38,20 +38,28 @@ kill_begun() {
     if ((killed)) && [[ $newest ]]; then kill -KILL -- "$newest" 2>/dev/null && killed=0; fi
     exit "$killed"
 }
-# Hang a group up, so that it can let go of the terminal and of what it edits, and kill it if it is still there then.
-hang_up() {
-    local try
-    kill -HUP -- "$1" && kill -CONT -- "$1" || return 1
+# Kill group $1. A single program is hung up first, so that it can let go of the terminal and of what it edits; of
+# several, some could print on when the shell is at its prompt.
+kill_group() {
+    local p try
+    for p in /proc/[1-9]*; do
+        p=${p#/proc/}
+        if [[ $p != "$1" ]] && stat_of "$p" && [[ $group == "$1" ]]; then
+            kill -KILL -- "-$1"
+            return
+        fi
+    done
+    kill -HUP -- "-$1" && kill -CONT -- "-$1" || return 1
     for ((try = 0; try < 20; try++)); do
         pause 0.01
-        kill -0 -- "$1" || return 0
+        kill -0 -- "-$1" || return 0
     done
-    kill -KILL -- "$1"
+    kill -KILL -- "-$1"
 } 2>/dev/null
 for ((try = 0; try < 10; try++)); do
     stat_of "$shell" || exit 3
     if ((foreground > 1 && foreground != group)); then
-        hang_up "-$foreground" && exit 0
+        kill_group "$foreground" && exit 0
     elif [[ $state == S ]] && ((++calm > 3)); then
         call=
         { read -r call <"/proc/$shell/syscall"; } 2>/dev/null
