@@ -175,7 +175,7 @@ async def test_its_timeout_holds(runtime: LocalRuntime) -> None:
     ("command", "limits", "code"),
     [
         (ENDLESS, {"timeout": DEADLINE}, 130),
-        pytest.param("(trap '' INT; yes)", {"timeout": 0.05, "n_retry": 2}, 137, marks=pytest.mark.slow),
+        pytest.param("(trap '' INT HUP; yes)", {"timeout": 0.05, "n_retry": 2}, 137, marks=pytest.mark.slow),
     ],
     ids=["", "what ignores it is killed"],
 )
