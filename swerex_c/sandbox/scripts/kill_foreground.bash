@@ -49,7 +49,8 @@ kill_group() {
             return
         fi
     done
-    kill -HUP -- "-$1" && kill -CONT -- "-$1" || return 1
+    kill -HUP -- "-$1" || return 1
+    kill -CONT -- "-$1" # unless it is gone already
     for ((try = 0; try < 20; try++)); do
         pause 0.01
         kill -0 -- "-$1" || return 0
