@@ -121,7 +121,7 @@ struct swx_op {
     /* INTERRUPT: how often the present attempt has found that the shell may be about to start a program */
     unsigned looks;
     pid_t target;            /* INTERRUPT: the group that was interrupted last, 0: none */
-    pid_t hung_up;           /* INTERRUPT: the group that was sent a SIGHUP last; next it gets a SIGKILL */
+    pid_t hung_up;           /* INTERRUPT: the group that was hung up or killed last; next it gets a SIGKILL */
     int64_t interrupted_at;  /* INTERRUPT: when */
     pid_t successor;         /* INTERRUPT: the group that came into the foreground after that, 0: none */
     int64_t successor_since; /* INTERRUPT: when it was first seen */
@@ -238,8 +238,7 @@ typedef struct {
     bool kernel_proof; /* completion is confirmed through /proc/PID/syscall */
     bool idle;         /* at the prompt, nothing queued */
     bool dead;         /* the shell ended */
-    /* elsewhere: the shell has read the command that runs, and its end was not heard; see swx_session_resync
-     */
+    /* elsewhere: the shell has read the command that runs, and its end was not heard; see swx_session_resync */
     bool doubtful;
     bool hides;         /* the command that runs has SWX_HINT_HIDES */
     int64_t commenced;  /* when the last command was typed */
