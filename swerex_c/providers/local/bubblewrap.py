@@ -8,19 +8,18 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 from swerex_c.exceptions import InvalidInputError, SandboxLostError, SwerexException
 from swerex_c.providers.ownership import start_time
-from swerex_c.sandbox.clients import CommandBackend, kill_group
-from swerex_c.utils.background import keep_from_children
+from swerex_c.sandbox.clients import ClientProcess, CommandBackend
 from swerex_c.utils.temporary import make_temporary
 from swerex_c.utils.threads import in_thread_to_its_end
+from swerex_c.utils.wait import settle
 
 __all__ = ["HIDDEN", "VARIABLES", "BwrapBackend"]
 
@@ -76,6 +75,9 @@ _MOST_ENTRIES = 5000
 _ROOT_CAPABILITIES = sum(1 << bit for bit in (0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 31))
 _CAP_SYS_ADMIN = 21
 
+_READY = b"ready\n"
+"""What the view prints behind bwrap's report of its processes."""
+
 _HOLD = "PATH=/usr/bin:/bin:$PATH; chmod 1777 /tmp /var/tmp; echo ready; read -r line"
 """Main script of the view. It exits when all holders of its standard input have closed it.
 
@@ -94,6 +96,7 @@ _WORDS = 500
 """Maximum number of characters of bubblewrap's output in an error message."""
 
 _END_SECONDS = 5.0
+"""Maximum seconds to wait for the end of the processes of a view that was killed."""
 
 
 class BwrapBackend(CommandBackend):
@@ -133,7 +136,7 @@ class BwrapBackend(CommandBackend):
         self._variables = {*VARIABLES, *variables}
         self._directory = None if directory is None else _absolute(directory)
         self._network, self._root, self._command = network, root, command
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ClientProcess | None = None
         self._layers: str | None = None
         self._enter: list[str] | None = None
         self._init = 0
@@ -152,7 +155,7 @@ class BwrapBackend(CommandBackend):
         process = self._process
         if process is None:
             return f"The {self.name} was not opened, or is closed"
-        code = process.poll()
+        code = process.process.poll()
         return None if code is None else f"The {self.name} has ended: bwrap's exit code is {code}"
 
     async def open(self) -> None:
@@ -162,44 +165,55 @@ class BwrapBackend(CommandBackend):
             try:
                 await self._make()
                 return
-            except Exception as error:
-                if isinstance(error, OSError) and not isinstance(error, SwerexException):
-                    raise SandboxLostError(f"Cannot create the {self.name}: {error}") from error
+            except SwerexException as error:
                 if not _MOUNT_GONE.search(str(error)) or not tries_left:
                     raise
+            except OSError as error:
+                raise SandboxLostError(f"Cannot create the {self.name}: {error}") from error
             await asyncio.sleep(_AGAIN_SECONDS)
 
     async def close(self) -> None:
         if self._owner == os.getpid():
-            await in_thread_to_its_end(self._unmake)
+            await settle(self._unmake())
 
     async def _make(self) -> None:
-        read, write = os.pipe()
         try:
-            with open(os.memfd_create("messages"), "w+b") as messages:
-                try:
-                    process = await in_thread_to_its_end(self._start, write, messages)
-                finally:
-                    os.close(write)
-                if not await self._ready(process):
-                    messages.seek(0)
-                    words = " ".join(messages.read(100_000).decode(errors="replace").split())[-_WORDS:]
+            line = await in_thread_to_its_end(self._line)
+            process = self._process = await ClientProcess.start(lambda: line, self.environment())
+            printed = {1: bytearray(), 2: bytearray()}
+            while not printed[1].endswith(_READY):
+                output = await process.receive()
+                if output is None:
+                    words = " ".join(printed[2].decode(errors="replace").split())[-_WORDS:]
                     msg = f"Cannot create the {self.name}: {words or 'bwrap ended without an error message'}"
                     raise SandboxLostError(msg)
-            report = json.loads(os.read(read, 65536))
-            pid = self._init = int(report["child-pid"])
+                printed[output[0]] += output[1]
+            pid = self._init = int(json.loads(printed[1].removesuffix(_READY))["child-pid"])
             numbers = [str(os.stat(f"/proc/{pid}/ns/{name}").st_ino) for name in ("mnt", "pid")]
             directory = self._directory or os.getcwd()
             kept = _ROOT_CAPABILITIES if os.geteuid() == 0 else 0
             script = str(Path(__file__).with_name("enter.py"))
             self._enter = [_python(), "-I", "-S", script, str(pid), *numbers, f"{kept:x}", directory]
         except BaseException:
-            await self.close()  # first: without a reader of the pipe, bwrap would end and leave its child behind
+            await self.close()
             raise
-        finally:
-            os.close(read)
 
-    def _start(self, info: int, messages: IO[bytes]) -> subprocess.Popen[bytes]:
+    async def _unmake(self) -> None:
+        process, self._process = self._process, None
+        layers, self._layers = self._layers, None
+        init, self._init = self._init, 0
+        self._enter = None
+        if process is not None:
+            await process.kill()
+        limit = time.monotonic() + _END_SECONDS
+        while init and start_time(init) and time.monotonic() < limit:
+            await asyncio.sleep(0.001)  # the kernel ends the remaining processes of the view
+        if layers is not None:
+            with contextlib.suppress(OSError):
+                os.rmdir(layers)
+
+    def _line(self) -> list[str]:
+        """Return the command line that makes the view."""
         python, command = _python(), shutil.which(self._command)
         if command is None:
             raise SandboxLostError(
@@ -209,44 +223,16 @@ class BwrapBackend(CommandBackend):
             for path in paths:
                 if not os.path.exists(path):
                     raise SandboxLostError(f"{path!r}, which should be {what} in the {self.name}, does not exist")
-        self._process = subprocess.Popen(
-            self._line(python, command, info),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=messages,
-            env=self.environment(),
-            pass_fds=(info,),
-            cwd="/",
-            start_new_session=True,
-        )
-        assert self._process.stdin is not None
-        keep_from_children(self._process.stdin)
-        return self._process
-
-    async def _ready(self, process: subprocess.Popen[bytes]) -> bool:
-        """Wait until the view is ready or has failed, and return whether it is ready."""
-        loop, readable = asyncio.get_running_loop(), asyncio.Event()
-        assert process.stdout is not None
-        with process.stdout as stdout:
-            loop.add_reader(stdout, readable.set)
-            try:
-                await readable.wait()
-            finally:
-                loop.remove_reader(stdout)
-            return os.read(stdout.fileno(), 100) == b"ready\n"
-
-    def _line(self, python: str, command: str, info: int) -> list[str]:
-        """Return the command line that makes the view."""
         user = os.geteuid() != 0
-        line = [command, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--info-fd", str(info)]
+        line = [command, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--info-fd", "3"]
         line += [] if self._network else ["--unshare-net"]
         before: list[str] = []
         view = _Plan(self._writable, self._shown, self._hidden)
         if self._root == "overlay":
             self._layers = make_temporary("swx-view-")
             script = str(Path(__file__).with_name("overlay.py"))
-            paths = json.dumps([[*_PRIVATE, "/tmp", "/var/tmp"], view.files])
-            before = [python, "-I", "-S", script, self._layers, paths]
+            apart = json.dumps([[*_PRIVATE, "/tmp", "/var/tmp"], view.files])
+            before = [python, "-I", "-S", script, self._layers, apart]
             line += ["--bind", f"{self._layers}/root", "/", "--ro-bind", "/sys", "/sys"]
             line += ["--unshare-user", "--uid", str(os.geteuid()), "--gid", str(os.getegid())] if user else []
         else:
@@ -260,27 +246,8 @@ class BwrapBackend(CommandBackend):
         line += view.arguments(self._layers and f"{self._layers}/root")
         # The view ends with bwrap, and --die-with-parent follows the thread that started bwrap, not the process. So a
         # shell starts bwrap, because its thread lives on.
-        return ["sh", "-c", '"$@"; exit "$?"', "sh", *before, *line, "--die-with-parent", "--", "/bin/sh", "-c", _HOLD]
-
-    def _unmake(self) -> None:
-        process, self._process = self._process, None
-        layers, self._layers = self._layers, None
-        self._enter = None
-        if process is not None:
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.close()
-            process.stdout.close()  # it is still open if `open` was cancelled
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_END_SECONDS)
-            kill_group(process)
-            process.wait()
-            limit = time.monotonic() + _END_SECONDS
-            while self._init and start_time(self._init) and time.monotonic() < limit:
-                time.sleep(0.001)  # the kernel ends the remaining processes of the view
-            self._init = 0
-        if layers is not None:
-            with contextlib.suppress(OSError):
-                os.rmdir(layers)
+        begin = ["sh", "-c", 'cd /; "$@" 3>&1; exit "$?"', "sh"]
+        return [*begin, *before, *line, "--die-with-parent", "--", "/bin/sh", "-c", _HOLD]
 
 
 class _Plan:

@@ -18,6 +18,7 @@ import pytest
 
 from swerex_c.exceptions import InvalidInputError, SandboxLostError
 from swerex_c.providers.local.bubblewrap import BwrapBackend
+from swerex_c.utils import background
 from swerex_c.utils.background import run_blocking
 from tests.support import needs
 from tests.support.harness import write_script
@@ -277,8 +278,8 @@ def test_what_is_asked_for_is_shown(bwrap: str, here: Path, root: str, monkeypat
 async def test_a_view_that_ends(bwrap: str, here: Path) -> None:
     backend = BwrapBackend(writable=[here])
     runtime, waiting = await working(backend, here / "begun")
-    assert backend._process is not None and backend._process.stdin is not None
-    backend._process.stdin.close()  # as when this process ends
+    assert backend._process is not None
+    await background.run(backend._process.end_input())  # as when this process ends
     await lost(waiting, "has ended")
     assert not await runtime.is_alive(timeout=60)
     await runtime.close()
