@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from swerex_c.interfaces import CombinedDeploymentHook
 from swerex_c.models import IsAliveResponse
-from swerex_c.providers.base import ConfiguredDeployment
 from swerex_c.providers.local.config import IsolationConfig, LocalDeploymentConfig, LocalKeywords
 from swerex_c.providers.sandbox_deployment import SandboxDeployment
 from swerex_c.runtime.local import LocalRuntime
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["IsolationConfig", "LocalDeployment", "LocalDeploymentConfig"]
 
 
-class LocalDeployment(ConfiguredDeployment):
+class LocalDeployment(SandboxDeployment):
     """A deployment on this machine, with a `LocalRuntime`.
 
     Code for deployments can use it without a container. With `isolation` it starts a `SandboxRuntime` in an isolated
@@ -29,17 +28,18 @@ class LocalDeployment(ConfiguredDeployment):
         deployment = LocalDeployment(isolation=IsolationConfig(writable=["/srv/project"], network=False))
     """
 
+    _config: LocalDeploymentConfig
+
     __signature__ = ConfigSignature("swerex_c.providers.local.config:LocalDeploymentConfig")
 
     def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Unpack[LocalKeywords]):
         """Create a deployment from the fields of `LocalDeploymentConfig`."""
         super().__init__(logger=logger)
-        self._view: _View | None = None
         self._config = LocalDeploymentConfig(**kwargs)
 
     async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
         """Check whether the deployment is started and its runtime responds."""
-        if self._runtime is None and (self._view is None or self._view._runtime is None):
+        if self._runtime is None:
             return IsAliveResponse(is_alive=False, message="The deployment is not started.")
         return await self.runtime.is_alive(timeout=timeout)
 
@@ -50,26 +50,21 @@ class LocalDeployment(ConfiguredDeployment):
             DeploymentStartupError: if a required isolated view cannot be made; the message says why.
             StartupTimeoutError: if the view does not start within the configuration's `startup_timeout`.
         """
-        await self.stop()
-        if self._config.isolation is None:
-            self._runtime = LocalRuntime(logger=self.logger, warm_sessions=self._config.warm_sessions)
+        if self._config.isolation is not None:
+            await super().start()
             return
-        view = self._view = _View(self._config, self._hooks, self.logger)
-        try:
-            await view.start()
-        except BaseException:
-            if self._view is view:
-                self._view = None
-            raise
+        await self.stop()
+        self._owner = os.getpid()
+        self._runtime = LocalRuntime(logger=self.logger, warm_sessions=self._config.warm_sessions)
 
     async def stop(self, *args: Any, **kwargs: Any) -> None:
         """Close the runtime with all its sessions, and end the isolated view."""
+        if self._config.isolation is not None:
+            await super().stop()
+            return
         runtime, self._runtime = self._runtime, None
-        view, self._view = self._view, None
         if runtime is not None:
             await runtime.close()
-        if view is not None:
-            await view.stop()
 
     @property
     def runtime(self) -> SessionsRuntime:
@@ -78,20 +73,11 @@ class LocalDeployment(ConfiguredDeployment):
         Raises:
             DeploymentNotStartedError: if the deployment was not started, or was stopped.
         """
-        return cast("SessionsRuntime", super().runtime if self._view is None else self._view.runtime)
-
-
-class _View(SandboxDeployment):
-    """The isolated view of a local deployment."""
-
-    def __init__(self, config: LocalDeploymentConfig, hooks: CombinedDeploymentHook, logger: logging.Logger) -> None:
-        super().__init__(logger=logger)
-        self._config = config
-        self._hooks = hooks
+        return cast("SessionsRuntime", super().runtime)
 
     async def _start_sandbox(self) -> BwrapBackend:
         from swerex_c.providers.local.bubblewrap import BwrapBackend
 
         await self._step("Creating the isolated view")
-        isolation: IsolationConfig = self._config.isolation
-        return BwrapBackend(**isolation.model_dump(exclude_none=True))
+        assert self._config.isolation is not None
+        return BwrapBackend(**self._config.isolation.model_dump(exclude_none=True))
