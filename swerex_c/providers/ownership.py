@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -63,16 +64,8 @@ def is_owner_alive(facts: Mapping[str, str]) -> bool | None:
         return False
     if not space or space != _pid_namespace():
         return None
-    try:
-        os.kill(int(pid), 0)
-    except PermissionError:
-        pass  # a process of another user, whose start time may be hidden
-    except (ProcessLookupError, OverflowError):
-        return False
     began = start_time(int(pid))
-    if began is None:
-        return None
-    return began == facts.get(_STARTED)
+    return None if began is None else began != "" and began == facts.get(_STARTED)
 
 
 @functools.cache
@@ -94,10 +87,9 @@ def _boot() -> str:
 
 
 def _pid_namespace() -> str:
-    try:
+    with contextlib.suppress(OSError):
         return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
+    return ""
 
 
 def start_time(pid: int) -> str | None:
@@ -110,7 +102,7 @@ def start_time(pid: int) -> str | None:
     except (FileNotFoundError, ProcessLookupError):
         try:
             os.kill(pid, 0)
-        except ProcessLookupError:
+        except (ProcessLookupError, OverflowError):
             return ""
         except PermissionError:
             pass
@@ -121,7 +113,6 @@ def start_time(pid: int) -> str | None:
 
 
 def _text(path: str) -> str:
-    try:
+    with contextlib.suppress(OSError):
         return Path(path).read_text().strip()
-    except OSError:
-        return ""
+    return ""

@@ -111,8 +111,7 @@ class Engine:
             DeploymentStartupError: if the build fails, with the end of its output.
         """
         result = await self.ask("build", "-q", *words, "-", timeout=None, input=dockerfile)
-        lines = result.stdout.decode(errors="replace").split()
-        image = lines[-1] if lines else ""
+        *_, image = ["", *result.stdout.decode(errors="replace").split()]
         if result.code or not image:
             text = (result.stdout + b"\n" + result.stderr).decode(errors="replace").strip()[-4000:]
             raise self._out_of_reach(result) or DeploymentStartupError(f"{what} failed: {text or result.message}")
@@ -134,17 +133,15 @@ class Engine:
 
         A script or Podman may have the same name.
         """
-        path = shutil.which(self.runtime, path=self.environment.get("PATH")) if self.runtime == "docker" else None
-        if path is None or os.path.basename(os.path.realpath(path)) == "podman":
+        path = shutil.which(self.runtime, path=self.environment.get("PATH"))
+        if path is None or "podman" in (self.runtime, os.path.basename(os.path.realpath(path))):
             return False
-        try:
-            with open(path, "rb") as file:
-                return file.read(2) != b"#!"
-        except OSError:
-            return False
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            return file.read(2) != b"#!"
+        return False
 
     async def launch(self, words: Sequence[str], image: str, greeting: bytes = b"") -> bytes:
-        """Run, create or start a container, and return what comes behind its greeting, or the id if there is none.
+        """Run, create or start a container, and return the rest of the line of its greeting, if there is one.
 
         If this is cancelled, it waits up to `_SETTLE_SECONDS` for the engine's answer: a container whose creation was
         only requested cannot be removed.
@@ -160,14 +157,10 @@ class Engine:
             DeploymentStartupError: if it failed for another reason.
         """
         result = await settle(self.ask(*words, timeout=None, until=greeting), _SETTLE_SECONDS)
-        if greeting:
-            line, whole, _ = result.stdout.partition(greeting)[2].partition(b"\n")
-            found = line if whole else b""
-        else:
-            found = b"" if result.code else b"".join(result.stdout.split()[-1:])
-        if not found:
+        line, whole, _ = (result.stdout.partition(greeting)[2] if greeting else b"\n").partition(b"\n")
+        if result.code or not whole:
             raise self._refused(result, image, runs_bash=words[0] == "run")
-        return found
+        return line
 
     def _refused(self, result: CompletedCommand, image: str, *, runs_bash: bool) -> DeploymentStartupError:
         """Return the error for a container that could not be made."""
@@ -265,11 +258,8 @@ class Engine:
             raise self._out_of_reach(result) or DeploymentStartupError(f"`{self.runtime} ps` failed: {result.message}")
         for line in result.stdout.decode(errors="replace").splitlines():
             id, name, image, state, *values = line.split("\t")
-            labels = {
-                label: json.loads(value)
-                for label, value in zip(ownership.OWNER_LABELS, values, strict=True)
-                if value != '""'
-            }
+            all_labels = zip(ownership.OWNER_LABELS, map(json.loads, values), strict=True)
+            labels = {label: value for label, value in all_labels if value}
             keep = ownership.KEEP in labels
             if ownership.has_own_labels(labels, name) and (state.lower().startswith(_RUNS) or not keep):
                 end = functools.partial(self._end_owned, id, keep)
@@ -287,8 +277,10 @@ class Engine:
 
 # Cleanup at exit
 
-_left: dict[str, tuple[Engine, bool, int]] = {}
-"""Running containers by name: the engine, whether to keep the container, and the process id of the owner."""
+_left: dict[str, tuple[Engine, bool]] = {}
+"""This process's containers by name, with the engine, and whether to keep the container."""
+
+os.register_at_fork(after_in_child=_left.clear)
 
 
 def remember(name: str, engine: Engine, keep: bool) -> None:
@@ -296,7 +288,7 @@ def remember(name: str, engine: Engine, keep: bool) -> None:
     if not _left:
         atexit.unregister(_end_all)
         atexit.register(_end_all)
-    _left[name] = (engine, keep, os.getpid())
+    _left[name] = (engine, keep)
 
 
 def forget(name: str) -> None:
@@ -307,10 +299,9 @@ def forget(name: str) -> None:
 def _end_all() -> None:
     """End all registered containers, with one command for each engine because the interpreter is waiting."""
     groups: dict[tuple[str, str, bool], tuple[Engine, list[str]]] = {}
-    for name, (engine, keep, pid) in _left.items():
-        if pid == os.getpid():
-            reached = json.dumps(engine.environment, sort_keys=True)
-            groups.setdefault((engine.runtime, reached, keep), (engine, []))[1].append(name)
+    for name, (engine, keep) in _left.items():
+        reached = json.dumps(engine.environment, sort_keys=True)
+        groups.setdefault((engine.runtime, reached, keep), (engine, []))[1].append(name)
     _left.clear()
     for (_, _, keep), (engine, names) in groups.items():
         words = [engine.runtime, *(["kill"] if keep else engine._removal), *names]
