@@ -73,7 +73,7 @@ def config_from_json(text: str) -> DeploymentConfig:
     Raises:
         InvalidInputError: if the text is not a valid configuration.
     """
-    kinds: dict[str, Any] = {"daytona": DaytonaDeploymentConfig}
+    kinds: dict[str, Any] = {"daytona": DaytonaDeploymentConfig}  # which has no type, as in SWE-ReX
     for kind in get_args(DeploymentConfig):
         if "type" in kind.model_fields:
             kinds[kind.model_fields["type"].default] = kind
@@ -84,7 +84,7 @@ def config_from_json(text: str) -> DeploymentConfig:
     name = data.get("type") if isinstance(data, dict) else None
     if not isinstance(name, str) or name not in kinds:
         raise InvalidInputError(f'The deployment needs a "type", one of: {", ".join(sorted(kinds))}')
-    if name == "daytona":  # the configuration of Daytona has no type, as in SWE-ReX
+    if name == "daytona":
         del data["type"]
     try:
         config: DeploymentConfig = kinds[name].model_validate(data)

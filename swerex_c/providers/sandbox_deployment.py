@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import importlib
 import logging
 import math
 import os
@@ -52,9 +53,6 @@ _LOOK_SECONDS = 10.0
 
 _GIVE_UP_SECONDS = 1.0
 """Seconds to wait for a runtime to close that never became usable, or whose sandbox has ended."""
-
-_OWN_WORDS = (DeploymentStartupError, RuntimeClosedError)
-"""Errors that a failed start raises unchanged; other errors of this package become the first of them."""
 
 State = enum.Enum("State", ["STOPPED", "STARTING", "STARTED", "STOPPING"])
 
@@ -164,7 +162,7 @@ class ProviderDeployment(ConfiguredDeployment):
             raised = RuntimeClosedError("The deployment was stopped while it was starting")
         elif isinstance(error, TimeoutError) and not isinstance(error, StartupTimeoutError):
             raised = StartupTimeoutError(str(error) or str(self._late()))
-        elif isinstance(error, SwerexException) and not isinstance(error, _OWN_WORDS):
+        elif isinstance(error, SwerexException) and not isinstance(error, (DeploymentStartupError, RuntimeClosedError)):
             raised = (StartupTimeoutError if late else DeploymentStartupError)(str(error))
         if raised is not error:
             raised.__cause__ = error
@@ -301,21 +299,13 @@ class SandboxDeployment(ProviderDeployment):
             asking.cancel()
 
     async def _start(self) -> None:
-        importing = asyncio.ensure_future(in_thread(_import_runtime))  # slow, so while the sandbox starts
+        # Slow, so while the sandbox starts.
+        importing = asyncio.ensure_future(in_thread(importlib.import_module, "swerex_c.runtime.sandbox"))
         self._runs_bash, self._backend = False, None
         began = time.monotonic()
         self._backend = backend = await self._start_sandbox()
         await self._step("Starting runtime")
-        await importing
-        from swerex_c.runtime.sandbox import SandboxRuntime
-
-        runtime = SandboxRuntime(backend, logger=self.logger, runs_bash=self._runs_bash)
+        runtime = (await importing).SandboxRuntime(backend, logger=self.logger, runs_bash=self._runs_bash)
         self._runtime = runtime
         await runtime.open(timeout=self._leave_limit())
         self.logger.info(f"Runtime started in {time.monotonic() - began:.2f}s")
-
-
-def _import_runtime() -> None:
-    with contextlib.suppress(Exception):  # an import error is raised where the module is needed
-        import swerex_c.runtime.sandbox
-        import swerex_c.sandbox.session  # noqa: F401

@@ -86,6 +86,8 @@ The system's directories come first: this process's PATH may lack them, or have 
 _MOUNT_GONE = re.compile("apply mount flags: .*(No such file or directory|Invalid argument)")
 """Message of bwrap if a mount, such as a container's, vanishes while bwrap copies the mounts."""
 
+_PYTHON = sys.executable or "python3"  # it is empty in a program with a Python inside
+
 _PRIVATE = ("/proc", "/dev")
 """Directories that are private to a view."""
 
@@ -193,7 +195,7 @@ class BwrapBackend(CommandBackend):
             directory = self._directory or os.getcwd()
             kept = _ROOT_CAPABILITIES if os.geteuid() == 0 else 0
             script = str(Path(__file__).with_name("enter.py"))
-            self._enter = [_python(), "-I", "-S", script, str(pid), *numbers, f"{kept:x}", directory]
+            self._enter = [_PYTHON, "-I", "-S", script, str(pid), *numbers, f"{kept:x}", directory]
         except BaseException:
             await self.close()
             raise
@@ -214,7 +216,7 @@ class BwrapBackend(CommandBackend):
 
     def _line(self) -> list[str]:
         """Return the command line that makes the view."""
-        python, command = _python(), shutil.which(self._command)
+        command = shutil.which(self._command)
         if command is None:
             raise SandboxLostError(
                 f"The {self.name} needs the command {self._command!r}: install it (Debian's package bubblewrap)"
@@ -232,7 +234,7 @@ class BwrapBackend(CommandBackend):
             self._layers = make_temporary("swx-view-")
             script = str(Path(__file__).with_name("overlay.py"))
             apart = json.dumps([[*_PRIVATE, "/tmp", "/var/tmp"], view.files])
-            before = [python, "-I", "-S", script, self._layers, apart]
+            before = [_PYTHON, "-I", "-S", script, self._layers, apart]
             line += ["--bind", f"{self._layers}/root", "/", "--ro-bind", "/sys", "/sys"]
             line += ["--unshare-user", "--uid", str(os.geteuid()), "--gid", str(os.getegid())] if user else []
         else:
@@ -335,13 +337,6 @@ def _absolute(path: str | os.PathLike[str]) -> str:
     if not os.path.isabs(text) or "\0" in text:
         raise InvalidInputError(f"{text!r} is not an absolute path")
     return os.path.normpath(text)
-
-
-def _python() -> str:
-    found = sys.executable or shutil.which("python3")
-    if not found:
-        raise SandboxLostError("Isolation needs a Python interpreter, but sys.executable is empty")
-    return found
 
 
 def _may_mount() -> bool:
