@@ -11,6 +11,7 @@ import contextlib
 import functools
 import logging
 import math
+import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Self
@@ -34,9 +35,8 @@ from swerex_c.exceptions import (
     TimeLimitError,
 )
 from swerex_c.interfaces import AbstractDeployment
-from swerex_c.pool.environment import Environment, Member, State
+from swerex_c.pool.environment import Environment, Member, PoolStats, State
 from swerex_c.pool.start import finish_within, is_worth_retrying, pause_after
-from swerex_c.pool.stats import PoolStats
 from swerex_c.utils.log import get_logger
 
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ class Pool:
 
     def _supply(self, member: Member) -> None:
         """Hand a ready member to the first waiting caller, or keep it idle."""
-        member.since = self._time()
+        member.since = time.monotonic()
         if (future := self._next_waiting()) is None:
             member.state = State.IDLE
             self._idle.append(member)
@@ -331,7 +331,7 @@ class Pool:
             member.wanted.set()
             checking += 1
         coming = states[State.STARTING] + checking
-        warm = self._warm if self._time() >= self._warm_after else 0
+        warm = self._warm if time.monotonic() >= self._warm_after else 0
         missing = len(self._waiting) + warm - coming - len(self._idle)
         for _ in range(min(missing, self.size - len(self._members))):
             self._number += 1
@@ -346,7 +346,7 @@ class Pool:
 
     def _end_surplus(self) -> None:
         """End members beyond `warm` that have been idle for `_IDLE_SECONDS`."""
-        while len(self._idle) > self._warm and self._time() - self._idle[0].since >= _IDLE_SECONDS:
+        while len(self._idle) > self._warm and time.monotonic() - self._idle[0].since >= _IDLE_SECONDS:
             self._end(self._idle.popleft())
 
     def _take_away(self, member: Member, why: type[SwerexException]) -> None:
@@ -439,7 +439,7 @@ class Pool:
             future.set_exception(error)
             return
         rest = max(30.0, self._backoff)
-        self._warm_after = self._time() + rest
+        self._warm_after = time.monotonic() + rest
         asyncio.get_running_loop().call_later(rest, self._balance)
         self.logger.warning("The pool could not keep an environment ready: %s", error)
 
@@ -485,7 +485,3 @@ class Pool:
 
     def _states(self) -> Counter[State]:
         return Counter(member.state for member in self._members)
-
-    def _time(self) -> float:
-        assert self._loop is not None
-        return self._loop.time()
