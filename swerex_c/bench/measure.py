@@ -50,10 +50,6 @@ FILES = 8192
 BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from swerex_c.bench.worker import serve; serve()"
 
 
-class WorkerError(Exception):
-    """An engine is not available, or no longer available; the text gives the reason."""
-
-
 @dataclass
 class Contender:
     """An engine to measure, and the process that has it."""
@@ -156,11 +152,7 @@ class Worker:
     """Process with an engine. It has its own process session, so that ^C on the terminal reaches only the driver."""
 
     def __init__(self, contender: Contender, directory: Path) -> None:
-        """Start the process without waiting for its first response.
-
-        Raises:
-            WorkerError: if the interpreter cannot be run.
-        """
+        """Start the process without waiting for its first response."""
         variables = dict(os.environ)
         if contender.variables is not None:
             variables = environment(directory, HISTFILE="/dev/null", TMPDIR=str(directory), **contender.variables)
@@ -172,10 +164,7 @@ class Worker:
                 (packages / name).symlink_to(sys.modules[name].__path__[0])
         command = [contender.python, "-c", BOOT, str(packages)]
         pipe = subprocess.PIPE
-        try:
-            self.process = subprocess.Popen(command, env=variables, stdin=pipe, stdout=pipe, start_new_session=True)
-        except OSError as error:
-            raise WorkerError(f"{command[0]}: {error.strerror}") from None
+        self.process = subprocess.Popen(command, env=variables, stdin=pipe, stdout=pipe, start_new_session=True)
         assert self.process.stdin and self.process.stdout
         self.requests, self.answers = self.process.stdin, self.process.stdout
         self.send({"kind": contender.kind, "options": contender.options})
@@ -187,16 +176,12 @@ class Worker:
             self.requests.flush()
 
     def answer(self, limit: float) -> Result:
-        """Wait up to `limit` seconds for the next response, and return it, with `error` if the work failed.
-
-        Raises:
-            WorkerError: if there is no response within that time, or the process has ended.
-        """
+        """Return the next response; with `error` if work failed, and `lost` if none came in `limit` seconds."""
         if not select.select([self.answers], [], [], limit)[0]:
-            raise WorkerError(f"it gave no answer in {limit:.0f} s")
+            return {"error": f"it gave no answer in {limit:.0f} s", "lost": True}
         line = self.answers.readline()
         if not line:
-            raise WorkerError(f"its process ended with {self.process.wait()}")
+            return {"error": f"its process ended with {self.process.wait()}", "lost": True}
         answer: Result = json.loads(line)
         return answer
 
@@ -282,14 +267,11 @@ class Run:
             if contender.name in wanted:
                 try:
                     self._workers[contender.name] = Worker(contender, directory)
-                except WorkerError as error:
-                    self.absent[contender.name] = str(error)
+                except OSError as error:
+                    self.absent[contender.name] = f"{contender.python}: {error.strerror}"
         for name, worker in list(self._workers.items()):
             self._show(f"starting {name}")
-            try:
-                hello = worker.answer(START_SECONDS)
-            except WorkerError as error:
-                hello = {"error": str(error)}
+            hello = worker.answer(START_SECONDS)
             if "ready" in hello:
                 self.versions[name] = hello["ready"]
             else:
@@ -334,13 +316,10 @@ class Run:
             request["path"] = f"/proc/{os.getpid()}/fd/{self._files[row.key]}"
         worker = self._workers[turn.engine]
         worker.send(request)
-        try:
-            result = worker.answer(longest)
-        except WorkerError as error:
-            row.errors[turn.name] = str(error)
-            self._lose(turn.engine, str(error))
-            return
-        if "error" in result:
-            row.errors[turn.name] = result["error"]
-        else:
+        result = worker.answer(longest)
+        if "error" not in result:
             row.keep(turn.name, {**result, "round": number})
+            return
+        row.errors[turn.name] = result["error"]
+        if "lost" in result:
+            self._lose(turn.engine, result["error"])
