@@ -64,8 +64,8 @@ def _name(run: Run, row: Row, name: str, target: str) -> str:
 def _table(run: Run, target: str) -> Iterator[str]:
     """Yield a table for each row, with a line for each engine."""
     for row in run.rows:
-        shown = (turn.name for turn in row.turns if turn.engine not in run.absent or turn.name in row.results)
-        lines = {name: row.summary(name) for name in shown}
+        shown = (turn for turn in row.turns if turn.engine not in run.absent or turn.results)
+        lines = {turn.name: row.summary(turn) for turn in shown}
         measured = [line for line in lines.values() if "error" not in line]
         longest = max(map(_shown_time, measured), default=1.0)
         heading = "" if not measured else "rate" if rate(measured[0]) else "p99"
@@ -88,7 +88,7 @@ def as_data(run: Run, **more: Any) -> dict[str, Any]:
     """Return all results as JSON data, the format of the source tree's records."""
     rows: dict[str, Any] = {}
     for row in run.rows:
-        summaries = {turn.name: row.summary(turn.name) for turn in row.turns}
+        summaries = {turn.name: row.summary(turn) for turn in row.turns}
         rows[row.key] = {"title": row.title, "baseline": row.baseline, "lines": summaries}
     settings = {"seconds": run.seconds, "took": round(run.took, 2), "rounds": run.rounds, "seed": run.seed}
     about = {**machine(), "load_before": run.load, "swerex_c": __version__, "versions": run.versions, **more}
@@ -100,11 +100,12 @@ def is_good(run: Run) -> bool:
 
     Turns that were left out for lack of time are no failure.
     """
-    ours = [(row, turn) for row in run.rows for turn in row.turns if turn.engine in (OURS, PRESTARTED, TARGET)]
-    failed = any(row.errors.get(turn.name, NO_TIME) != NO_TIME for row, turn in ours)
-    measured = {turn.engine for row, turn in ours if turn.name in row.results}
-    missing = {turn.engine for _, turn in ours} - measured - {PRESTARTED}
-    return not failed and not missing and not any(row.wrong for row in run.rows)
+    turns = [turn for row in run.rows for turn in row.turns]
+    ours = [turn for turn in turns if turn.engine in (OURS, PRESTARTED, TARGET)]
+    failed = any(turn.error not in ("", NO_TIME) for turn in ours)
+    measured = {turn.engine for turn in ours if turn.results} | {PRESTARTED}
+    missing = any(turn.engine not in measured for turn in ours)
+    return not failed and not missing and not any(turn.wrong for turn in turns)
 
 
 def lines(run: Run, target: str = "") -> Iterator[str]:
@@ -115,7 +116,7 @@ def lines(run: Run, target: str = "") -> Iterator[str]:
     """
     yield _wrapped(LEGEND)
     yield from _table(run, target)
-    measured = {turn.engine for row in run.rows for turn in row.turns if turn.name in row.results}
+    measured = {turn.engine for row in run.rows for turn in row.turns if turn.results}
     if measured & {PEXPECT, TUNED}:
         yield f"\n{_wrapped(NO_CODE)}"
     about = machine()
