@@ -42,8 +42,8 @@ class Member:
         self.is_ended = False
         """True if the pool has cancelled the task."""
 
-        self.taken: type[SwerexException] | None = None
-        """Exception class for the reason why the pool ended the environment while it was in use."""
+        self.taken: SwerexException | None = None
+        """Reason why the pool ended the environment while it was in use, for its user."""
 
 
 class Environment:
