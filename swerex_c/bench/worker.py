@@ -207,11 +207,7 @@ class Operations:
 
 
 def _make(kind: str, options: dict[str, Any]) -> Any:
-    """Return the operations of a new engine.
-
-    Args:
-        kind: module and class as "module:Class": of the engine, or of operations, which make their engine.
-    """
+    """Return the operations of a new engine; `kind` ("module:Class") is the engine, or operations that make theirs."""
     module, _, name = kind.partition(":")
     made = getattr(importlib.import_module(module), name)(**options)
     return Operations(made) if isinstance(made, Engine) else made

@@ -16,7 +16,7 @@ import tempfile
 import termios
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -89,11 +89,8 @@ def _own_input() -> str:
 
 
 def _copy_input(target: int) -> None:
-    """Copy this process's input to a descriptor as it comes, and close that.
-
-    It is read without a buffer: Python cannot end while a thread reads from one.
-    """
-    with contextlib.suppress(BrokenPipeError):
+    """Copy this process's input to a descriptor as it comes, and close that."""
+    with contextlib.suppress(BrokenPipeError):  # without a buffer: Python cannot end while a thread reads from one
         with open(0, "rb", buffering=0, closefd=False) as source, open(target, "wb") as file:
             while piece := source.read(1 << 16):
                 file.write(piece)
@@ -176,19 +173,9 @@ async def _opened(target: Target | None) -> AsyncIterator[AbstractRuntime]:
         yield deployment.runtime
 
 
-@contextlib.asynccontextmanager
-async def _session(
-    request: CreateBashSessionRequest, target: Target | None, show: Callable[[str], None]
-) -> AsyncIterator[AbstractRuntime]:
-    """Yield a runtime with one session, after showing the session's startup output."""
-    async with _opened(target) as runtime:
-        response = await runtime.create_session(request)
-        try:
-            show(response.output)
-            yield runtime
-        finally:
-            with contextlib.suppress(SwerexException, OSError):  # an earlier error is the one to report
-                await runtime.close_session(CloseBashSessionRequest(session=request.session))
+async def _close_session(runtime: AbstractRuntime, session: str) -> None:
+    with contextlib.suppress(SwerexException, OSError):  # an earlier error is the one to report
+        await runtime.close_session(CloseBashSessionRequest(session=session))
 
 
 def quiet_runtime() -> LocalRuntime:
@@ -236,10 +223,10 @@ async def run_command(
     request: CreateBashSessionRequest,
     action: BashAction,
     result: Result,
-    target: Target | None = None,
+    target: Target | None,
     *,
-    with_input: bool = True,
-    as_json: bool = False,
+    with_input: bool,
+    as_json: bool,
 ) -> int:
     """Run a command in a new session, print its output, and return its exit code.
 
@@ -253,7 +240,10 @@ async def run_command(
     show = (lambda _: None) if as_json else print_piece
     pieces: list[str] = []
     async with contextlib.AsyncExitStack() as stack:
-        runtime = await stack.enter_async_context(_session(request, target, show))
+        runtime = await stack.enter_async_context(_opened(target))
+        response = await runtime.create_session(request)
+        stack.push_async_callback(_close_session, runtime, request.session)
+        show(response.output)
         source = _NO_INPUT
         if with_input and target is None:
             source = _own_input()
