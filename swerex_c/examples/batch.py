@@ -25,33 +25,32 @@ import shlex
 import signal
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 from typing import Annotated, NoReturn
 
 import typer
 
-from swerex_c.deployment.config import config_from_json
-from swerex_c.examples.tasks import Result, ResultFile, Task, demo_tasks, open_results, read_tasks
-from swerex_c.exceptions import (
+from swerex_c import (
     BashIncorrectSyntaxError,
+    BashInterruptAction,
+    Command,
     CommandTimeoutError,
-    InvalidInputError,
-    MemoryLimitError,
+    CreateBashSessionRequest,
+    Pool,
     SandboxLostError,
     SwerexException,
-    TimeLimitError,
+    UploadRequest,
 )
+from swerex_c.deployment.config import config_from_json
+from swerex_c.examples.tasks import Result, ResultFile, Task, demo_tasks, open_results, read_tasks
+from swerex_c.exceptions import InvalidInputError, MemoryLimitError, TimeLimitError
 from swerex_c.interfaces import AbstractRuntime
-from swerex_c.models import BashAction, BashInterruptAction, Command, CreateBashSessionRequest, UploadRequest
-from swerex_c.pool.pool import Pool
 from swerex_c.utils.child_signal import restore_child_signal
 from swerex_c.utils.visible import visible
 
 __all__ = ["SetupFailedError", "app", "main", "run_batch"]
-
-_LIMITS = (TimeLimitError, MemoryLimitError)
 
 _ATTEMPTS = 3
 """Maximum number of attempts for a task whose environment is lost."""
@@ -76,7 +75,7 @@ async def carry_out(task: Task, runtime: AbstractRuntime, result: Result) -> Non
     if task.upload is not None:
         project = str(PurePosixPath(directory) / PurePosixPath(task.upload).name)
         await runtime.upload(UploadRequest(source_path=task.upload, target_path=project))
-    await runtime.run_in_session(BashAction(command=f"cd -- {shlex.quote(project)}", timeout=60))
+    await runtime.run(f"cd -- {shlex.quote(project)}", timeout=60)
     for command in task.setup:
         code, output = await run_step(runtime, command, task.command_timeout)
         if code != 0:
@@ -99,7 +98,7 @@ async def run_step(runtime: AbstractRuntime, command: str, seconds: float) -> tu
     of the environment is raised.
     """
     try:
-        answer = await runtime.run_in_session(BashAction(command=command, timeout=seconds, check="silent"))
+        answer = await runtime.run(command, timeout=seconds, check="silent")
     except CommandTimeoutError as error:
         await runtime.run_in_session(BashInterruptAction(timeout=1.0))
         return None, error.output
@@ -112,7 +111,7 @@ async def run_step(runtime: AbstractRuntime, command: str, seconds: float) -> tu
 
 
 async def run_batch(tasks: Iterable[Task], pool: Pool, file: ResultFile, *, finished: Callable[[Result], None]) -> None:
-    """Do tasks that have no result yet, as many at a time as the pool has environments.
+    """Do tasks: all wait for an environment of the pool, which serves them in order.
 
     Args:
         finished: called with each result when it is on disk.
@@ -120,18 +119,16 @@ async def run_batch(tasks: Iterable[Task], pool: Pool, file: ResultFile, *, fini
     Raises:
         OSError: if a result cannot be written.
     """
-    left = deque(tasks)
 
-    async def work() -> None:
-        while left:
-            result = await _result_of(left.popleft(), pool)
-            file.add(result)
-            finished(result)
+    async def work(task: Task) -> None:
+        result = await _result_of(task, pool)
+        file.add(result)
+        finished(result)
 
     try:
-        async with asyncio.TaskGroup() as workers:
-            for _ in range(min(pool.size, len(left))):
-                workers.create_task(work())
+        async with asyncio.TaskGroup() as group:
+            for task in tasks:
+                group.create_task(work(task))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
 
@@ -148,8 +145,9 @@ async def _result_of(task: Task, pool: Pool) -> Result:
             break
         except Exception as error:
             result.error, result.message = type(error).__name__, str(error)[:_KEPT]
-            result.outcome = "limit" if isinstance(error, _LIMITS) else "error"
-            if result.outcome == "limit" or not isinstance(error, SandboxLostError):
+            is_limit = isinstance(error, TimeLimitError | MemoryLimitError)
+            result.outcome = "limit" if is_limit else "error"
+            if is_limit or not isinstance(error, SandboxLostError):
                 break
     result.seconds = round(time.monotonic() - begin, 4)
     return result
@@ -189,7 +187,7 @@ def batch(
         if len(left) < len(all_tasks):
             print(f"{len(all_tasks) - len(left)} of {len(all_tasks)} tasks have a result already", flush=True)
         try:
-            asyncio.run(_run(left, len(all_tasks), Pool(config, pool), file))
+            asyncio.run(_run(left, len(all_tasks), Pool(config, pool, max_waiting=len(left)), file))
         except (KeyboardInterrupt, asyncio.CancelledError) as error:
             print("Interrupted. The same command again goes on from here.")
             number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
