@@ -84,7 +84,7 @@ def answers(found: Run) -> int:
     good = True
     for row in found.rows:
         for turn in row.turns:
-            line = row.summary(turn.name)
+            line = row.summary(turn)
             good = good and "error" not in line
             print(f"{row.key:16} {turn.name:24} {line.get('error', 'right')}")
     return 0 if good and any(row.turns for row in found.rows) else 1

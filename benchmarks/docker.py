@@ -86,10 +86,6 @@ class DockerProgram(Engine):
     async def run(self, key: str, text: str) -> Answer:
         return self._docker("exec", self.containers[key], "bash", "-c", text)
 
-    async def end(self) -> None:
-        for key in list(self.containers):
-            await self.close(key)
-
 
 class Container(Runtime):
     """`DockerDeployment` of a package, with a container for each session."""
@@ -124,8 +120,7 @@ class Container(Runtime):
                 await asyncio.sleep(0.05)
 
     async def end(self) -> None:
-        for key in list(self.deployments):
-            await self.close(key)
+        """Do nothing: each runtime has ended with its shell."""
 
 
 def _is_taken(port: int) -> bool:

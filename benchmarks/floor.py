@@ -10,10 +10,9 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 from swerex_c.bench.engines import Engine
-from swerex_c.bench.worker import Result
+from swerex_c.bench.worker import Operations, Result
 
 __all__ = ["PlainC", "build"]
 
@@ -38,11 +37,12 @@ def build(source: str, directory: Path, *more: str) -> str:
     return str(path)
 
 
-class PlainC:
-    """Operations by the program `floor`, one run for each turn, by the names of those of all other engines."""
+class PlainC(Operations):
+    """Operations by the program `floor`, one run for each turn."""
 
     def __init__(self, directory: str) -> None:
-        self.binary, self.engine = build("floor.c", Path(directory)), Engine()
+        super().__init__(Engine())
+        self.binary = build("floor.c", Path(directory))
 
     async def _run(self, mode: str, count: int, seconds: float, *arguments: object) -> Result:
         words = [self.binary, mode, str(min(count, 4000)), str(seconds), *map(str, arguments)]
@@ -60,7 +60,7 @@ class PlainC:
     async def command(self, text: str, count: int, seconds: float) -> Result:
         return await self._run("command", count, seconds, text, 0)
 
-    async def create(self, count: int, seconds: float) -> Result:
+    async def create(self, count: int, seconds: float, rest: float = 0.0) -> Result:
         return await self._run("start", count, seconds)
 
     async def output(self, path: str, count: int, seconds: float) -> Result:
@@ -70,5 +70,5 @@ class PlainC:
     async def sessions(self, number: int, count: int, seconds: float) -> Result:
         return await self._run("sessions", count, seconds, number)
 
-    async def interrupt(self, **limits: Any) -> Result:
-        return await self._run("interrupt", **limits)
+    async def interrupt(self, count: int, seconds: float) -> Result:
+        return await self._run("interrupt", count, seconds)

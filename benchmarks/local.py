@@ -103,12 +103,8 @@ class LargeOperations(Operations):
             return output, None
 
         until_match: Any = ours if isinstance(engine, engines.Ours) else pexpect
-
-        async def one() -> tuple[float, bool]:
-            took, answer = await self.timed(lambda: until_match(engine))
-            return took, self.is_file(answer, path)
-
-        return {**await self.sample(one, count, seconds), "bytes": os.path.getsize(path)}
+        found = await self.calls(lambda: until_match(engine), lambda answer: self.is_file(answer, path), count, seconds)
+        return {**found, "bytes": os.path.getsize(path)}
 
     async def day(self, count: int, seconds: float) -> Result:
         """Measure the actions, each with the output and exit code that it must have."""

@@ -90,17 +90,10 @@ def run(
     peers_interpreter: Path | None,
     target: tuple[DeploymentConfig, str] | None,
 ) -> int:
-    """Run the benchmark, show its results, and return the exit status.
+    """Run the benchmark with the options of `swerex-c bench`, show its results, and return the exit status.
 
     Args:
-        only: keys of the rows to measure; empty means all rows.
-        as_json: file to write the results to as JSON; with "-", only JSON is printed.
-        peers: whether pexpect, ptyprocess and SWE-ReX are measured too.
-        peers_interpreter: interpreter that has them, instead of an environment that this makes.
         target: deployment to measure additionally, and its name for display.
-
-    Returns:
-        0; 1 after a wrong answer or a failure, 130 after SIGINT.
 
     Raises:
         InvalidInputError: if a row does not exist, the peers cannot be had, or the file cannot be written.

@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import json
 import os
+import pty
 import re
 import select
 import shutil
@@ -21,9 +22,8 @@ import termios
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = [
     "GIVE_UP",
@@ -88,7 +88,7 @@ class Engine:
         """Prepare the engine; called once."""
 
     async def end(self) -> None:
-        """End every shell."""
+        """End the engine, whose shells have been closed."""
 
     async def open(self, key: str) -> None:
         """Start a shell, and wait until it accepts commands. An engine without shells does nothing."""
@@ -203,8 +203,6 @@ class Terminals(Engine):
         self.command = [shutil.which("bash") or "/bin/bash", "--noediting", "--rcfile", self.startup.name, "-i"]
 
     async def end(self) -> None:
-        for key in list(self.shells):
-            await self.close(key)
         self.startup.close()
 
 
@@ -227,10 +225,9 @@ class RawTerminals(Terminals):
         read_answer(self.shells[key].fd)
 
 
-@dataclass
-class Shell:
+class Shell(NamedTuple):
+    pid: int
     fd: int
-    process: subprocess.Popen[bytes]
 
 
 class BareTerminal(RawTerminals):
@@ -240,22 +237,19 @@ class BareTerminal(RawTerminals):
     """
 
     async def open(self, key: str) -> None:
-        fd, slave = os.openpty()
-        try:
-            plain_terminal(slave)
-            process = subprocess.Popen(self.command, preexec_fn=lambda: os.login_tty(slave))
-        except BaseException:
-            os.close(fd)
-            raise
-        finally:
-            os.close(slave)
-        self.shells[key] = Shell(fd, process)
-        read_answer(fd)
+        shell = self.shells[key] = Shell(*pty.fork())
+        if shell.pid == 0:
+            try:
+                os.execv(self.command[0], self.command)
+            finally:
+                os._exit(127)
+        plain_terminal(shell.fd)
+        read_answer(shell.fd)
 
     async def close(self, key: str) -> None:
         shell = self.shells.pop(key)
-        shell.process.kill()
-        shell.process.wait()
+        os.kill(shell.pid, signal.SIGKILL)
+        os.waitpid(shell.pid, 0)
         os.close(shell.fd)
 
     async def at_once(self, keys: list[str], text: str, count: int, until: float) -> tuple[list[float], int]:
@@ -459,7 +453,6 @@ class Ours(Runtime):
     def __init__(self, deployment: dict[str, Any] | None = None, **options: Any) -> None:
         super().__init__("swerex_c")
         self.deployment: Any = None
-        self.opened: set[str] = set()
         self.files: list[str] = []
         if deployment is None:
             self.runtime = importlib.import_module("swerex_c.runtime.local").LocalRuntime(**options)
@@ -480,20 +473,9 @@ class Ours(Runtime):
         if not self.shared:
             await (self.deployment.stop() if self.deployment else self.runtime.close())
             return
-        for key in list(self.opened):
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(self.close(key), 2)
         with contextlib.suppress(Exception):
             removal = self.api.Command(command=["rm", "-f", *self.files])
             await asyncio.wait_for(self.runtime.execute(removal), 2)
-
-    async def open(self, key: str) -> None:
-        self.opened.add(key)  # before it is created: a cancelled creation may leave a session
-        await super().open(key)
-
-    async def close(self, key: str) -> None:
-        self.opened.discard(key)
-        await super().close(key)
 
     async def upload(self, path: str) -> str:
         if self.deployment is None:

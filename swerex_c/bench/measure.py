@@ -50,10 +50,6 @@ FILES = 8192
 BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from swerex_c.bench.worker import serve; serve()"
 
 
-class WorkerError(Exception):
-    """An engine is not available, or no longer available; the text gives the reason."""
-
-
 @dataclass
 class Contender:
     """An engine to measure, and the process that has it."""
@@ -68,9 +64,15 @@ class Contender:
     """Additional variables; None gives it the caller's environment, such as the home that clients of ssh need."""
 
 
+def percentile(values: list[float], share: float) -> float:
+    """Return the value below which `share` (0 to 1) of all values lie."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
 @dataclass
 class Turn:
-    """Work of an engine in each round of a row."""
+    """Work of an engine in each round of a row, and its results."""
 
     engine: str
     request: dict[str, Any] = field(default_factory=dict)
@@ -80,62 +82,47 @@ class Turn:
     """Maximum number of rounds with this turn, for slow engines; None means all rounds."""
 
     label: str = ""
+    results: list[Result] = field(default_factory=list)
+    error: str = ""
+    wrong: int = 0
 
     @property
     def name(self) -> str:
         return self.label or self.engine
 
+    def keep(self, result: Result) -> None:
+        """Keep a result; after a wrong answer, all results are dropped."""
+        self.wrong += result["wrong"]
+        if self.wrong:
+            self.error = f"{self.wrong} WRONG {'answer' if self.wrong == 1 else 'answers'}: no time"
+            self.results.clear()
+        else:
+            self.results.append(result)
 
-def percentile(values: list[float], share: float) -> float:
-    """Return the value below which `share` (0 to 1) of all values lie."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
-
-
-def _value(result: Result) -> float | None:
-    """Return a turn's microseconds for each command; None if no answer was right."""
-    if "per_second" in result:
-        return 1e6 / float(result["per_second"])
-    return percentile(result["samples_us"], 0.5) if result["samples_us"] else None
+    def values(self) -> dict[int, float]:
+        """Return the microseconds for each command, by round."""
+        return {
+            it["round"]: 1e6 / it["per_second"] if "per_second" in it else percentile(it["samples_us"], 0.5)
+            for it in self.results
+        }
 
 
 @dataclass
 class Row:
-    """One measured operation, its turns, and their results by the names of the turns."""
+    """One measured operation, and the turns of the engines."""
 
     key: str
     title: str
     operation: str
     turns: list[Turn]
     baseline: str = "bare terminal"
-    """Name of the line that the ratios are of."""
+    """Name of the turn that the ratios are of."""
 
-    results: dict[str, list[Result]] = field(default_factory=dict)
-    errors: dict[str, str] = field(default_factory=dict)
-    wrong: dict[str, int] = field(default_factory=dict)
-
-    def keep(self, name: str, result: Result) -> None:
-        """Keep the result of a turn; after a wrong answer, all results of its line are dropped."""
-        if result["wrong"]:
-            self.wrong[name] = self.wrong.get(name, 0) + result["wrong"]
-        if name in self.wrong:
-            count = self.wrong[name]
-            self.errors[name] = f"{count} WRONG {'answer' if count == 1 else 'answers'}: no time"
-            self.results.pop(name, None)
-        else:
-            self.results.setdefault(name, []).append(result)
-
-    def rounds(self, name: str) -> dict[str, float]:
-        """Return a line's value in each round that the baseline has too, divided by the baseline's."""
-        base = {it["round"]: _value(it) for it in self.results.get(self.baseline, [])}
-        pairs = [(it["round"], _value(it), base.get(it["round"])) for it in self.results.get(name, [])]
-        return {str(number): value / limit for number, value, limit in pairs if value and limit}
-
-    def summary(self, name: str) -> Result:
-        """Return all numbers of a line, or its error."""
-        results = self.results.get(name, [])
+    def summary(self, turn: Turn) -> Result:
+        """Return all numbers of a turn, or its error."""
+        results = turn.results
         if not results:
-            return {"error": self.errors.get(name, "not measured"), "wrong": self.wrong.get(name, 0)}
+            return {"error": turn.error or "not measured", "wrong": turn.wrong}
         count = sum(it["count"] for it in results)
         samples = [it for result in results for it in result["samples_us"]]
         line: Result = {"count": count, "wrong": 0, "p50_us": percentile(samples, 0.5)}
@@ -144,11 +131,12 @@ class Row:
             line |= {"bytes": results[0]["bytes"], "megabytes_per_second": results[0]["bytes"] / line["p50_us"]}
         if "per_second" in results[0]:
             line["per_second"] = statistics.median(it["per_second"] for it in results)
-        line["rounds"] = self.rounds(name)
-        if line["rounds"] and name != self.baseline:
+        base = next((it.values() for it in self.turns if it.name == self.baseline), {})
+        line["rounds"] = {str(at): value / base[at] for at, value in turn.values().items() if at in base}
+        if line["rounds"] and turn.name != self.baseline:
             line["ratio"] = statistics.median(line["rounds"].values())
-        if name in self.errors and self.errors[name] != NO_TIME:
-            line["failed"] = self.errors[name]
+        if turn.error not in ("", NO_TIME):
+            line["failed"] = turn.error
         return line
 
 
@@ -156,11 +144,7 @@ class Worker:
     """Process with an engine. It has its own process session, so that ^C on the terminal reaches only the driver."""
 
     def __init__(self, contender: Contender, directory: Path) -> None:
-        """Start the process without waiting for its first response.
-
-        Raises:
-            WorkerError: if the interpreter cannot be run.
-        """
+        """Start the process without waiting for its first response."""
         variables = dict(os.environ)
         if contender.variables is not None:
             variables = environment(directory, HISTFILE="/dev/null", TMPDIR=str(directory), **contender.variables)
@@ -172,10 +156,7 @@ class Worker:
                 (packages / name).symlink_to(sys.modules[name].__path__[0])
         command = [contender.python, "-c", BOOT, str(packages)]
         pipe = subprocess.PIPE
-        try:
-            self.process = subprocess.Popen(command, env=variables, stdin=pipe, stdout=pipe, start_new_session=True)
-        except OSError as error:
-            raise WorkerError(f"{command[0]}: {error.strerror}") from None
+        self.process = subprocess.Popen(command, env=variables, stdin=pipe, stdout=pipe, start_new_session=True)
         assert self.process.stdin and self.process.stdout
         self.requests, self.answers = self.process.stdin, self.process.stdout
         self.send({"kind": contender.kind, "options": contender.options})
@@ -187,16 +168,12 @@ class Worker:
             self.requests.flush()
 
     def answer(self, limit: float) -> Result:
-        """Wait up to `limit` seconds for the next response, and return it, with `error` if the work failed.
-
-        Raises:
-            WorkerError: if there is no response within that time, or the process has ended.
-        """
+        """Return the next response; with `error` if work failed, and `lost` if none came in `limit` seconds."""
         if not select.select([self.answers], [], [], limit)[0]:
-            raise WorkerError(f"it gave no answer in {limit:.0f} s")
+            return {"error": f"it gave no answer in {limit:.0f} s", "lost": True}
         line = self.answers.readline()
         if not line:
-            raise WorkerError(f"its process ended with {self.process.wait()}")
+            return {"error": f"its process ended with {self.process.wait()}", "lost": True}
         answer: Result = json.loads(line)
         return answer
 
@@ -282,14 +259,11 @@ class Run:
             if contender.name in wanted:
                 try:
                     self._workers[contender.name] = Worker(contender, directory)
-                except WorkerError as error:
-                    self.absent[contender.name] = str(error)
+                except OSError as error:
+                    self.absent[contender.name] = f"{contender.python}: {error.strerror}"
         for name, worker in list(self._workers.items()):
             self._show(f"starting {name}")
-            try:
-                hello = worker.answer(START_SECONDS)
-            except WorkerError as error:
-                hello = {"error": str(error)}
+            hello = worker.answer(START_SECONDS)
             if "ready" in hello:
                 self.versions[name] = hello["ready"]
             else:
@@ -315,9 +289,9 @@ class Run:
             time_left = "" if self.once else f"{max(left, 0.0):.0f} s left, "
             self._show(f"{time_left}{at + 1} of {len(schedule)}: {row.title}: {turn.name}")
             if turn.engine not in self._workers:
-                row.errors.setdefault(turn.name, self.absent[turn.engine])
+                turn.error = turn.error or self.absent[turn.engine]
             elif left <= 0:
-                row.errors.setdefault(turn.name, NO_TIME)
+                turn.error = turn.error or NO_TIME
             else:
                 self._turn(number, row, turn, left / (len(schedule) - at))
 
@@ -334,13 +308,10 @@ class Run:
             request["path"] = f"/proc/{os.getpid()}/fd/{self._files[row.key]}"
         worker = self._workers[turn.engine]
         worker.send(request)
-        try:
-            result = worker.answer(longest)
-        except WorkerError as error:
-            row.errors[turn.name] = str(error)
-            self._lose(turn.engine, str(error))
+        result = worker.answer(longest)
+        if "error" not in result:
+            turn.keep({**result, "round": number})
             return
-        if "error" in result:
-            row.errors[turn.name] = result["error"]
-        else:
-            row.keep(turn.name, {**result, "round": number})
+        turn.error = result["error"]
+        if "lost" in result:
+            self._lose(turn.engine, result["error"])

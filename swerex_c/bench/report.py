@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -54,44 +53,33 @@ def _shown_time(line: dict[str, Any]) -> float:
     return 1e6 / line["per_second"] if "per_second" in line else float(line["p50_us"])
 
 
-def _bar(share: float) -> str:
-    """Return a bar of a share (0 to 1) of the columns, in eighths of a column where the terminal can show them."""
-    encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower()
-    if not encoding.startswith("utf"):
-        return "#" * max(1, round(share * BAR))
-    eighths = max(1, round(share * BAR * 8))
-    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
-
-
 def _name(run: Run, row: Row, name: str, target: str) -> str:
-    shown = target if name == TARGET else name
-    if name == SWEREX and (version := run.versions.get(name)):
-        shown = f"{name} {version}"
-    return f"{shown} (limit)" if name == row.baseline == LIMIT else shown
+    if name == TARGET:
+        return target
+    if name == SWEREX:
+        return f"{name} {run.versions.get(name, '')}"
+    return f"{name} (limit)" if name == row.baseline == LIMIT else name
 
 
 def _table(run: Run, target: str) -> Iterator[str]:
     """Yield a table for each row, with a line for each engine."""
     for row in run.rows:
-        lines = {
-            turn.name: row.summary(turn.name)
-            for turn in row.turns
-            if turn.engine not in run.absent or turn.name in row.results
-        }
+        shown = (turn for turn in row.turns if turn.engine not in run.absent or turn.results)
+        lines = {turn.name: row.summary(turn) for turn in shown}
         measured = [line for line in lines.values() if "error" not in line]
         longest = max(map(_shown_time, measured), default=1.0)
         heading = "" if not measured else "rate" if rate(measured[0]) else "p99"
         yield f"\n{row.title}\n{'':{NAME}} {'median':>{TIME}} {heading:>{RATE}} {'ratio':>{RATIO}}"
         for name, line in lines.items():
-            shown = _name(run, row, name, target)[:NAME]
+            first = f"{_name(run, row, name, target)[:NAME]:{NAME}}"
             if "error" in line:
-                yield f"{shown:{NAME}} {line['error']}"
+                yield f"{first} {line['error']}"
                 continue
             ratio = line.get("ratio")
             by_limit = "" if ratio is None else f"{ratio:.2f}x" if ratio < 100 else f"{ratio:,.0f}x"
             behind = rate(line) or duration(line["p99_us"])
             numbers = f"{duration(line['p50_us']):>{TIME}} {behind:>{RATE}} {by_limit:>{RATIO}}"
-            yield f"{shown:{NAME}} {numbers}  {_bar(_shown_time(line) / longest)}"
+            yield f"{first} {numbers}  {'#' * max(1, round(BAR * _shown_time(line) / longest))}"
             if "failed" in line:
                 yield f"{'':{NAME}} {line['failed']}"
 
@@ -100,7 +88,7 @@ def as_data(run: Run, **more: Any) -> dict[str, Any]:
     """Return all results as JSON data, the format of the source tree's records."""
     rows: dict[str, Any] = {}
     for row in run.rows:
-        summaries = {turn.name: row.summary(turn.name) for turn in row.turns}
+        summaries = {turn.name: row.summary(turn) for turn in row.turns}
         rows[row.key] = {"title": row.title, "baseline": row.baseline, "lines": summaries}
     settings = {"seconds": run.seconds, "took": round(run.took, 2), "rounds": run.rounds, "seed": run.seed}
     about = {**machine(), "load_before": run.load, "swerex_c": __version__, "versions": run.versions, **more}
@@ -112,11 +100,12 @@ def is_good(run: Run) -> bool:
 
     Turns that were left out for lack of time are no failure.
     """
-    ours = [(row, turn) for row in run.rows for turn in row.turns if turn.engine in (OURS, PRESTARTED, TARGET)]
-    failed = any(row.errors.get(turn.name, NO_TIME) != NO_TIME for row, turn in ours)
-    measured = {turn.engine for row, turn in ours if turn.name in row.results}
-    missing = {turn.engine for _, turn in ours} - measured - {PRESTARTED}
-    return not failed and not missing and not any(row.wrong for row in run.rows)
+    turns = [turn for row in run.rows for turn in row.turns]
+    ours = [turn for turn in turns if turn.engine in (OURS, PRESTARTED, TARGET)]
+    failed = any(turn.error not in ("", NO_TIME) for turn in ours)
+    measured = {turn.engine for turn in ours if turn.results} | {PRESTARTED}
+    missing = any(turn.engine not in measured for turn in ours)
+    return not failed and not missing and not any(turn.wrong for turn in turns)
 
 
 def lines(run: Run, target: str = "") -> Iterator[str]:
@@ -127,7 +116,7 @@ def lines(run: Run, target: str = "") -> Iterator[str]:
     """
     yield _wrapped(LEGEND)
     yield from _table(run, target)
-    measured = {turn.engine for row in run.rows for turn in row.turns if turn.name in row.results}
+    measured = {turn.engine for row in run.rows for turn in row.turns if turn.results}
     if measured & {PEXPECT, TUNED}:
         yield f"\n{_wrapped(NO_CODE)}"
     about = machine()

@@ -36,6 +36,9 @@ MOST = 4000
 PIECE = 1 << 20
 """Bytes that are compared at a time, so that a comparison needs little memory."""
 
+CLOSE_SECONDS = 10.0
+"""Seconds for the end of all shells, some of which a server may have that no longer answers."""
+
 
 def result(count: int, samples: list[float], **more: object) -> Result:
     """Return the result of an operation with `count` answers, of which those with a sample were right."""
@@ -47,15 +50,32 @@ class Operations:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self.opened: set[str] = set()
         self.kept: set[str] = set()
         self.uploaded: dict[str, str] = {}
         self.unique = os.urandom(4).hex()  # a server may have sessions of other users
+
+    async def open(self, key: str) -> None:
+        """Open a shell, which `end` closes if `close` has not."""
+        self.opened.add(key)  # before it is there: a start that is cancelled or fails may leave a shell
+        await self.engine.open(key)
+
+    async def close(self, key: str) -> None:
+        self.opened.discard(key)
+        await self.engine.close(key)
+
+    async def end(self) -> None:
+        """Close the shells that are open, within `CLOSE_SECONDS`, and end the engine."""
+        closing = asyncio.gather(*map(self.engine.close, self.opened), return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(closing, CLOSE_SECONDS)
+        await self.engine.end()
 
     async def session(self, key: str) -> str:
         """Return the key of a shell that stays open between rounds; it is opened and checked at the first call."""
         name = f"{key}-{self.unique}"
         if name not in self.kept:
-            await self.engine.open(name)
+            await self.open(name)
             self.kept.add(name)
             await self.check(name)
         return name
@@ -76,26 +96,30 @@ class Operations:
                 samples.append(took)
         return result(taken, samples)
 
-    async def timed(self, answer: Callable[[], Awaitable[Any]]) -> tuple[float, Any]:
+    async def timed(self, call: Callable[[], Awaitable[Any]]) -> tuple[float, Any]:
         """Return the microseconds of a call, and its answer."""
         began = time.perf_counter_ns()
-        said = await answer()
-        return (time.perf_counter_ns() - began) / 1e3, said
+        answer = await call()
+        return (time.perf_counter_ns() - began) / 1e3, answer
+
+    async def calls(
+        self, call: Callable[[], Awaitable[Any]], is_right: Callable[[Any], bool], count: int, seconds: float
+    ) -> Result:
+        """Time calls, and check their answers outside of the clock."""
+
+        async def one() -> tuple[float, bool]:
+            took, answer = await self.timed(call)
+            return took, is_right(answer)
+
+        return await self.sample(one, count, seconds)
 
     async def command(self, text: str, count: int, seconds: float) -> Result:
         """Measure a command without output, run repeatedly in one shell."""
-        key, run, clock = await self.session("command"), self.engine.run, time.perf_counter_ns
-        is_right = self.engine.is_right
+        key, run = await self.session("command"), self.engine.run
         until = time.perf_counter() + seconds / 10
         while time.perf_counter() < until and await run(key, text) and count > 1:
             pass
-
-        async def one() -> tuple[float, bool]:
-            began = clock()
-            answer = await run(key, text)
-            return (clock() - began) / 1e3, is_right(answer)
-
-        found = await self.sample(one, count, seconds)
+        found = await self.calls(lambda: run(key, text), self.engine.is_right, count, seconds)
         return {**found, "wrong": found["wrong"] + await self.check(key)}
 
     async def create(self, count: int, seconds: float, rest: float = 0.0) -> Result:
@@ -109,9 +133,9 @@ class Operations:
         async def one() -> tuple[float, bool]:
             key = next(names)
             await asyncio.sleep(rest)
-            took, _ = await self.timed(lambda: self.engine.open(key))
+            took, _ = await self.timed(lambda: self.open(key))
             right = not await self.check(key)
-            await self.engine.close(key)
+            await self.close(key)
             return took, right
 
         return await self.sample(one, count, seconds)
@@ -121,12 +145,11 @@ class Operations:
         key = await self.session("output")
         if path not in self.uploaded:
             self.uploaded[path] = await self.engine.upload(path)
-
-        async def one() -> tuple[float, bool]:
-            took, answer = await self.timed(lambda: self.engine.run(key, f"cat {self.uploaded[path]}"))
-            return took, self.is_file(answer, path)
-
-        return {**await self.sample(one, count, seconds), "bytes": os.path.getsize(path)}
+        text = f"cat {self.uploaded[path]}"
+        found = await self.calls(
+            lambda: self.engine.run(key, text), lambda answer: self.is_file(answer, path), count, seconds
+        )
+        return {**found, "bytes": os.path.getsize(path)}
 
     def is_file(self, answer: Answer, path: str) -> bool:
         """Check whether a command succeeded and printed the content of a file."""
@@ -143,25 +166,24 @@ class Operations:
     async def sessions(self, number: int, count: int, seconds: float) -> Result:
         """Measure the rate of `true` in many shells at once, which are opened before and closed after it."""
         keys = [f"many{at}-{self.unique}" for at in range(number)]
-        opened: list[str] = []
+        groups = [keys[start : start + 16] for start in range(0, number, 16)]
 
         async def open_one(key: str) -> int:
-            await self.engine.open(key)
-            opened.append(key)
+            await self.open(key)
             return await self.check(key)
 
         try:
             wrong = 0
-            for start in range(0, number, 16):  # shells start on all processors, and none waits too long
-                wrong += sum(await asyncio.gather(*map(open_one, keys[start : start + 16])))
+            for group in groups:  # shells start on all processors, and none waits too long
+                wrong += sum(await asyncio.gather(*map(open_one, group)))
             began = time.perf_counter()
             samples, more = await self.engine.at_once(keys, "true", count, began + seconds)
             total, took = len(samples) + more, time.perf_counter() - began
             wrong += more + sum([await self.check(key) for key in keys])
             return {**result(total, samples, per_second=total / took), "wrong": wrong}
         finally:
-            for start in range(0, len(opened), 16):
-                await asyncio.gather(*map(self.engine.close, opened[start : start + 16]))
+            for group in groups:
+                await asyncio.gather(*map(self.close, group), return_exceptions=True)
 
     async def interrupt(self, count: int, seconds: float) -> Result:
         """Measure the time from a command's interrupt until the shell is ready."""
@@ -176,13 +198,8 @@ class Operations:
 
     async def execute(self, count: int, seconds: float) -> Result:
         """Measure a command without a persistent shell."""
-
-        async def one() -> tuple[float, bool]:
-            took, answer = await self.timed(lambda: self.engine.execute("true"))
-            return took, self.engine.is_right(answer)
-
         told = self.engine.is_right(await self.engine.execute("echo told"), "told\n")
-        found = await self.sample(one, count, seconds)
+        found = await self.calls(lambda: self.engine.execute("true"), self.engine.is_right, count, seconds)
         return {**found, "wrong": found["wrong"] + (not told)}
 
 
@@ -190,11 +207,7 @@ class Operations:
 
 
 def _make(kind: str, options: dict[str, Any]) -> Any:
-    """Return the operations of a new engine.
-
-    Args:
-        kind: module and class as "module:Class": of the engine, or of operations, which make their engine.
-    """
+    """Return the operations of a new engine; `kind` ("module:Class") is the engine, or operations that make theirs."""
     module, _, name = kind.partition(":")
     made = getattr(importlib.import_module(module), name)(**options)
     return Operations(made) if isinstance(made, Engine) else made
@@ -249,4 +262,4 @@ async def _answer(operations: Any, source: IO[bytes], say: Callable[[Result], No
             except Exception as error:
                 say({"error": f"{type(error).__name__}: {error}"})
     finally:
-        await engine.end()
+        await operations.end()

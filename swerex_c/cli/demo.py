@@ -11,8 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from swerex_c.exceptions import CommandTimeoutError, SwerexException
 from swerex_c.models import BashAction, BashInterruptAction, CreateBashSessionRequest
@@ -22,24 +21,19 @@ from swerex_c.utils.visible import visible
 
 __all__ = ["main"]
 
-_LONGEST_SHOWN = 80
-"""Characters of a text above which only its beginning is shown."""
-
 _LONGEST_LINE = 71
 """Characters of a line to print, which fit 80 columns behind the indentation."""
 
 _BIG = 10_000_000
 
 
-@dataclass
-class Step:
+class Step(NamedTuple):
     """One action in the session, and its expected result."""
 
     title: str
     action: BashAction | BashInterruptAction
     output: str | Callable[[str], bool]
-    code: int | None = 0
-    error: str = ""
+    result: str = "exit code 0"
 
 
 def _run(command: str, **more: Any) -> BashAction:
@@ -59,51 +53,44 @@ def _steps(directory: str) -> list[Step]:
         Step("the variable persists", _run('echo "$GREETING"'), "hello from C\n"),
         Step("a here-document", _run(here_document), "2\n"),
         Step("read the file it wrote", _run("cat notes.txt"), "first $HOME\n\tsecond `line`\n"),
-        Step("a command that fails", _run("ls no-such-file 2>/dev/null"), "", 2),
+        Step("a command that fails", _run("ls no-such-file 2>/dev/null"), "", "exit code 2"),
         Step("its exit code is kept", _run("echo $?"), "2\n"),
-        Step("a timeout keeps the output", _run("echo one; sleep 60; echo two", timeout=0.5), "one\n", None, "timeout"),
+        Step("a timeout keeps the output", _run("echo one; sleep 60; echo two", timeout=0.5), "one\n", "timeout"),
         Step("interrupt the running command", BashInterruptAction(), lambda output: "two" not in output),
         Step("the session still works", _run("echo ready"), "ready\n"),
         Step("start an interactive program", _run(python, **asks), ""),
         Step("send it a line", _run("6 * 7", **asks), "42"),
         Step("quit it", _run("exit()", is_interactive_quit=True), lambda output: True),
-        Step("10 MB of output", _run(big), lambda output: output == "x" * _BIG),
+        Step("10 MB of output", _run(big), "x" * _BIG),
         Step("printing the prompt ends no command", _run(forged), lambda output: output.endswith("\nSHELLPS1PREFIX\n")),
     ]
 
 
-def _cut(text: str) -> str:
-    if len(text) > _LONGEST_SHOWN:
-        return visible(text[: _LONGEST_SHOWN // 2]) + f" ... ({len(text):,} characters)"
-    return visible(text.rstrip("\n").replace("\t", "    "))
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f} ms" if seconds < 0.1 else f"{seconds:.2f} s"
+def _lines(text: str) -> list[str]:
+    """Return the lines of a text as they are printed: control characters are visible, and long lines are cut."""
+    lines = visible(text.replace("\t", "    ")).splitlines()
+    return [it if len(it) <= _LONGEST_LINE else f"{it[:40]} ... ({len(it):,} characters)" for it in lines]
 
 
 async def _do(runtime: LocalRuntime, step: Step) -> bool:
     """Do a step, show it, and return whether it gave the expected result."""
     begin = time.perf_counter()
-    output, code, error = "", None, ""
     try:
         answer = await runtime.run_in_session(step.action)
-        output, code = answer.output, answer.exit_code
+        output, result = answer.output, f"exit code {answer.exit_code}"
     except CommandTimeoutError as e:
-        output, error = e.output, "timeout"
+        output, result = e.output, "timeout"
     except SwerexException as e:
-        error = f"{type(e).__name__}: {e}"
-    spent = _time(time.perf_counter() - begin)
+        output, result = str(e), type(e).__name__
+    spent = time.perf_counter() - begin
     right = output == step.output if isinstance(step.output, str) else step.output(output)
-    right = right and (code, error) == (step.code, step.error)
-    how = f"{error.partition(':')[0]}, " if error else "" if code is None else f"exit code {code}, "
-    print(f"{'ok' if right else 'WRONG':5}  {step.title} ({how}{spent})")
+    right = right and result == step.result
+    shown_time = f"{spent * 1e3:.2f} ms" if spent < 0.1 else f"{spent:.2f} s"
+    print(f"{'ok' if right else 'WRONG':5}  {step.title} ({result}, {shown_time})")
     command = "(interrupt)" if isinstance(step.action, BashInterruptAction) else step.action.command
-    for sign, text in (("$", _cut(command)), (" ", _cut(output or error.removeprefix("timeout")))):
-        for line in text.splitlines():
-            shown = line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 4] + " ..."
-            print(f"       {sign} {shown}".rstrip())
-            sign = ">" if sign == "$" else sign
+    print("       $ " + "\n       > ".join(_lines(command)))
+    for line in _lines(output):
+        print(f"         {line}".rstrip())
     return right
 
 

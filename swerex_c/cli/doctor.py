@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import platform
 import re
@@ -17,7 +18,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -25,7 +25,7 @@ from swerex_c.cli.sessions import quiet_runtime
 from swerex_c.exceptions import SwerexException
 from swerex_c.utils.visible import visible
 
-__all__ = ["Finding", "as_data", "examine", "print_table", "sessions_can_run"]
+__all__ = ["examine"]
 
 _PATIENCE = 10.0
 """Timeout in seconds for each program that is run."""
@@ -47,34 +47,18 @@ class Finding:
     """True if sessions can run only if this is good."""
 
 
-def examine() -> list[Finding]:
-    """Run all checks.
+def examine(*, as_json: bool) -> bool:
+    """Run all checks, print their findings as a table or as JSON, and return whether sessions can run.
 
-    They start a few short programs and, as the last checks, sessions.
+    The checks start a few short programs and, as the last ones, sessions.
     """
-    checks = (_package, _core, _bash, _machine, _clients, _swap, _session, _startup_files)
-    return [finding for check in checks for finding in check()]
-
-
-def sessions_can_run(findings: list[Finding]) -> bool:
-    return all(finding.good for finding in findings if finding.needed)
-
-
-def as_data(findings: list[Finding]) -> dict[str, Any]:
-    """Return the findings as JSON data.
-
-    Returns:
-        `findings` by name, and `ok`, which is true if sessions can run.
-    """
-    data = [asdict(finding) for finding in findings]
-    return {"ok": sessions_can_run(findings), "findings": {it.pop("name"): it for it in data}}
-
-
-def print_table(findings: list[Finding]) -> None:
-    """Print the findings as lines that fit the terminal, or 80 columns.
-
-    A path or another long word stays whole.
-    """
+    checks = (_package, _core, _bash, _machine, _clients, _swap, _sessions)
+    findings = [finding for check in checks for finding in check()]
+    can_run = all(finding.good for finding in findings if finding.needed)
+    if as_json:
+        data = [asdict(finding) for finding in findings]
+        print(json.dumps({"ok": can_run, "findings": {it.pop("name"): it for it in data}}, indent=2))
+        return can_run
     width = shutil.get_terminal_size((80, 24)).columns
     names = max(len(finding.name) for finding in findings)
     for finding in findings:
@@ -83,8 +67,8 @@ def print_table(findings: list[Finding]) -> None:
         typer.echo(f"{_sign(finding)}  {finding.name:{names}}  {first}")
         for line in rest:
             typer.echo(" " * (names + 7) + line)
-    can = sessions_can_run(findings)
-    typer.echo("Sessions can run." if can else typer.style("Sessions cannot run.", fg="red"))
+    typer.echo("Sessions can run." if can_run else typer.style("Sessions cannot run.", fg="red"))
+    return can_run
 
 
 def _sign(finding: Finding) -> str:
@@ -178,36 +162,6 @@ def _swap() -> Iterator[Finding]:
     yield Finding("swap", "on" if now.active else "off", note=", ".join(how))
 
 
-def _session() -> Iterator[Finding]:
-    try:
-        seconds, proved = asyncio.run(_try_session())
-    except (SwerexException, ImportError, OSError) as error:
-        yield Finding("session", "failed", False, f"{type(error).__name__}: {error}", needed=True)
-    else:
-        yield Finding("session", f"started and answered in {seconds * 1000:.1f} ms", True, needed=True)
-        if proved:
-            how, told = "confirmed by the kernel", "The output of a program cannot fake the end of a command"
-        else:
-            how, told = "shown by the prompt only", "/proc/PID/syscall is closed or shows no system call"
-        yield Finding("completion", how, proved, told)
-
-
-async def _try_session() -> tuple[float, bool]:
-    """Return seconds until a new session answers, and whether the kernel proves that its commands have finished."""
-    from swerex_c.models import BashAction, CreateBashSessionRequest
-    from swerex_c.runtime.local import BashSession
-
-    async with quiet_runtime() as runtime:
-        began = time.monotonic()
-        await runtime.create_session(CreateBashSessionRequest(startup_timeout=_PATIENCE))
-        answer = await runtime.run_in_session(BashAction(command="echo $((6 * 7))", timeout=_PATIENCE))
-        if answer.output != "42\n":
-            raise SwerexException(f"a session answered {answer.output!r} instead of '42\\n'")
-        seconds = time.monotonic() - began
-        session = runtime.sessions["default"]
-        return seconds, isinstance(session, BashSession) and session.core.facts()["kernel_proof"]
-
-
 _HOOKS = """\
 for i in "${!PROMPT_COMMAND[@]}"; do (( i > 7000 )) || printf '%s\\n' "PROMPT_COMMAND is ${PROMPT_COMMAND[i]@Q}"; done
 trap -p DEBUG"""
@@ -223,41 +177,58 @@ _TIMES = 21
 """Number of commands that are timed in each session."""
 
 
-def _startup_files() -> Iterator[Finding]:
-    """Compare commands with and without the hooks that the startup files set."""
-    from swerex_c.engine.prompt_hook import COSTLY_SECONDS
-
+def _sessions() -> Iterator[Finding]:
+    findings: list[Finding] = []
     try:
-        seconds, hooks = asyncio.run(_time_hooks())
-    except (SwerexException, ImportError, OSError):
-        return  # the session before has told why
-    costly = bool(hooks) and seconds > COSTLY_SECONDS
-    value = f"add {max(seconds, 0) * 1000:.1f} ms to each command" if costly else "do not slow commands down"
-    note = f"{'; '.join(hooks)}: {_SWITCH}" if costly else "; ".join(hooks)
-    yield Finding("startup files", value, not costly, note)
+        asyncio.run(_try_sessions(findings))
+    except (SwerexException, ImportError, OSError) as error:
+        if not findings:
+            yield Finding("session", "failed", False, f"{type(error).__name__}: {error}", needed=True)
+    yield from findings
 
 
-async def _time_hooks() -> tuple[float, list[str]]:
-    """Return by how many seconds the hooks of the startup files slow a command down, and what they are."""
+async def _try_sessions(findings: list[Finding]) -> None:
+    """Add what a session tells, and how much the hooks that its startup files set slow a command down."""
+    from swerex_c.engine.prompt_hook import COSTLY_SECONDS
     from swerex_c.models import CreateBashSessionRequest
+    from swerex_c.runtime.local import BashSession
 
-    times: dict[str, list[float]] = {"with": [], "without": []}
+    with_hooks, without = "default", "without hooks"
     async with quiet_runtime() as runtime:
+        began = time.perf_counter()
+        await runtime.create_session(CreateBashSessionRequest(session=with_hooks, startup_timeout=_PATIENCE))
+        answer = await runtime.run("echo $((6 * 7))", timeout=_PATIENCE)
+        if answer.output != "42\n":
+            raise SwerexException(f"a session answered {answer.output!r} instead of '42\\n'")
+        milliseconds = (time.perf_counter() - began) * 1000
+        findings.append(Finding("session", f"started and answered in {milliseconds:.1f} ms", True, needed=True))
+        session = runtime.sessions[with_hooks]
+        if isinstance(session, BashSession) and session.core.facts()["kernel_proof"]:
+            told = "The output of a program cannot fake the end of a command"
+            findings.append(Finding("completion", "confirmed by the kernel", True, told))
+        else:
+            told = "/proc/PID/syscall is closed or shows no system call"
+            findings.append(Finding("completion", "shown by the prompt only", False, told))
+
         with tempfile.NamedTemporaryFile("w", suffix=".bash") as switch:
             switch.write("unset PROMPT_COMMAND\n")
             switch.flush()
-            for name, files in (("with", []), ("without", [switch.name])):
-                request = CreateBashSessionRequest(session=name, startup_source=files, startup_timeout=_PATIENCE)
-                await runtime.create_session(request)
-        await runtime.run("trap - DEBUG", timeout=_PATIENCE, session="without")
-        hooks = await runtime.run(_HOOKS, timeout=_PATIENCE, session="with", check="silent")
+            request = CreateBashSessionRequest(session=without, startup_source=[switch.name], startup_timeout=_PATIENCE)
+            await runtime.create_session(request)
+        await runtime.run("trap - DEBUG", timeout=_PATIENCE, session=without)
+        hooks = (await runtime.run(_HOOKS, timeout=_PATIENCE, check="silent")).output.splitlines()
+        times: dict[str, list[float]] = {with_hooks: [], without: []}
         for _ in range(_TIMES):
             for name, seconds in times.items():
                 began = time.perf_counter()
                 await runtime.run("true", timeout=_PATIENCE, session=name)
                 seconds.append(time.perf_counter() - began)
-    difference = statistics.median(times["with"]) - statistics.median(times["without"])
-    return difference, hooks.output.splitlines()
+    difference = statistics.median(times[with_hooks]) - statistics.median(times[without])
+    if hooks and difference > COSTLY_SECONDS:
+        value, note = f"add {difference * 1000:.1f} ms to each command", f"{'; '.join(hooks)}: {_SWITCH}"
+        findings.append(Finding("startup files", value, False, note))
+    else:
+        findings.append(Finding("startup files", "do not slow commands down", True, "; ".join(hooks)))
 
 
 def _ask(command: list[str]) -> tuple[str, str]:

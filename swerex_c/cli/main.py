@@ -312,12 +312,7 @@ def doctor(
     """
     from swerex_c.cli import doctor as _doctor
 
-    findings = _doctor.examine()
-    if as_json:
-        print(json.dumps(_doctor.as_data(findings), indent=2))
-    else:
-        _doctor.print_table(findings)
-    raise typer.Exit(0 if _doctor.sessions_can_run(findings) else Exit.FAILED)
+    raise typer.Exit(0 if _doctor.examine(as_json=as_json) else Exit.FAILED)
 
 
 @app.command()

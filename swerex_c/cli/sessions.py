@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import shlex
@@ -11,28 +12,29 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import termios
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from swerex_c.cli.exit import Exit, Result, fail
-from swerex_c.exceptions import InvalidInputError, SwerexException, UploadError
+from swerex_c.exceptions import ConnectionLostError, InvalidInputError, SwerexException, UploadError
+from swerex_c.interfaces import AbstractRuntime, DeploymentHook
+from swerex_c.models import BashAction, CloseBashSessionRequest, Command, CreateBashSessionRequest, UploadRequest
+from swerex_c.utils.threads import in_thread
 from swerex_c.utils.visible import visible
 
 if TYPE_CHECKING:
     from swerex_c.cli.targets import Target
-    from swerex_c.interfaces import AbstractRuntime
-    from swerex_c.models import BashAction, CreateBashSessionRequest
     from swerex_c.runtime.local import LocalRuntime
 
 __all__ = [
     "checked",
     "command_text",
     "ended_by_signals",
-    "print_piece",
     "quiet_runtime",
     "run_command",
     "run_shell",
@@ -87,11 +89,8 @@ def _own_input() -> str:
 
 
 def _copy_input(target: int) -> None:
-    """Copy this process's input to a descriptor as it comes, and close that.
-
-    It is read without a buffer: Python cannot end while a thread reads from one.
-    """
-    with contextlib.suppress(BrokenPipeError):
+    """Copy this process's input to a descriptor as it comes, and close that."""
+    with contextlib.suppress(BrokenPipeError):  # without a buffer: Python cannot end while a thread reads from one
         with open(0, "rb", buffering=0, closefd=False) as source, open(target, "wb") as file:
             while piece := source.read(1 << 16):
                 file.write(piece)
@@ -101,11 +100,6 @@ def _copy_input(target: int) -> None:
 @contextlib.asynccontextmanager
 async def _uploaded_input(runtime: AbstractRuntime) -> AsyncIterator[str]:
     """Upload this process's input when its end is reached, and yield the path; remove the file afterwards."""
-    import tempfile
-
-    from swerex_c.models import Command, UploadRequest
-    from swerex_c.utils.threads import in_thread
-
     path = f"/tmp/swerex-c-input-{secrets.token_hex(8)}"
     with tempfile.NamedTemporaryFile() as file:
         try:
@@ -123,9 +117,11 @@ async def _uploaded_input(runtime: AbstractRuntime) -> AsyncIterator[str]:
 def session_request(
     sources: list[Path] | None, startup_timeout: float | None, cwd: str | None, env: list[str] | None
 ) -> CreateBashSessionRequest:
-    from swerex_c.models import CreateBashSessionRequest
-
-    variables = dict(_assignment(text) for text in env or [])
+    variables = {}
+    for text in env or []:
+        name, equals, variables[name] = text.partition("=")
+        if not (name and equals):
+            fail(f"--env takes NAME=VALUE, not {text!r}", Exit.USAGE)
     return checked(
         CreateBashSessionRequest,
         startup_source=[str(path) for path in sources or []],
@@ -133,13 +129,6 @@ def session_request(
         cwd=cwd,
         env=variables or None,
     )
-
-
-def _assignment(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals):
-        fail(f"--env takes NAME=VALUE, not {text!r}", Exit.USAGE)
-    return name, value
 
 
 def checked(model: type[Model], **fields: Any) -> Model:
@@ -150,34 +139,47 @@ def checked(model: type[Model], **fields: Any) -> Model:
         fail(str(error), Exit.USAGE)
 
 
+class _Steps(DeploymentHook):
+    """Show a person why the start takes time."""
+
+    def on_custom_step(self, message: str) -> None:
+        if sys.stderr.isatty():
+            print(f"swerex-c: {message}", file=sys.stderr)
+
+
 @contextlib.asynccontextmanager
-async def _session(
-    request: CreateBashSessionRequest, target: Target | None, show: Callable[[str], None]
-) -> AsyncIterator[AbstractRuntime]:
-    """Yield a runtime with one session, after showing the session's startup output."""
-    from swerex_c.models import CloseBashSessionRequest
-
-    opening: contextlib.AbstractAsyncContextManager[AbstractRuntime]
+async def _opened(target: Target | None) -> AsyncIterator[AbstractRuntime]:
+    """Yield a runtime on this machine or in the target, and stop the deployment afterwards."""
     if target is None:
-        opening = quiet_runtime()
-    else:
-        from swerex_c.cli.targets import opened
+        async with quiet_runtime() as local:
+            yield local
+        return
+    from swerex_c.providers.remote.config import RemoteDeploymentConfig
 
-        opening = opened(target)
-    async with opening as runtime:
-        response = await runtime.create_session(request)
-        try:
-            show(response.output)
-            yield runtime
-        finally:
-            with contextlib.suppress(SwerexException, OSError):  # an earlier error is the one to report
-                await runtime.close_session(CloseBashSessionRequest(session=request.session))
+    logging.disable(logging.INFO)
+    if isinstance(target.config, RemoteDeploymentConfig):
+        from swerex_c.runtime.remote import RemoteRuntime
+
+        # Not its deployment: stopping that would end the sessions of all clients of the server.
+        remote = RemoteRuntime(**target.config.model_dump(exclude={"type"}))
+        alive = await remote.is_alive()  # a request would try again for a while
+        if not alive:
+            raise ConnectionLostError(alive.message.splitlines()[-1])
+        yield remote
+        return
+    deployment = target.config.get_deployment()
+    deployment.add_hook(_Steps())
+    async with deployment:
+        yield deployment.runtime
+
+
+async def _close_session(runtime: AbstractRuntime, session: str) -> None:
+    with contextlib.suppress(SwerexException, OSError):  # an earlier error is the one to report
+        await runtime.close_session(CloseBashSessionRequest(session=session))
 
 
 def quiet_runtime() -> LocalRuntime:
     """Return a runtime that logs nothing."""
-    import logging
-
     from swerex_c.runtime.local import LocalRuntime
 
     quiet = logging.getLogger("swerex-c")
@@ -221,10 +223,10 @@ async def run_command(
     request: CreateBashSessionRequest,
     action: BashAction,
     result: Result,
-    target: Target | None = None,
+    target: Target | None,
     *,
-    with_input: bool = True,
-    as_json: bool = False,
+    with_input: bool,
+    as_json: bool,
 ) -> int:
     """Run a command in a new session, print its output, and return its exit code.
 
@@ -238,7 +240,10 @@ async def run_command(
     show = (lambda _: None) if as_json else print_piece
     pieces: list[str] = []
     async with contextlib.AsyncExitStack() as stack:
-        runtime = await stack.enter_async_context(_session(request, target, show))
+        runtime = await stack.enter_async_context(_opened(target))
+        response = await runtime.create_session(request)
+        stack.push_async_callback(_close_session, runtime, request.session)
+        show(response.output)
         source = _NO_INPUT
         if with_input and target is None:
             source = _own_input()
@@ -267,7 +272,6 @@ async def run_shell(target: Target | None, request: CreateBashSessionRequest) ->
     Args:
         target: where the bash runs, by a client of the target's backend; None means this machine.
     """
-    from swerex_c.cli.targets import opened
     from swerex_c.engine.startup_files import check_request, sandbox_startup_script, startup_script
     from swerex_c.engine.syntax import find_bash
     from swerex_c.runtime.sandbox import SandboxRuntime
@@ -277,7 +281,7 @@ async def run_shell(target: Target | None, request: CreateBashSessionRequest) ->
         check_request(request, in_sandbox=False)
         bash = [find_bash(), *_interactive_bash(startup_script(request))[1:]]
         return await _run_on_terminal(bash, {**os.environ, **(request.env or {})}, request.cwd)
-    async with opened(target) as runtime:
+    async with _opened(target) as runtime:
         if not isinstance(runtime, SandboxRuntime):
             fail(f"{target.name} has no terminal to open a shell in: use `swerex-c exec`", Exit.USAGE)
         sandbox = runtime.sandbox
@@ -295,8 +299,6 @@ def _interactive_bash(script: bytes) -> list[str]:
 
 async def _run_on_terminal(argv: list[str], variables: dict[str, str], directory: str | None = None) -> int:
     """Run a program on this terminal, whose modes are restored afterwards, and return its exit code."""
-    from swerex_c.utils.threads import in_thread
-
     modes = termios.tcgetattr(0)
     try:
         process = subprocess.Popen(argv, env=variables, cwd=directory)

@@ -18,42 +18,39 @@ To run your own agent, replace the loop over `task.actions` in `carry_out`.
 from __future__ import annotations
 
 import asyncio
-import fcntl
+import contextlib
+import itertools
 import os
 import shlex
 import signal
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal, NoReturn, Self
+from typing import Annotated, NoReturn
 
 import typer
-from pydantic import BaseModel, ValidationError, field_serializer
 
-from swerex_c.deployment.config import config_from_json
-from swerex_c.examples.tasks import Task, demo_tasks, read_tasks
-from swerex_c.exceptions import (
+from swerex_c import (
     BashIncorrectSyntaxError,
+    BashInterruptAction,
+    Command,
     CommandTimeoutError,
-    InvalidInputError,
-    MemoryLimitError,
+    CreateBashSessionRequest,
+    Pool,
     SandboxLostError,
     SwerexException,
-    TimeLimitError,
+    UploadRequest,
 )
+from swerex_c.deployment.config import config_from_json
+from swerex_c.examples.tasks import Result, ResultFile, Task, demo_tasks, open_results, read_tasks
+from swerex_c.exceptions import InvalidInputError, MemoryLimitError, TimeLimitError
 from swerex_c.interfaces import AbstractRuntime
-from swerex_c.models import BashAction, BashInterruptAction, Command, CreateBashSessionRequest, UploadRequest
-from swerex_c.pool.pool import Pool
 from swerex_c.utils.child_signal import restore_child_signal
 from swerex_c.utils.visible import visible
 
-__all__ = ["Result", "ResultFile", "SetupFailedError", "app", "main", "run_batch"]
-
-_ERRORS, _USAGE, _INTERRUPTED, _TERMINATED = 1, 2, 130, 143
-
-_LIMITS = (TimeLimitError, MemoryLimitError)
+__all__ = ["SetupFailedError", "app", "main", "run_batch"]
 
 _ATTEMPTS = 3
 """Maximum number of attempts for a task whose environment is lost."""
@@ -64,102 +61,6 @@ _KEPT = 4000
 
 class SetupFailedError(SwerexException, RuntimeError):
     """A setup command of a task's environment did not exit with 0."""
-
-
-# The result file
-
-
-class Result(BaseModel):
-    """Result of a task."""
-
-    id: str
-    outcome: Literal["resolved", "failed", "limit", "error"]
-    """Outcome of the check ("resolved" or "failed"); "limit" if the task reached a limit of time or memory, its own or
-    that of its environment; "error" if it was not completed for another reason."""
-
-    error: str = ""
-    """Class name of the exception for the limit or the error."""
-
-    message: str = ""
-    attempts: int = 1
-    """Number of attempts; more than 1 if the environment was lost, except by reaching a limit."""
-
-    seconds: float = 0.0
-    """Duration of the last attempt, from getting the environment to the end of the attempt."""
-
-    patch: str = ""
-    check_output: str = ""
-    check_exit_code: int | None = None
-
-    @field_serializer("error", "message", "patch", "check_output")
-    def _as_text(self, value: str) -> str:
-        """Escape characters that UTF-8 cannot encode, such as surrogates for the bytes of a file name."""
-        return value.encode("utf-8", "backslashreplace").decode()
-
-
-class ResultFile:
-    """Append-only file of results, one JSON object a line, which one process at a time can open.
-
-    A record is on disk before its task counts as finished. If the process or the machine dies while it writes a record,
-    the next run removes the incomplete record and does that task again.
-    """
-
-    def __init__(self, path: Path):
-        """Open or create the file, read its records, and remove an incomplete last record.
-
-        Raises:
-            InvalidInputError: if another process writes the file, or a complete line is not a record.
-            OSError: if the file cannot be opened.
-        """
-        self.path = path
-        self.results: dict[str, Result] = {}
-        self._file = path.open("a+b", buffering=0)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._read()
-        except BlockingIOError:
-            self._file.close()
-            raise InvalidInputError(f"Another process writes {path}") from None
-        except BaseException:
-            self._file.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._file.close()
-
-    def _read(self) -> None:
-        self._file.seek(0)
-        *lines, incomplete = self._file.read().split(b"\n")
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                try:
-                    result = Result.model_validate_json(line)
-                except ValidationError:
-                    raise InvalidInputError(f"{self.path}, line {number}: this is no result of a task") from None
-                self.results[result.id] = result
-        if incomplete:
-            self._file.truncate(self._file.tell() - len(incomplete))
-            os.fsync(self._file.fileno())
-
-    def add(self, result: Result) -> None:
-        """Append a record and sync it to disk.
-
-        Raises:
-            OSError: if the record cannot be written; the file is then truncated to its former end if possible.
-        """
-        rest = memoryview(result.model_dump_json().encode() + b"\n")
-        before = os.fstat(self._file.fileno()).st_size
-        try:
-            while rest:
-                rest = rest[self._file.write(rest) :]
-            os.fsync(self._file.fileno())
-        except OSError:
-            self._file.truncate(before)
-            raise
-        self.results[result.id] = result
 
 
 # A task in an environment
@@ -174,7 +75,7 @@ async def carry_out(task: Task, runtime: AbstractRuntime, result: Result) -> Non
     if task.upload is not None:
         project = str(PurePosixPath(directory) / PurePosixPath(task.upload).name)
         await runtime.upload(UploadRequest(source_path=task.upload, target_path=project))
-    await runtime.run_in_session(BashAction(command=f"cd -- {shlex.quote(project)}", timeout=60))
+    await runtime.run(f"cd -- {shlex.quote(project)}", timeout=60)
     for command in task.setup:
         code, output = await run_step(runtime, command, task.command_timeout)
         if code != 0:
@@ -197,7 +98,7 @@ async def run_step(runtime: AbstractRuntime, command: str, seconds: float) -> tu
     of the environment is raised.
     """
     try:
-        answer = await runtime.run_in_session(BashAction(command=command, timeout=seconds, check="silent"))
+        answer = await runtime.run(command, timeout=seconds, check="silent")
     except CommandTimeoutError as error:
         await runtime.run_in_session(BashInterruptAction(timeout=1.0))
         return None, error.output
@@ -210,7 +111,7 @@ async def run_step(runtime: AbstractRuntime, command: str, seconds: float) -> tu
 
 
 async def run_batch(tasks: Iterable[Task], pool: Pool, file: ResultFile, *, finished: Callable[[Result], None]) -> None:
-    """Do tasks that have no result yet, as many at a time as the pool has environments.
+    """Do tasks: all wait for an environment of the pool, which serves them in order.
 
     Args:
         finished: called with each result when it is on disk.
@@ -218,18 +119,16 @@ async def run_batch(tasks: Iterable[Task], pool: Pool, file: ResultFile, *, fini
     Raises:
         OSError: if a result cannot be written.
     """
-    left = deque(tasks)
 
-    async def work() -> None:
-        while left:
-            result = await _result_of(left.popleft(), pool)
-            file.add(result)
-            finished(result)
+    async def work(task: Task) -> None:
+        result = await _result_of(task, pool)
+        file.add(result)
+        finished(result)
 
     try:
-        async with asyncio.TaskGroup() as workers:
-            for _ in range(min(pool.size, len(left))):
-                workers.create_task(work())
+        async with asyncio.TaskGroup() as group:
+            for task in tasks:
+                group.create_task(work(task))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
 
@@ -246,8 +145,9 @@ async def _result_of(task: Task, pool: Pool) -> Result:
             break
         except Exception as error:
             result.error, result.message = type(error).__name__, str(error)[:_KEPT]
-            result.outcome = "limit" if isinstance(error, _LIMITS) else "error"
-            if result.outcome == "limit" or not isinstance(error, SandboxLostError):
+            is_limit = isinstance(error, TimeLimitError | MemoryLimitError)
+            result.outcome = "limit" if is_limit else "error"
+            if is_limit or not isinstance(error, SandboxLostError):
                 break
     result.seconds = round(time.monotonic() - begin, 4)
     return result
@@ -275,43 +175,42 @@ def batch(
     """
     if (tasks is None) == (demo is None):
         _fail("Either a file of tasks or --demo N is needed")
-    try:
-        config = config_from_json(deployment)
-        all_tasks = demo_tasks(demo) if demo is not None else read_tasks(tasks or Path())
-        file = ResultFile(results)
-    except (InvalidInputError, OSError, ValueError) as error:
-        _fail(str(error))
-    again = ("error", "limit") if retry_errors else ()
-    left = [it for it in all_tasks if it.id not in file.results or file.results[it.id].outcome in again]
-    if len(left) < len(all_tasks):
-        print(f"{len(all_tasks) - len(left)} of {len(all_tasks)} tasks have a result already", flush=True)
-    with file:
+    with contextlib.ExitStack() as stack:
         try:
-            asyncio.run(_run(left, len(all_tasks), Pool(config, pool), file))
+            config = config_from_json(deployment)
+            all_tasks = demo_tasks(demo) if demo is not None else read_tasks(tasks or Path())
+            file = stack.enter_context(open_results(results))
+        except (InvalidInputError, OSError, ValueError) as error:
+            _fail(str(error))
+        again = ("error", "limit") if retry_errors else ()
+        left = [it for it in all_tasks if it.id not in file.results or file.results[it.id].outcome in again]
+        if len(left) < len(all_tasks):
+            print(f"{len(all_tasks) - len(left)} of {len(all_tasks)} tasks have a result already", flush=True)
+        try:
+            asyncio.run(_run(left, len(all_tasks), Pool(config, pool, max_waiting=len(left)), file))
         except (KeyboardInterrupt, asyncio.CancelledError) as error:
             print("Interrupted. The same command again goes on from here.")
-            raise typer.Exit(_INTERRUPTED if isinstance(error, KeyboardInterrupt) else _TERMINATED) from None
+            number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
+            raise typer.Exit(128 + number) from None
         except OSError as error:
             print(f"A result could not be written: {error}", file=sys.stderr)
-            raise typer.Exit(_ERRORS) from None
+            raise typer.Exit(1) from None
         outcomes = Counter(file.results[task.id].outcome for task in all_tasks)
     print(f"{outcomes['resolved']} resolved, {outcomes['failed']} failed, {outcomes['limit']} at a limit, ", end="")
     print(f"{outcomes['error']} errors")
-    raise typer.Exit(_ERRORS if outcomes["error"] else 0)
+    raise typer.Exit(1 if outcomes["error"] else 0)
 
 
 async def _run(left: list[Task], count: int, pool: Pool, file: ResultFile) -> None:
-    """Do the tasks that are left of `count`, and print each result."""
+    """Do the tasks that are left of `count`, and print each result. SIGTERM cancels this."""
     me = asyncio.current_task()
     assert me is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, me.cancel)
-    done = count - len(left)
+    numbers = itertools.count(count - len(left) + 1)
 
     def finished(result: Result) -> None:
-        nonlocal done
-        done += 1
         more = f" {result.error}: {result.message}" if result.error else ""
-        line = f"{done}/{count} {result.id}: {result.outcome} in {result.seconds:.2f} s{more}"
+        line = f"{next(numbers)}/{count} {result.id}: {result.outcome} in {result.seconds:.2f} s{more}"
         print(visible(line.replace("\n", " ")), flush=True)
 
     async with pool:
@@ -320,7 +219,7 @@ async def _run(left: list[Task], count: int, pool: Pool, file: ResultFile) -> No
 
 def _fail(message: str) -> NoReturn:
     print(f"batch: {message}", file=sys.stderr)
-    raise typer.Exit(_USAGE)
+    raise typer.Exit(2)
 
 
 def main() -> None:

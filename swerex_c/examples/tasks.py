@@ -1,15 +1,21 @@
-"""Tasks of a batch: the lines of a task file, and demo tasks."""
+"""Files of a batch: its tasks, some for a demo, and their results."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer
 
 from swerex_c.deployment.config import first_problem
 from swerex_c.exceptions import InvalidInputError
 
-__all__ = ["Task", "demo_tasks", "read_tasks"]
+__all__ = ["Result", "ResultFile", "Task", "demo_tasks", "open_results", "read_tasks"]
 
 
 class Task(BaseModel):
@@ -103,3 +109,92 @@ class Test(unittest.TestCase):
     def test_total(self):
         self.assertEqual(total([1, 2, 3]), 6)
 """
+
+
+# Results
+
+
+class Result(BaseModel):
+    """Result of a task."""
+
+    id: str
+    outcome: Literal["resolved", "failed", "limit", "error"]
+    """Outcome of the check ("resolved" or "failed"); "limit" if the task reached a limit of time or memory, its own or
+    that of its environment; "error" if it was not completed for another reason."""
+
+    error: str = ""
+    """Class name of the exception for the limit or the error."""
+
+    message: str = ""
+    attempts: int = 1
+    """Number of attempts; more than 1 if the environment was lost, except by reaching a limit."""
+
+    seconds: float = 0.0
+    """Duration of the last attempt, from getting the environment to the end of the attempt."""
+
+    patch: str = ""
+    check_output: str = ""
+    check_exit_code: int | None = None
+
+    @field_serializer("error", "message", "patch", "check_output")
+    def _as_text(self, value: str) -> str:
+        """Escape characters that UTF-8 cannot encode, such as surrogates for the bytes of a file name."""
+        return value.encode("utf-8", "backslashreplace").decode()
+
+
+class ResultFile:
+    """Append-only file of results, one JSON object a line.
+
+    A record is on disk before its task counts as finished. If the process or the machine dies while it writes a record,
+    the next run removes the incomplete record and does that task again.
+    """
+
+    def __init__(self, path: Path, file: FileIO):
+        """Read the records of a file, and remove an incomplete last one. Raises as `open_results`."""
+        self._file = file
+        self.results: dict[str, Result] = {}
+        file.seek(0)
+        *lines, incomplete = file.readall().split(b"\n")
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                try:
+                    result = Result.model_validate_json(line)
+                except ValidationError:
+                    raise InvalidInputError(f"{path}, line {number}: this is no result of a task") from None
+                self.results[result.id] = result
+        if incomplete:
+            file.truncate(file.tell() - len(incomplete))
+            os.fsync(file)
+
+    def add(self, result: Result) -> None:
+        """Append a record and sync it to disk.
+
+        Raises:
+            OSError: if the record cannot be written; the file is then truncated to its former end if possible.
+        """
+        rest = memoryview(result.model_dump_json().encode() + b"\n")
+        before = os.fstat(self._file.fileno()).st_size
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+            os.fsync(self._file)
+        except OSError:
+            self._file.truncate(before)
+            raise
+        self.results[result.id] = result
+
+
+@contextlib.contextmanager
+def open_results(path: Path) -> Iterator[ResultFile]:
+    """Open or create a file of results, which one process at a time can do.
+
+    Raises:
+        InvalidInputError: if another process has it open, or a complete line is not a record.
+        OSError: if it cannot be opened.
+    """
+    with open(path, "a+b", buffering=0) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidInputError(f"Another process writes {path}") from None
+        yield ResultFile(path, file)

@@ -25,8 +25,7 @@ it needs no locks; use from another loop is refused. When `asyncio.run` ends, th
 closed end too.
 """
 
-from swerex_c.pool.environment import Environment
+from swerex_c.pool.environment import Environment, PoolStats
 from swerex_c.pool.pool import Pool
-from swerex_c.pool.stats import PoolStats
 
 __all__ = ["Environment", "Pool", "PoolStats"]

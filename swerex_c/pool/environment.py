@@ -1,18 +1,16 @@
-"""Member of a pool, and its environment as a user sees it."""
+"""Member of a pool, its environment as a user sees it, and the pool's statistics."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from swerex_c.exceptions import DeploymentNotStartedError, SwerexException
-from swerex_c.interfaces import AbstractDeployment
+from swerex_c.interfaces import AbstractDeployment, AbstractRuntime
 
-if TYPE_CHECKING:
-    from swerex_c.interfaces import AbstractRuntime
-
-__all__ = ["Environment", "Member", "State"]
+__all__ = ["Environment", "Member", "PoolStats", "State"]
 
 
 class State(Enum):
@@ -39,13 +37,13 @@ class Member:
         """Set when the member is idle no longer, but is to be checked for a user."""
 
         self.since = 0.0
-        """Time of the event loop since when the member is idle."""
+        """Time since when the member is idle."""
 
         self.is_ended = False
         """True if the pool has cancelled the task."""
 
-        self.taken: type[SwerexException] | None = None
-        """Exception class for the reason why the pool ended the environment while it was in use."""
+        self.taken: SwerexException | None = None
+        """Reason why the pool ended the environment while it was in use, for its user."""
 
 
 class Environment:
@@ -75,3 +73,29 @@ class Environment:
     def runtime(self) -> AbstractRuntime:
         """Runtime of the deployment."""
         return self.deployment.runtime
+
+
+@dataclass(frozen=True)
+class PoolStats:
+    """Snapshot of a pool.
+
+    The states add up to at most `size`; `waiting` counts callers instead.
+    """
+
+    size: int
+    waiting: int
+    starting: int
+    """Environments that are starting, wait for the start limit, or wait for another attempt."""
+
+    idle: int
+    """Environments that are ready and unused, or are being checked."""
+
+    in_use: int
+    ending: int
+    counts: Mapping[str, int]
+    """Numbers since the pool was created, 0 if they are not there.
+
+    Of environments: "handed_out" to a caller, "started", "attempts_failed" and "starts_failed" (after the last
+    attempt), "replaced" because they died in use or while idle, ended at the pool's "time_limits", "ended", and
+    "ends_failed": parts of these may be left. Of callers: "refused" because the queue was full, and "gave_up" waiting.
+    """

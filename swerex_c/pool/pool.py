@@ -11,6 +11,7 @@ import contextlib
 import functools
 import logging
 import math
+import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Self
@@ -34,9 +35,8 @@ from swerex_c.exceptions import (
     TimeLimitError,
 )
 from swerex_c.interfaces import AbstractDeployment
-from swerex_c.pool.environment import Environment, Member, State
+from swerex_c.pool.environment import Environment, Member, PoolStats, State
 from swerex_c.pool.start import finish_within, is_worth_retrying, pause_after
-from swerex_c.pool.stats import PoolStats
 from swerex_c.utils.log import get_logger
 
 if TYPE_CHECKING:
@@ -165,25 +165,26 @@ class Pool:
         """
         member = await self._acquire(wait_timeout)
         environment = Environment(member)
+        told = f"{member.name} was in use for {time_limit} seconds (time_limit), and was ended"
         timer: asyncio.TimerHandle | None = None
         try:
             try:
                 async with asyncio.timeout(time_limit) as limit:
                     if (end := limit.when()) is not None:  # the environment ends even if the block does not
                         loop = asyncio.get_running_loop()
-                        timer = loop.call_at(end, self._take_away, member, TimeLimitError)
+                        timer = loop.call_at(end, self._take_away, member, TimeLimitError(told))
                     yield environment
             finally:
                 environment._returned = True
                 if timer is not None:
                     timer.cancel()
                 if limit.expired():
-                    self._take_away(member, TimeLimitError)
+                    self._take_away(member, TimeLimitError(told))
         except BaseException as error:
-            await self._take_back(member, time_limit, error)
+            await self._take_back(member, error)
             raise
         else:
-            await self._take_back(member, time_limit, None)
+            await self._take_back(member, None)
 
     def stats(self) -> PoolStats:
         """Return a snapshot of the pool's statistics."""
@@ -264,16 +265,8 @@ class Pool:
         future.cancel()
         self._balance()
 
-    async def _take_back(self, member: Member, seconds: float | None, error: BaseException | None) -> None:
-        """End a member after its use.
-
-        Args:
-            seconds: the user's time limit.
-            error: exception that the user's block has raised, which the caller raises again.
-
-        Raises:
-            PoolClosedError, SandboxLostError: as `environment`, in place of `error`.
-        """
+    async def _take_back(self, member: Member, error: BaseException | None) -> None:
+        """End a member after its use; raise what `environment` raises in place of the `error` of the user's block."""
         lost = None
         try:
             if member.taken is None:
@@ -284,11 +277,8 @@ class Pool:
                 self._end(member)
         if error is not None and not isinstance(error, Exception):
             return  # a cancellation by other code, or the exit of the process
-        if member.taken is TimeLimitError:
-            told = f"{member.name} was in use for {seconds:g} seconds (time_limit), and was ended"
-            raise TimeLimitError(told) from error
         if member.taken is not None:
-            raise member.taken(f"The pool was closed while {member.name} was in use") from error
+            raise member.taken from error
         if lost is not None and not isinstance(error, SandboxLostError):
             raise SandboxLostError(f"{member.name} was lost while it was in use: {lost}") from error
 
@@ -309,7 +299,7 @@ class Pool:
 
     def _supply(self, member: Member) -> None:
         """Hand a ready member to the first waiting caller, or keep it idle."""
-        member.since = self._time()
+        member.since = time.monotonic()
         if (future := self._next_waiting()) is None:
             member.state = State.IDLE
             self._idle.append(member)
@@ -331,7 +321,7 @@ class Pool:
             member.wanted.set()
             checking += 1
         coming = states[State.STARTING] + checking
-        warm = self._warm if self._time() >= self._warm_after else 0
+        warm = self._warm if time.monotonic() >= self._warm_after else 0
         missing = len(self._waiting) + warm - coming - len(self._idle)
         for _ in range(min(missing, self.size - len(self._members))):
             self._number += 1
@@ -346,14 +336,14 @@ class Pool:
 
     def _end_surplus(self) -> None:
         """End members beyond `warm` that have been idle for `_IDLE_SECONDS`."""
-        while len(self._idle) > self._warm and self._time() - self._idle[0].since >= _IDLE_SECONDS:
+        while len(self._idle) > self._warm and time.monotonic() - self._idle[0].since >= _IDLE_SECONDS:
             self._end(self._idle.popleft())
 
-    def _take_away(self, member: Member, why: type[SwerexException]) -> None:
+    def _take_away(self, member: Member, why: SwerexException) -> None:
         """End a member that is in use, and record `why` for its user."""
         if member.state is State.IN_USE:
             member.taken = why
-            self._counts["time_limits"] += why is TimeLimitError
+            self._counts["time_limits"] += isinstance(why, TimeLimitError)
             self._end(member)
 
     def _end(self, member: Member) -> None:
@@ -400,11 +390,7 @@ class Pool:
                 member.deployment = None
 
     async def _start(self, member: Member) -> AbstractDeployment:
-        """Start a deployment within the limits on attempts and on concurrent starts.
-
-        Raises:
-            EnvironmentStartError: if all attempts failed, or another attempt would be useless.
-        """
+        """Start a deployment within the limits on attempts and on concurrent starts."""
         attempt = 0
         while True:
             attempt += 1
@@ -439,7 +425,7 @@ class Pool:
             future.set_exception(error)
             return
         rest = max(30.0, self._backoff)
-        self._warm_after = self._time() + rest
+        self._warm_after = time.monotonic() + rest
         asyncio.get_running_loop().call_later(rest, self._balance)
         self.logger.warning("The pool could not keep an environment ready: %s", error)
 
@@ -478,14 +464,10 @@ class Pool:
             future.set_exception(PoolClosedError("The pool was closed while the caller waited for an environment"))
         for member in self._members:
             if member.state is State.IN_USE:
-                self._take_away(member, PoolClosedError)
+                self._take_away(member, PoolClosedError(f"The pool was closed while {member.name} was in use"))
             elif member.state is not State.ENDING:
                 self._end(member)
         self._idle.clear()
 
     def _states(self) -> Counter[State]:
         return Counter(member.state for member in self._members)
-
-    def _time(self) -> float:
-        assert self._loop is not None
-        return self._loop.time()

@@ -138,15 +138,15 @@ def test_an_interpreter_without_any_package_can_be_a_worker(tmp_path: Path) -> N
 
 
 def test_a_run_in_which_nothing_of_ours_was_measured_is_not_good() -> None:
-    turn = {"round": 0, "count": 1, "wrong": 0, "samples_us": [1.0]}
+    result = {"round": 0, "count": 1, "wrong": 0, "samples_us": [1.0]}
     found = Run([], 1, rows=some_rows("true"))
-    found.rows[0].turns = [Turn(rows.OURS), Turn(rows.LIMIT)]
-    found.rows[0].results[rows.LIMIT] = [turn]
+    ours, limit = found.rows[0].turns = [Turn(rows.OURS), Turn(rows.LIMIT)]
+    limit.results = [result]
     assert not report.is_good(found)
-    found.rows[0].results[rows.OURS] = [turn]
-    found.rows[0].errors[rows.OURS] = NO_TIME
+    ours.results = [result]
+    ours.error = NO_TIME
     assert report.is_good(found)
-    found.rows[0].errors[rows.OURS] = "its process ended with 1"
+    ours.error = "its process ended with 1"
     assert not report.is_good(found)
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from swerex_c.deployment.config import LocalDeploymentConfig
 from swerex_c.deployment.local import LocalDeployment
-from swerex_c.examples.batch import Result, ResultFile, run_batch
-from swerex_c.examples.tasks import Task, read_tasks
+from swerex_c.examples.batch import run_batch
+from swerex_c.examples.tasks import Result, Task, open_results, read_tasks
 from swerex_c.exceptions import InvalidInputError, MemoryLimitError, SandboxLostError, TimeLimitError
 from swerex_c.pool import Pool
 from swerex_c.runtime.abstract import Command, CommandResponse
@@ -149,7 +149,7 @@ def test_an_interrupt_ends_it_and_it_goes_on_where_it_was(
 async def done_by(make: Callable[[], LocalDeployment], tasks: list[Task], out: Path) -> tuple[list[Result], int]:
     """Return the results of a batch on a single environment at a time, and how many of them were replaced."""
     finished: list[Result] = []
-    with ResultFile(out) as file:
+    with open_results(out) as file:
         async with Pool(make, 1) as pool:
             await run_batch(tasks, pool, file, finished=finished.append)
             return finished, pool.stats().counts["replaced"]
@@ -193,7 +193,7 @@ async def test_a_lost_environment_repeats_the_whole_task_and_a_limit_is_a_result
 
 
 async def test_a_result_that_cannot_be_written_ends_the_batch(tmp_path: Path) -> None:
-    with ResultFile(tmp_path / "out.jsonl") as file:
+    with open_results(tmp_path / "out.jsonl") as file:
         file._file.close()
         file._file = open("/dev/full", "wb", buffering=0)
         async with Pool(LocalDeploymentConfig(), 2) as pool:
@@ -220,21 +220,21 @@ async def test_what_is_no_text_is_written_all_the_same(tmp_path: Path) -> None:
 
 def test_a_result_file_is_one_processes_and_names_a_line_that_is_none(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    with ResultFile(path) as file:
+    with open_results(path) as file:
         file.add(Result(id="a\n\u2028b", outcome="failed"))
         file.add(Result(id="c", outcome="resolved"))
-        with pytest.raises(InvalidInputError, match="Another process"):
-            ResultFile(path)
+        with pytest.raises(InvalidInputError, match="Another process"), open_results(path):
+            pass
     for cut in range(len(path.read_bytes())):
         torn = tmp_path / f"torn-{cut}"
         torn.write_bytes(path.read_bytes()[:cut])
-        with ResultFile(torn) as file:
+        with open_results(torn) as file:
             assert list(file.results) == ["a\n\u2028b", "c"][: torn.read_bytes().count(b"\n")]
             file.add(Result(id="new", outcome="resolved"))
         assert records(torn)[-1].id == "new"
     path.write_bytes(b"{}\n" + path.read_bytes())
-    with pytest.raises(InvalidInputError, match="line 1"):
-        ResultFile(path)
+    with pytest.raises(InvalidInputError, match="line 1"), open_results(path):
+        pass
 
 
 def test_what_is_wrong_with_a_task_file_is_told_with_its_line(tmp_path: Path) -> None:
