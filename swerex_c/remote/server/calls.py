@@ -1,6 +1,4 @@
-"""The server's end of the frame protocol: channels of clients, and their calls.
-
-Each call is executed once.
+"""The server's end of the frame protocol: channels of clients, and their calls, each of which is executed once.
 
     Registry          all channels and connections of a server
     ServerConnection  one connection; finds its channel and passes frames to it
@@ -15,9 +13,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import http.client
 import io
+import re
 import time
 from collections import deque
+from email.message import Message
 from typing import Any
 
 from swerex_c import _core
@@ -30,7 +31,7 @@ from swerex_c.remote.wire.connection import FrameConnection
 from swerex_c.remote.wire.exceptions import to_wire
 from swerex_c.remote.wire.streams import Receiver, Sender
 
-__all__ = ["Registry", "ServerConnection"]
+__all__ = ["Registry", "ServerConnection", "upgrade_fields"]
 
 _SWEEP = 5.0
 """Seconds between two sweeps, which drop expired results and channels, and calls that wait for a client."""
@@ -42,6 +43,23 @@ _SHARE = 4
 """A client may have this part of `Limits.result_bytes` in responses that it has not read, whatever other clients do."""
 
 _ENDING = "The server shuts down"
+
+_REQUEST_LINE = re.compile(rb"GET [^ ?]*/wire(\?[^ ]*)? HTTP/1\.1")
+_CHANNEL = re.compile("[0-9a-f]{32}")
+
+
+def upgrade_fields(head: bytes) -> Message | None:
+    """Return the headers if an HTTP head asks for the frame protocol on a channel, else None."""
+    request, _, fields = head.partition(b"\r\n")
+    if not _REQUEST_LINE.fullmatch(request):
+        return None
+    try:
+        headers = http.client.parse_headers(io.BytesIO(fields + b"\r\n\r\n"))
+    except http.client.HTTPException:
+        return None
+    tokens = ",".join(headers.get_all("Connection", [])).lower().split(",")
+    asked = headers.get("Upgrade", "").strip().lower() == protocol.UPGRADE and "upgrade" in map(str.strip, tokens)
+    return headers if asked and _CHANNEL.fullmatch(headers.get(protocol.CHANNEL_HEADER, "")) else None
 
 
 class ServerCall(Request):
@@ -66,7 +84,7 @@ class ServerCall(Request):
         """Stream of a response that is too long for a frame."""
         self.unwanted = False
         """True if the client has cancelled the request."""
-        self.task = channel.registry.loop.create_task(self._run())
+        self.task = asyncio.create_task(self._run())
         self.task.add_done_callback(self._done)
 
     # -- the request
@@ -88,7 +106,10 @@ class ServerCall(Request):
         with service.counted(self.method):
             if self.payload.__class__ is int:
                 self.payload = await self._long_payload(self.payload)
-            return await self._execute()
+            if self.method in STREAMING_METHODS:
+                fields: dict[str, Any] = await getattr(self, f"_{self.method}")()
+                return fields
+            return (await service.call(self.method, _validated(self.method, self.payload))).__dict__
 
     def _done(self, task: asyncio.Task[dict[str, Any]]) -> None:
         """Send the outcome of the request, and log it."""
@@ -117,17 +138,7 @@ class ServerCall(Request):
         except _core.FrameError as error:
             raise InvalidInputError(f"The request cannot be read: {error}") from None
 
-    async def _execute(self) -> dict[str, Any]:
-        if self.method == "stream_in_session":
-            return await self._stream()
-        if self.method == "upload":
-            return await self._upload()
-        if self.method == "download":
-            return await self._download()
-        service = self.channel.registry.service
-        return (await service.call(self.method, _validated(self.method, self.payload))).__dict__
-
-    async def _stream(self) -> dict[str, Any]:
+    async def _stream_in_session(self) -> dict[str, Any]:
         service = self.channel.registry.service
         action = _validated("run_in_session", self.payload)
         self.payload = None
@@ -144,7 +155,8 @@ class ServerCall(Request):
                     await self.down.room()
                 else:
                     answer = dict(item.__dict__)
-        if answer.get("output") and _same(answer["output"], sent.digest()):
+        output = answer.get("output")
+        if output and hashlib.blake2b(output.encode("utf-8", "surrogatepass")).digest() == sent.digest():
             answer["output"] = None
         return answer
 
@@ -208,11 +220,6 @@ class ServerCall(Request):
 
     def dropped(self) -> None:
         del self.channel.calls[self.id]
-
-    @property
-    def waits_for_client(self) -> bool:
-        """True if the request runs and may need the client to send or receive data."""
-        return self.task is not None and (self.up is not None or self.down is not None)
 
 
 class ServerChannel:
@@ -343,15 +350,14 @@ class Registry:
 
     def __init__(self, service: Service):
         self.service = service
-        self.loop = asyncio.get_running_loop()
         self.channels: dict[str, ServerChannel] = {}
         self.connections: set[ServerConnection] = set()
         self.ending = False
         """True if the server is shutting down. It then refuses channels: their requests are being cancelled."""
-        self._timer = self.loop.call_later(_SWEEP, self._sweep)
+        self._timer = asyncio.get_running_loop().call_later(_SWEEP, self._sweep)
 
-    def open(self, name: str, connection: ServerConnection) -> bool:
-        """Make `connection` that of the channel `name`; return whether the channel existed before.
+    def open(self, name: str, connection: ServerConnection) -> bytes:
+        """Make `connection` that of the channel `name`; return the head of the response.
 
         Raises:
             ServerLimitError: if there are too many channels, or the server shuts down.
@@ -364,7 +370,11 @@ class Registry:
                 self._forget_oldest()
             self.channels[name] = ServerChannel(self, name)
         self.channels[name].attach(connection)
-        return known
+        return (
+            f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {protocol.UPGRADE}\r\n"
+            f"{protocol.SERVER_HEADER}: {self.service.instance_id}\r\n"
+            f"{protocol.CHANNEL_HEADER}: {'known' if known else 'new'}\r\n\r\n"
+        ).encode()
 
     def _forget_oldest(self) -> None:
         lonely = [channel for channel in self.channels.values() if channel.connection is None and channel.idle]
@@ -381,9 +391,9 @@ class Registry:
                 if channel.idle:
                     channel.end()
                 for call in channel.calls.values():
-                    if call.waits_for_client:
+                    if call.up is not None or call.down is not None:  # it may wait for the client
                         call.cancel()
-        self._timer = self.loop.call_later(_SWEEP, self._sweep)
+        self._timer = asyncio.get_running_loop().call_later(_SWEEP, self._sweep)
 
     def cancel_detached(self) -> None:
         """Cancel the requests of clients without a connection: nobody waits for the responses."""
@@ -440,7 +450,7 @@ class ServerConnection(FrameConnection):
             return
         if not self._backlog:
             self.transport.pause_reading()
-            self.registry.loop.call_soon(self._go_on)
+            self._loop.call_soon(self._go_on)
         self._backlog.extend(frames)
 
     def _go_on(self) -> None:
@@ -448,7 +458,7 @@ class ServerConnection(FrameConnection):
             return
         super().handle([self._backlog.popleft() for _ in range(min(_AT_ONCE, len(self._backlog)))])
         if self._backlog:
-            self.registry.loop.call_soon(self._go_on)
+            self._loop.call_soon(self._go_on)
         elif not self.paused and not self.closing:
             self.transport.resume_reading()
 
@@ -479,14 +489,6 @@ class ServerConnection(FrameConnection):
         if channel is not None:
             channel.end()
         self.close()
-
-
-def _same(text: str, digest: bytes) -> bool:
-    """Check whether the text is the streamed output, which has this digest."""
-    whole = hashlib.blake2b()
-    for start in range(0, len(text), protocol.PIECE):
-        whole.update(text[start : start + protocol.PIECE].encode("utf-8", "surrogatepass"))
-    return whole.digest() == digest
 
 
 def _validated(method: str, payload: Any) -> Any:

@@ -21,11 +21,10 @@ from uvicorn.server import ServerState
 
 from swerex_c.exceptions import ServerLimitError
 from swerex_c.remote.server import logs
-from swerex_c.remote.server.calls import Registry, ServerConnection
+from swerex_c.remote.server.calls import Registry, ServerConnection, upgrade_fields
 from swerex_c.remote.server.gate import failure
 from swerex_c.remote.server.listeners import Listeners
 from swerex_c.remote.server.service import Service
-from swerex_c.remote.server.upgrade import switching, upgrade_fields
 from swerex_c.remote.wire.protocol import CHANNEL_HEADER, HEAD_BYTES
 from swerex_c.utils.wait import end_tasks
 
@@ -252,7 +251,7 @@ class FirstHead(asyncio.Protocol):
         connection = ServerConnection(registry)
         try:
             self.admit()
-            known = registry.open(channel, connection)
+            response = registry.open(channel, connection)
         except ServerLimitError as error:
             refused = failure(error, {"Connection": "close"})
             head = [b"HTTP/1.1 511 Limit", *(b": ".join(header) for header in refused.raw_headers)]
@@ -260,7 +259,7 @@ class FirstHead(asyncio.Protocol):
             transport.close()
             return
         self.unregister()
-        transport.write(switching(self._connections.service.instance_id, known))
+        transport.write(response)
         transport.set_protocol(connection)
         connection.connection_made(transport)
         logs.connected(connection.client)
