@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import sys
 from collections.abc import AsyncIterator
 from typing import NamedTuple
@@ -55,7 +56,7 @@ def find_target(
         raise InvalidInputError("Give a host, an image or a deployment, not several")
     try:
         if host is not None and "://" in host:
-            key = auth.take_from_environment()
+            key = os.environ.pop(auth.VARIABLE, None)
             if not key:
                 raise InvalidInputError(f"The server {host} needs its key in the variable {auth.VARIABLE}")
             auth.hide(key)

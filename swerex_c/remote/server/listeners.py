@@ -115,7 +115,6 @@ def _bind_tcp(host: str, port: int) -> list[socket.socket]:
 
 @contextlib.contextmanager
 def _unix_listener(path: str) -> Iterator[socket.socket]:
-    """Listen on a unix socket that only this user may connect to; in the end, remove its file if it is still there."""
     _remove_stale(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         old = os.umask(0o177)
@@ -137,11 +136,7 @@ def _unix_listener(path: str) -> Iterator[socket.socket]:
 
 
 def _remove_stale(path: str) -> None:
-    """Remove the file of a unix socket that a dead server left.
-
-    Raises:
-        ResourceError: if another server listens on it, or the path is not a socket.
-    """
+    """Remove the file of a unix socket that a dead server left; raise a ResourceError if it is something else."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:
@@ -153,7 +148,7 @@ def _remove_stale(path: str) -> None:
         try:
             attempt.connect(path)
         except ConnectionRefusedError:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # then bind fails
                 os.unlink(path)
             return
         except OSError as error:

@@ -34,7 +34,7 @@ class Request:
     def __init__(self, key: Hashable):
         self.key = key
         self.task: asyncio.Task[Any] | None = None
-        """Task that executes the request; None if there is none to wait for or to cancel."""
+        """Task that executes the request; None when that is done."""
         self.finished_at = 0.0
         """Monotonic time of the outcome; 0 while the request runs."""
         self.size = 0

@@ -100,7 +100,7 @@ class Service:
         self.holder = holder
         self.limits = limits or Limits()
         self.observe: Callable[[str, float, bool], object] = lambda method, seconds, failed: None
-        """Called when a request has ended, with its method, its duration, and whether it failed."""
+        """Called when a request has ended, with its method, its seconds, and whether it failed."""
         self.instance_id = uuid.uuid4().hex
         """Id of this server instance; it changes with each restart."""
         self.requests = RequestTable(self.limits)
@@ -148,7 +148,6 @@ class Service:
         return await (run() if request is None else run(request))
 
     async def _create_session(self, request: Any) -> BaseModel:
-        """Create a session; count it against `Limits.sessions` before the first await."""
         occupied = {*getattr(self.runtime, "sessions", ()), *self._creating}
         if len(occupied) >= self.limits.sessions:
             msg = f"The server allows {self.limits.sessions} sessions at the same time: close some first"

@@ -85,7 +85,7 @@ def to_wire(error: BaseException) -> dict[str, Any]:
     return {
         "message": _text(error),
         "class_path": _class_path(error),
-        "traceback": _traceback(error),
+        "traceback": "".join(traceback.format_exception(error))[-_MOST_TRACEBACK:],
         "extra_info": extra_info,
     }
 
@@ -95,13 +95,6 @@ def _text(error: BaseException) -> str:
         return str(error)
     except Exception:
         return f"a {type(error).__name__} that has no text"
-
-
-def _traceback(error: BaseException) -> str:
-    try:
-        return "".join(traceback.format_exception(error))[-_MOST_TRACEBACK:]
-    except Exception:
-        return ""
 
 
 def _class_path(error: BaseException) -> str:

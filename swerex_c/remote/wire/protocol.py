@@ -86,10 +86,9 @@ _encode_long = _core.FrameEncoder(max_frame=(1 << 32) - 1, **_VALUES).encode
 
 
 def encode_message(*frame: Any) -> tuple[bytes, bytes | None]:
-    """Encode a frame whose last item is a payload.
+    """Encode a frame whose last item is a payload, and a long payload on its own, to send as a stream.
 
-    Returns the frame and None, or for a long payload, the frame with the payload's size in its place, and the encoded
-    payload, to send as a stream.
+    Returns the frame, in which its size stands for a long payload, and the encoded long payload or None.
 
     Raises:
         FrameError: if the payload has a value that frames do not support, or too many of them.
@@ -114,5 +113,4 @@ def decode_payload(data: bytes) -> Any:
 
 
 def new_decoder() -> _core.FrameDecoder:
-    """Create the decoder of a connection."""
     return _core.FrameDecoder(max_frame=MAX_FRAME, **_VALUES)
