@@ -254,9 +254,14 @@ async def test_a_server_whose_closing_is_cancelled_serves_on(wire: Any, sleep: s
 async def test_a_shutdown_waits_for_a_runtime_that_is_being_closed() -> None:
     SlowToClose.closes, SlowToClose.goes = asyncio.Event(), asyncio.Event()
     service = Service(SimpleNamespace(runtime=SlowToClose(), AUTH_TOKEN=KEY))
-    closing = asyncio.create_task(service.close())
+
+    async def close() -> None:
+        with service.counted("close"):
+            await service.call("close", None)
+
+    closing = asyncio.create_task(close())
     await SlowToClose.closes.wait()
-    await cancel(closing)
+    closing.cancel()
     service.holder.runtime = LocalRuntime()
     ending = asyncio.create_task(service.shutdown())
     await settle(100)

@@ -33,7 +33,7 @@ from swerex_c.files.staging import Staging
 from swerex_c.files.writing import copy_contents
 from swerex_c.remote.server.gate import Gate, failure, json_response
 from swerex_c.remote.server.process import first_signal
-from swerex_c.remote.server.service import METHODS, InvalidRequestError, Service, problem, validate
+from swerex_c.remote.server.service import METHODS, STREAMING_METHODS, InvalidRequestError, Service, problem, validate
 from swerex_c.remote.wire import file_transfer
 from swerex_c.remote.wire.protocol import REQUEST_HEADER
 from swerex_c.utils.threads import in_thread_settled
@@ -50,10 +50,6 @@ _END_SECONDS = 2.0
 """Seconds that a cancelled request waits for the thread that saves its form."""
 
 _logger = logging.getLogger("swerex_c.server")
-
-
-class _DownloadRequest(BaseModel):
-    path: str
 
 
 class _UploadForm(BaseModel, arbitrary_types_allowed=True):
@@ -169,7 +165,7 @@ class _Handlers:
             return models.UploadResponse()
 
     async def _download(self, request: Request) -> Any:
-        stream = self._stream(_parse(_DOWNLOAD, request, await request.body()).path)
+        stream = self._stream(_parse(STREAMING_METHODS["download"], request, await request.body()).path)
         await anext(stream)  # raises the errors of opening
         return _Download(stream, media_type="application/octet-stream")
 
@@ -194,14 +190,12 @@ class _Download(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-_DOWNLOAD = TypeAdapter(_DownloadRequest)
 _FORM = TypeAdapter(_UploadForm)
 
 
-def _request_id(request: Request) -> str | None:
+def _request_id(request: Request) -> bytes | None:
     name = request.headers.get(REQUEST_HEADER) or request.headers.get("x-request-id", "")
-    # The hash of a long id identifies it as well and takes less memory.
-    return (name if len(name) <= 200 else hashlib.blake2b(name.encode("latin-1")).hexdigest()) or None
+    return hashlib.blake2b(name.encode("latin-1")).digest() if name else None  # of limited size
 
 
 def _parse(adapter: TypeAdapter[Any] | None, request: Request, body: bytes) -> Any:

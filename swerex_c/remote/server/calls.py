@@ -106,10 +106,11 @@ class ServerCall(Request):
         with service.counted(self.method):
             if self.payload.__class__ is int:
                 self.payload = await self._long_payload(self.payload)
+            request, self.payload = self._validated(), None
             if self.method in STREAMING_METHODS:
-                fields: dict[str, Any] = await getattr(self, f"_{self.method}")()
+                fields: dict[str, Any] = await getattr(self, f"_{self.method}")(request)
                 return fields
-            return (await service.call(self.method, _validated(self.method, self.payload))).__dict__
+            return (await service.call(self.method, request)).__dict__
 
     def _done(self, task: asyncio.Task[dict[str, Any]]) -> None:
         """Send the outcome of the request, and log it."""
@@ -138,14 +139,17 @@ class ServerCall(Request):
         except _core.FrameError as error:
             raise InvalidInputError(f"The request cannot be read: {error}") from None
 
-    async def _stream_in_session(self) -> dict[str, Any]:
-        service = self.channel.registry.service
-        action = _validated("run_in_session", self.payload)
-        self.payload = None
+    def _validated(self) -> Any:
+        try:
+            return validate(STREAMING_METHODS.get(self.method) or METHODS[self.method], self.payload)
+        except InvalidRequestError as error:
+            raise InvalidInputError(f"The request for {self.method} is not valid: {error}") from None
+
+    async def _stream_in_session(self, action: Any) -> dict[str, Any]:
         self.down = Sender(self.id, protocol.DOWN, self.connection)
         answer: dict[str, Any] = {}
         sent = hashlib.blake2b()
-        stream = service.runtime.stream_in_session(action)
+        stream = self.channel.registry.service.runtime.stream_in_session(action)
         async with contextlib.aclosing(stream):  # type: ignore[type-var]
             async for item in stream:
                 if isinstance(item, str):
@@ -160,15 +164,15 @@ class ServerCall(Request):
             answer["output"] = None
         return answer
 
-    async def _upload(self) -> dict[str, Any]:
+    async def _upload(self, request: Any) -> dict[str, Any]:
         if self.up is None:
             raise InvalidInputError("The path is too long")
-        await file_transfer.receive(self.up.pieces(), _text(self.payload, "target_path"))
+        await file_transfer.receive(self.up.pieces(), request.target_path)
         return {}
 
-    async def _download(self) -> dict[str, Any]:
+    async def _download(self, request: Any) -> dict[str, Any]:
         self.down = Sender(self.id, protocol.DOWN, self.connection)
-        async with file_transfer.open_stream(_text(self.payload, "path")) as pieces:
+        async with file_transfer.open_stream(request.path) as pieces:
             await self.down.send(pieces)
         return {}
 
@@ -489,18 +493,3 @@ class ServerConnection(FrameConnection):
         if channel is not None:
             channel.end()
         self.close()
-
-
-def _validated(method: str, payload: Any) -> Any:
-    """Return the request for a method; raise an InvalidInputError if the payload is not valid for the method."""
-    try:
-        return validate(METHODS[method], payload)
-    except InvalidRequestError as error:
-        raise InvalidInputError(f"The request for {method} is not valid: {error}") from None
-
-
-def _text(payload: Any, name: str) -> str:
-    value = payload.get(name) if isinstance(payload, dict) else None
-    if not isinstance(value, str):
-        raise InvalidInputError(f"The request needs {name!r}, a text")
-    return value
