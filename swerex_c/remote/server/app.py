@@ -154,8 +154,7 @@ class _Handlers:
                 return models.UploadResponse()
             kind = request.headers.get("content-type", "")
             if kind.partition(";")[0].strip().lower() != "multipart/form-data":
-                missing = [problem("missing", (name,), "Field required") for name in ("file", "target_path")]
-                raise InvalidRequestError(missing)
+                validate(_FORM, {})  # to say what is missing
             try:
                 async with request.form(max_files=1, max_fields=8) as fields:
                     await in_thread_settled(_END_SECONDS, _save, validate(_FORM, dict(fields)))

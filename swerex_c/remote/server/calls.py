@@ -72,7 +72,6 @@ class ServerCall(Request):
         self.connection = channel.connection
         """Connection over which the client sent the request last; None if that is lost."""
         self.method = method
-        self.payload = payload
         self.begin = time.perf_counter()
         self.response: bytes | None = None
         """Encoded RESULT or ERROR frame; None until the request is finished."""
@@ -84,36 +83,34 @@ class ServerCall(Request):
         """Stream of a response that is too long for a frame."""
         self.unwanted = False
         """True if the client has cancelled the request."""
-        self.task = asyncio.create_task(self._run())
+        self.task = asyncio.create_task(self._run(payload))
         self.task.add_done_callback(self._done)
 
     # -- the request
 
-    async def _run(self) -> dict[str, Any]:
-        """Execute the request as soon as its payload is there; return the fields of its result.
-
-        Raises:
-            ServerLimitError: if the payload has more than `Limits.body` bytes, or the client reads no responses.
-            InvalidInputError: if there is no such method, or the payload is not valid for it.
-        """
+    async def _run(self, payload: Any) -> dict[str, Any]:
+        """Execute the request as soon as its payload is there; return the fields of its result."""
         service = self.channel.registry.service
         if self.method != "is_alive":
             self.channel.check_unread()
-        if self.payload.__class__ is int and self.payload > (most := service.limits.body):
-            raise ServerLimitError(f"The request has {self.payload} bytes; the server takes {most}")
+        if payload.__class__ is int and payload > (most := service.limits.body):
+            raise ServerLimitError(f"The request has {payload} bytes; the server takes {most}")
         if self.method not in METHODS and self.method not in STREAMING_METHODS:
             raise InvalidInputError(f"There is no method {self.method!r:.100}")
         with service.counted(self.method):
-            if self.payload.__class__ is int:
-                self.payload = await self._long_payload(self.payload)
-            request, self.payload = self._validated(), None
+            if payload.__class__ is int:
+                payload = await self._long_payload(payload)
+            try:
+                request = validate(STREAMING_METHODS.get(self.method) or METHODS[self.method], payload)
+            except InvalidRequestError as error:
+                raise InvalidInputError(f"The request for {self.method} is not valid: {error}") from None
+            del payload  # which may be long
             if self.method in STREAMING_METHODS:
                 fields: dict[str, Any] = await getattr(self, f"_{self.method}")(request)
                 return fields
             return (await service.call(self.method, request)).__dict__
 
     def _done(self, task: asyncio.Task[dict[str, Any]]) -> None:
-        """Send the outcome of the request, and log it."""
         error = SwerexException("The request was cancelled") if task.cancelled() else task.exception()
         if error is None:
             self.finish(protocol.RESULT, task.result())
@@ -125,7 +122,6 @@ class ServerCall(Request):
         logs.request_done(self.method, seconds, outcome, client, str(self.id), error is not None)
 
     async def _long_payload(self, size: int) -> Any:
-        """Receive a payload of `size` bytes."""
         assert self.up is not None
         data = io.BytesIO()
         async with contextlib.aclosing(self.up.pieces()) as pieces:
@@ -138,12 +134,6 @@ class ServerCall(Request):
             return protocol.decode_payload(data.getvalue())
         except _core.FrameError as error:
             raise InvalidInputError(f"The request cannot be read: {error}") from None
-
-    def _validated(self) -> Any:
-        try:
-            return validate(STREAMING_METHODS.get(self.method) or METHODS[self.method], self.payload)
-        except InvalidRequestError as error:
-            raise InvalidInputError(f"The request for {self.method} is not valid: {error}") from None
 
     async def _stream_in_session(self, action: Any) -> dict[str, Any]:
         self.down = Sender(self.id, protocol.DOWN, self.connection)
@@ -186,7 +176,6 @@ class ServerCall(Request):
         except _core.FrameError as error:
             refused = ServerLimitError(f"The answer cannot be sent: {error}")
             self.response, long = protocol.encode_message(protocol.ERROR, self.id, size, to_wire(refused))
-        self.payload = None
         self.task = None
         self.up = None
         if long is not None:
@@ -279,8 +268,8 @@ class ServerChannel:
             self.requests.drop(calls[first])
 
     def attach(self, connection: ServerConnection) -> None:
-        """Take the frames of a new connection, and abort the previous one, which the client has lost."""
-        if (old := self.connection) is not None:
+        """Take the frames of a new connection."""
+        if (old := self.connection) is not None:  # which the client has lost
             self.detach()
             old.channel = None
             old.abort()
@@ -302,7 +291,6 @@ class ServerChannel:
             call.detach()
 
     def cancel(self, frame: list[Any]) -> None:
-        """Cancel a call for which the client no longer waits; drop a finished call."""
         call = self.calls.get(frame[1])
         if call is not None:
             if call.response is None:
@@ -339,13 +327,11 @@ class ServerChannel:
         self.registry.channels.pop(self.name, None)
 
     def cancel_all(self) -> None:
-        """Cancel all calls of the channel."""
         for call in self.calls.values():
             call.cancel()
 
     @property
     def idle(self) -> bool:
-        """True if all calls of the channel are finished."""
         return all(call.response is not None for call in self.calls.values())
 
 
@@ -410,7 +396,8 @@ class Registry:
         self.ending = True
         self.cancel_detached()
         for connection in list(self.connections):
-            connection.shutdown()
+            connection.send([protocol.GOODBYE, _ENDING])
+            connection.close()
         until = time.monotonic() + seconds
         while self.connections and time.monotonic() < until:
             await asyncio.sleep(0.01)
@@ -429,7 +416,6 @@ class ServerConnection(FrameConnection):
         self.registry = registry
         self.channel: ServerChannel | None = None
         self.client = ""
-        """Name of the client in the log."""
         self._backlog: deque[Any] = deque()
         """Received frames that are not handled yet; reading is paused while there are any."""
 
@@ -474,11 +460,6 @@ class ServerConnection(FrameConnection):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._go_on()
-
-    def shutdown(self) -> None:
-        if not self.closing:
-            self.send([protocol.GOODBYE, _ENDING])
-            self.close()
 
     # -- frames
 

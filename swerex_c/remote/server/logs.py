@@ -56,14 +56,12 @@ def set_up(log_format: str = "text", level: str = "info") -> None:
 
 
 def _log_failure(failed: Any) -> None:
-    """Log an exception that a thread or a finalizer has raised."""
     if failed.exc_type is not SystemExit:
         error = failed.exc_value or failed.exc_type()
         LOGGER.error("An exception was not caught", exc_info=(failed.exc_type, error, failed.exc_traceback))
 
 
 def handler() -> LogHandler | None:
-    """Return the handler that `set_up` has made."""
     return next((each for each in logging.getLogger().handlers if isinstance(each, LogHandler)), None)
 
 
@@ -82,13 +80,12 @@ def _json_formatter() -> logging.Formatter:
 
 
 def listening(addresses: str) -> None:
-    """Log the addresses of the server at any log level: there may be no other way to learn the port."""
+    """Log the addresses of the server at any log level, because the port may be known from here only."""
     record = LOGGER.makeRecord(LOGGER.name, logging.INFO, __file__, 0, "Listening on %s", (addresses,), None)
     LOGGER.handle(record)
 
 
 def connected(client: str) -> None:
-    """Log that a client of frames has connected."""
     LOGGER.info("%s connected (frames)", client, extra={"client": client, "wire": "frames"})
 
 

@@ -39,7 +39,7 @@ _KEY_SECONDS = 0.5
 """Seconds that a connection has to send the key while others wait to be accepted."""
 
 _PAUSE_SECONDS = 0.01
-"""Seconds until the next attempt to accept a connection when there are too many, or the system refuses one."""
+"""Seconds until the next attempt to accept a connection, after the system or a limit did not permit one."""
 
 _LOG_SECONDS = 60.0
 """Minimum number of seconds between two log lines about too many connections."""
@@ -152,7 +152,7 @@ class Connections:
                 connection.unregister()
 
     def _make_room(self) -> bool:
-        """Abort the oldest connection without the key if there are too many; return False if accepting has to pause."""
+        """Abort the oldest connection without the key if there are too many; return False if none may be accepted."""
         service = self.service
         if len(self.waiting) > service.limits.unauthenticated or service.connections >= self._descriptors * 2 // 3:
             self._log("the oldest of these are closed for each new one")

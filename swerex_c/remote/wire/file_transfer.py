@@ -145,7 +145,8 @@ async def receive(pieces: Pieces, target: str, name: str | None = None, progress
         line, rest = await _first_line(pieces)
         kind, sent_name, mode, size = _parsed(line)
         received_name = name or sent_name or ""
-        _check_names(target, received_name)
+        if received_name:
+            check_path(received_name)
         source, follow = _Received(), name is None  # an upload follows a target that is a link, a download replaces it
         saving = asyncio.ensure_future(
             in_thread_settled(_END_SECONDS, _save, source, kind, target, received_name, mode, follow)
@@ -156,14 +157,6 @@ async def receive(pieces: Pieces, target: str, name: str | None = None, progress
             await asyncio.gather(passing, saving)
         finally:
             await end_tasks(passing, saving)
-
-
-def _check_names(*names: str) -> None:
-    try:
-        if any(b"\0" in os.fsencode(name) for name in names):
-            raise UploadError("Cannot create the received file: its name contains a NUL character")
-    except UnicodeEncodeError as error:
-        raise UploadError(f"Cannot create the received file: {error}") from None
 
 
 async def _first_line(pieces: Pieces) -> tuple[bytes, bytes]:
