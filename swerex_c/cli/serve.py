@@ -153,15 +153,8 @@ def _limits(options: argparse.Namespace) -> Limits:
     return Limits(**{name: getattr(options, f"max_{name}") for name in _LIMITS})
 
 
-# The key
-
-
 def _key(options: argparse.Namespace) -> str | None:
-    """Return the key from the options or the environment, or None; remove it from the environment.
-
-    Raises:
-        InvalidInputError: if the key is not valid.
-    """
+    """Return the key from the options or the environment, or None; remove it from the environment."""
     from_environment = os.environ.pop(auth.VARIABLE, None)
     if options.auth_token is not None:
         return auth.checked(options.auth_token, "--auth-token")
@@ -227,11 +220,7 @@ def _serve(options: argparse.Namespace, program: str, default_host: str, make_ke
 
 
 def _print_key(listeners: Listeners, secret: str) -> None:
-    """Print the key for the user, once, on standard output; the log never contains it.
-
-    Raises:
-        OSError: if it cannot be written.
-    """
+    """Print the key for the user, once, on standard output; the log never contains it."""
     if listeners.url is None:
         where = f'host="unix://{listeners.unix}"'
     else:
@@ -250,11 +239,7 @@ To use it from Python:
 
 
 def _serve_stdio(options: argparse.Namespace) -> None:
-    """Serve frames on standard input and output; other output of the process goes to standard error.
-
-    Raises:
-        InvalidInputError: if there are options that only a server with an address has.
-    """
+    """Serve frames on standard input and output; other output of the process goes to standard error."""
     for name in ("host", "port", "unix", "tls_cert", "tls_key", "auth_token", "auth_token_file", "metrics"):
         if (given := getattr(options, name)) is not None and given is not False:
             raise InvalidInputError(f"--stdio cannot be combined with --{name.replace('_', '-')}")

@@ -95,11 +95,14 @@ def create_app(service: Service, *, own_process: bool = False, metrics: bool = F
 def _shutdown_on_signal(service: Service) -> Iterator[None]:
     """Shut the service down on a signal, then call the ASGI server's handler, which would wait for open requests."""
     tasks: list[asyncio.Task[None]] = []
-    then = {}
+    numbers: list[int] = []
     if threading.current_thread() is threading.main_thread():  # others cannot handle signals
-        found = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-        then = {number: handler for number, handler in found.items() if callable(handler)}
-    with first_signal(then, lambda: tasks.append(asyncio.create_task(service.shutdown())), _GRACEFUL_SECONDS):
+        numbers = [number for number in (signal.SIGTERM, signal.SIGINT) if callable(signal.getsignal(number))]
+
+    def begin() -> None:
+        tasks.append(asyncio.create_task(service.shutdown()))
+
+    with first_signal(numbers, begin, _GRACEFUL_SECONDS, chain=True):
         yield
 
 

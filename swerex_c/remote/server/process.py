@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -35,7 +35,7 @@ def run(main: Callable[..., Coroutine[Any, Any, None]], graceful: float) -> None
         numbers = [signal.SIGTERM, signal.SIGINT]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # it is ignored under nohup
             numbers.append(signal.SIGHUP)
-        with first_signal(dict.fromkeys(numbers), stop.set, graceful):
+        with first_signal(numbers, stop.set, graceful):
             await main(stop=stop)
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -52,28 +52,28 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 @contextlib.contextmanager
 def first_signal(
-    then: Mapping[signal.Signals, Callable[[int, FrameType | None], Any] | None],
-    begin: Callable[[], object],
-    graceful: float,
+    numbers: Sequence[int], begin: Callable[[], object], graceful: float, *, chain: bool = False
 ) -> Iterator[None]:
     """At the first of some signals, call `begin` in the event loop; a second signal ends the process at once.
 
     The process ends within `graceful` seconds of the first signal, even if something hangs.
 
     Args:
-        then: the signals, and what to call in the signal handler after that, if anything.
+        chain: whether to call the previous handler of the signal after that.
     """
     loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in numbers}
 
     def end(number: int, frame: FrameType | None) -> None:
-        for each in then:
+        for each in numbers:
             signal.signal(each, signal.SIG_DFL)
         exit_after(graceful)
         loop.call_soon_threadsafe(begin)
-        if (handler := then[signal.Signals(number)]) is not None:
+        if chain and callable(handler := before[number]):
             handler(number, frame)
 
-    before = {number: signal.signal(number, end) for number in then}
+    for number in numbers:
+        signal.signal(number, end)
     try:
         yield
     finally:

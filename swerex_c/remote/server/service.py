@@ -131,9 +131,7 @@ class Service:
         return self.holder.runtime
 
     def refusal(self, key: bytes | None) -> tuple[int, str] | None:
-        """Return HTTP status and reason if a client is refused, else None.
-
-        A wrong key takes as long as the right one.
+        """Return HTTP status and reason if a client is refused, else None; a wrong key takes as long as the right one.
 
         Args:
             key: value of the header X-API-Key, or None.
@@ -146,10 +144,7 @@ class Service:
         return (401, "Invalid API Key") if key else (403, "Not authenticated")
 
     async def call(self, method: str, request: BaseModel | None) -> BaseModel:
-        """Call a method of `METHODS`, and return or raise its outcome.
-
-        Args:
-            request: the validated request; None if the method takes none.
+        """Call a method of `METHODS` with the validated request, and return or raise its outcome.
 
         Raises:
             ServerLimitError: if too many sessions are open.
