@@ -110,17 +110,6 @@ class ServerCall(Request):
                 return fields
             return (await service.call(self.method, request)).__dict__
 
-    def _done(self, task: asyncio.Task[dict[str, Any]]) -> None:
-        error = SwerexException("The request was cancelled") if task.cancelled() else task.exception()
-        if error is None:
-            self.finish(protocol.RESULT, task.result())
-        else:
-            self.finish(protocol.ERROR, to_wire(error))
-        outcome = "cancelled" if task.cancelled() else "done" if error is None else type(error).__name__
-        client = "" if self.connection is None else self.connection.client
-        seconds = time.perf_counter() - self.begin
-        logs.request_done(self.method, seconds, outcome, client, str(self.id), error is not None)
-
     async def _long_payload(self, size: int) -> Any:
         assert self.up is not None
         data = io.BytesIO()
@@ -166,15 +155,17 @@ class ServerCall(Request):
             await self.down.send(pieces)
         return {}
 
-    # -- the answer
+    # -- the response
 
-    def finish(self, kind: int, payload: dict[str, Any]) -> None:
-        """Encode the response, keep it, and send it."""
+    def _done(self, task: asyncio.Task[dict[str, Any]]) -> None:
+        """Encode the outcome, keep it, send it, and log it."""
+        error = SwerexException("The request was cancelled") if task.cancelled() else task.exception()
         size = 0 if self.down is None else self.down.written
+        kind, payload = (protocol.RESULT, task.result()) if error is None else (protocol.ERROR, to_wire(error))
         try:
             self.response, long = protocol.encode_message(kind, self.id, size, payload)
-        except _core.FrameError as error:
-            refused = ServerLimitError(f"The answer cannot be sent: {error}")
+        except _core.FrameError as reason:
+            refused = ServerLimitError(f"The answer cannot be sent: {reason}")
             self.response, long = protocol.encode_message(protocol.ERROR, self.id, size, to_wire(refused))
         self.task = None
         self.up = None
@@ -186,6 +177,10 @@ class ServerCall(Request):
         self.channel.requests.finished(self, len(self.response) + len(long or b""))
         if self.channel.ended or self.unwanted or self.method == "is_alive":  # which the client may ask again
             self.channel.requests.drop(self)
+        outcome = "cancelled" if task.cancelled() else "done" if error is None else type(error).__name__
+        client = "" if self.connection is None else self.connection.client
+        seconds = time.perf_counter() - self.begin
+        logs.request_done(self.method, seconds, outcome, client, str(self.id), error is not None)
 
     # -- connections
 

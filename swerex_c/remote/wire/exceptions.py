@@ -114,7 +114,7 @@ def _text(error: BaseException) -> str:
 
 
 def _arguments(error: BaseException) -> tuple[Any, ...]:
-    """Return arguments for the exception. The object of a Unicode error is cut to the part around the error."""
+    """Return the arguments of an exception; the object of a Unicode error is cut to the part around the error."""
     if not isinstance(error, UnicodeDecodeError | UnicodeEncodeError) or len(error.object) <= _MOST_OBJECT:
         arguments: tuple[Any, ...] = error.__reduce__()[1]  # type: ignore[assignment]
         return arguments  # unlike `args`, those of an OSError include the file names
