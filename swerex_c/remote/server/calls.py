@@ -286,6 +286,7 @@ class ServerChannel:
             call.detach()
 
     def cancel(self, frame: list[Any]) -> None:
+        """Cancel a call for which the client no longer waits; drop a finished call."""
         call = self.calls.get(frame[1])
         if call is not None:
             if call.response is None:

@@ -18,7 +18,7 @@ from swerex_c.utils.load import load_library
 from swerex_c.utils.threads import start_thread
 from swerex_c.utils.visible import visible
 
-__all__ = ["LOGGER", "answered", "client_name", "connected", "handler", "listening", "request_done", "set_up"]
+__all__ = ["LOGGER", "answered", "client_name", "handler", "listening", "request_done", "set_up"]
 
 LOGGER = logging.getLogger("rex-server")
 
@@ -62,6 +62,7 @@ def _log_failure(failed: Any) -> None:
 
 
 def handler() -> LogHandler | None:
+    """Return the handler that `set_up` has made."""
     return next((each for each in logging.getLogger().handlers if isinstance(each, LogHandler)), None)
 
 
@@ -83,10 +84,6 @@ def listening(addresses: str) -> None:
     """Log the addresses of the server at any log level, because the port may be known from here only."""
     record = LOGGER.makeRecord(LOGGER.name, logging.INFO, __file__, 0, "Listening on %s", (addresses,), None)
     LOGGER.handle(record)
-
-
-def connected(client: str) -> None:
-    LOGGER.info("%s connected (frames)", client, extra={"client": client, "wire": "frames"})
 
 
 def answered(scope: Any, status: int, seconds: float) -> None:

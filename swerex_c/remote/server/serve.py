@@ -307,5 +307,6 @@ class FirstHead(asyncio.Protocol):
         transport.write(response)
         transport.set_protocol(connection)
         connection.connection_made(transport)
-        logs.connected(connection.client)
+        extra = {"client": connection.client, "wire": "frames"}
+        logs.LOGGER.info("%s connected (frames)", connection.client, extra=extra)
         connection.data_received(rest)
