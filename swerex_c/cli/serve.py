@@ -19,7 +19,6 @@ from swerex_c._version import API_VERSION
 from swerex_c.cli.exit import Exit, exit_on_lost_output, fail, open_closed_streams
 from swerex_c.exceptions import InvalidInputError, SwerexException
 from swerex_c.remote.server import auth, logs
-from swerex_c.remote.server.first_process import leave_first_process
 from swerex_c.remote.server.limits import Limits
 from swerex_c.utils.child_signal import restore_child_signal
 
@@ -154,12 +153,9 @@ def _limits(options: argparse.Namespace) -> Limits:
     return Limits(**{name: getattr(options, f"max_{name}") for name in _LIMITS})
 
 
-# The key
-
-
 def _key(options: argparse.Namespace) -> str | None:
     """Return the key from the options or the environment, or None; remove it from the environment."""
-    from_environment = auth.take_from_environment()
+    from_environment = os.environ.pop(auth.VARIABLE, None)
     if options.auth_token is not None:
         return auth.checked(options.auth_token, "--auth-token")
     if options.auth_token_file is not None:
@@ -182,6 +178,8 @@ def _serve(options: argparse.Namespace, program: str, default_host: str, make_ke
     secret = given or auth.new()
     hidden = auth.hide(secret)
     auth.protect()
+    from swerex_c.remote.server.process import leave_first_process, run
+
     leave_first_process()
     logs.set_up(options.log_format, options.log_level)
     for warning in caught:
@@ -208,7 +206,6 @@ def _serve(options: argparse.Namespace, program: str, default_host: str, make_ke
         # Typed as Any, because callers may set the module's globals to other values.
         server: Any = importlib.import_module("swerex_c.server")
         from swerex_c.remote.server.app import create_app
-        from swerex_c.remote.server.process import run
         from swerex_c.remote.server.serve import serve
         from swerex_c.remote.server.service import Service
 
@@ -247,8 +244,10 @@ def _serve_stdio(options: argparse.Namespace) -> None:
         if (given := getattr(options, name)) is not None and given is not False:
             raise InvalidInputError(f"--stdio cannot be combined with --{name.replace('_', '-')}")
 
-    if unused := auth.take_from_environment():
+    if unused := os.environ.pop(auth.VARIABLE, None):
         auth.hide(unused)
+    from swerex_c.remote.server.process import leave_first_process, run
+
     leave_first_process()
     read_fd, write_fd = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -257,7 +256,6 @@ def _serve_stdio(options: argparse.Namespace) -> None:
     os.dup2(2, 1)
     logs.set_up(options.log_format, options.log_level)
 
-    from swerex_c.remote.server.process import run
     from swerex_c.remote.server.service import Service
     from swerex_c.remote.server.stdio import serve_stdio
     from swerex_c.runtime.local import LocalRuntime

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import NamedTuple
 
 from swerex_c.deployment.config import DeploymentConfig, config_from_json
@@ -40,7 +41,7 @@ def find_target(
     if sum(it is not None for it in (host, image, deployment)) > 1:
         raise InvalidInputError("Give a host, an image or a deployment, not several")
     if host is not None and "://" in host:
-        key = auth.take_from_environment()
+        key = os.environ.pop(auth.VARIABLE, None)
         if not key:
             raise InvalidInputError(f"The server {host} needs its key in the variable {auth.VARIABLE}")
         auth.hide(key)

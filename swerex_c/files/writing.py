@@ -48,6 +48,10 @@ def check_path(path: str) -> None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     if "\0" in path:
         raise InvalidInputError(f"A path cannot hold a NUL byte: {path!r}")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(f"A path cannot hold this character: {error}") from None
 
 
 def write_all(fd: int, pieces: Sequence[bytes | memoryview]) -> None:

@@ -254,14 +254,16 @@ async def test_a_server_whose_closing_is_cancelled_serves_on(wire: Any, sleep: s
 async def test_a_shutdown_waits_for_a_runtime_that_is_being_closed() -> None:
     SlowToClose.closes, SlowToClose.goes = asyncio.Event(), asyncio.Event()
     service = Service(SimpleNamespace(runtime=SlowToClose(), AUTH_TOKEN=KEY))
-    closing = asyncio.create_task(service.close())
-    await SlowToClose.closes.wait()
-    await cancel(closing)
-    service.holder.runtime = LocalRuntime()
-    ending = asyncio.create_task(service.shutdown())
-    await settle(100)
-    assert not ending.done()
-    SlowToClose.goes.set()
+    with service.counted("close"):
+        closing = asyncio.create_task(service.close())
+        await SlowToClose.closes.wait()
+        closing.cancel()
+        service.holder.runtime = LocalRuntime()
+        ending = asyncio.create_task(service.shutdown())
+        await settle(100)
+        assert not closing.done() and not ending.done()
+        SlowToClose.goes.set()
+        await asyncio.wait([closing])
     await ending
 
 

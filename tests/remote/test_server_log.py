@@ -20,7 +20,7 @@ from tests.support.wait import DEADLINE, until_async
 
 PIPE_BYTES = 1 << 16
 DROPPED = re.compile(r"(\d+) log lines were dropped because the output was not read")
-SMALL_QUEUE = [*REMOTE[:-1], "import swerex_c.remote.server.log_handler as h; h.QUEUE_BYTES = 20_000; " + REMOTE[-1]]
+SMALL_QUEUE = [*REMOTE[:-1], "import swerex_c.remote.server.logs as h; h.QUEUE_BYTES = 20_000; " + REMOTE[-1]]
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ +[\w.-]+: \S.*")
 
 

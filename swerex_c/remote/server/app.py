@@ -33,7 +33,7 @@ from swerex_c.files.staging import Staging
 from swerex_c.files.writing import copy_contents
 from swerex_c.remote.server.gate import Gate, failure, json_response
 from swerex_c.remote.server.process import first_signal
-from swerex_c.remote.server.service import METHODS, InvalidRequestError, Service, problem, validate
+from swerex_c.remote.server.service import METHODS, STREAMING_METHODS, InvalidRequestError, Service, problem, validate
 from swerex_c.remote.wire import file_transfer
 from swerex_c.remote.wire.protocol import REQUEST_HEADER
 from swerex_c.utils.threads import in_thread_settled
@@ -41,7 +41,7 @@ from swerex_c.utils.threads import in_thread_settled
 __all__ = ["create_app"]
 
 Handler = Callable[[Request], Coroutine[Any, Any, Any]]
-"""A function that returns the response to a request, or its model, or raises an exception."""
+"""Function that returns the response to a request, or its model."""
 
 _GRACEFUL_SECONDS = 5.0
 """Maximum number of seconds from a signal to the end of the process."""
@@ -52,14 +52,7 @@ _END_SECONDS = 2.0
 _logger = logging.getLogger("swerex_c.server")
 
 
-class DownloadRequest(BaseModel):
-    """A request to read a file or a directory as it is."""
-
-    path: str
-    """Path of the file or directory; relative to the working directory of the runtime's process."""
-
-
-class UploadForm(BaseModel, arbitrary_types_allowed=True):
+class _UploadForm(BaseModel, arbitrary_types_allowed=True):
     """The form in which SWE-ReX's client sends a file, or a directory as a zip archive."""
 
     file: UploadFile
@@ -87,29 +80,29 @@ def create_app(service: Service, *, own_process: bool = False, metrics: bool = F
             yield
         await service.close()
 
-    app = Starlette(routes=_Handlers(service).routes(), lifespan=lifespan)
+    app = Starlette(
+        routes=_Handlers(service).routes(), lifespan=lifespan, exception_handlers={HTTPException: _no_endpoint}
+    )
     if metrics:
         from swerex_c.remote.server.metrics import endpoint
 
         app.add_route("/metrics", endpoint(service))
-    app.add_exception_handler(HTTPException, _refused)
     app.add_middleware(Gate, service=service, own_process=own_process)
     return app
 
 
 @contextlib.contextmanager
 def _shutdown_on_signal(service: Service) -> Iterator[None]:
-    """Shut the service down on a signal, before the ASGI server waits.
-
-    Without this, the ASGI server waits for open requests before it tells the app. The signal handlers that it has set
-    are called after that. Outside of the main thread this context manager does nothing.
-    """
+    """Shut the service down on a signal, then call the ASGI server's handler, which would wait for open requests."""
     tasks: list[asyncio.Task[None]] = []
-    found = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    then = {number: handler for number, handler in found.items() if callable(handler)}
-    if threading.current_thread() is not threading.main_thread():
-        then = {}
-    with first_signal(then, lambda: tasks.append(asyncio.create_task(service.shutdown())), _GRACEFUL_SECONDS):
+    numbers: list[int] = []
+    if threading.current_thread() is threading.main_thread():  # others cannot handle signals
+        numbers = [number for number in (signal.SIGTERM, signal.SIGINT) if callable(signal.getsignal(number))]
+
+    def begin() -> None:
+        tasks.append(asyncio.create_task(service.shutdown()))
+
+    with first_signal(numbers, begin, _GRACEFUL_SECONDS, chain=True):
         yield
 
 
@@ -120,22 +113,15 @@ class _Handlers:
         self._service = service
 
     def routes(self) -> list[Route]:
-        """Return the endpoints' routes."""
-        gets: dict[str, Handler] = {"": self._root, "is_alive": self._is_alive}
-        posts: dict[str, Handler] = {name: partial(self._call, name) for name in METHODS if name != "is_alive"}
-        posts |= {"upload": self._upload, "download": self._download, "cancel": self._cancel}
+        handlers: dict[str, Handler] = {"": self._root, **{name: partial(self._call, name) for name in METHODS}}
+        handlers |= {"upload": self._upload, "download": self._download, "cancel": self._cancel}
         return [
-            Route(f"/{path}", partial(_respond, handler), methods=[verb])
-            for verb, handlers in (("GET", gets), ("POST", posts))
+            Route(f"/{path}", partial(_respond, handler), methods=["GET" if path in ("", "is_alive") else "POST"])
             for path, handler in handlers.items()
         ]
 
     async def _root(self, request: Request) -> Any:
         return json_response(200, {"message": "hello world"})
-
-    async def _is_alive(self, request: Request) -> Any:
-        with self._service.counted("is_alive"):
-            return await self._service.call("is_alive", None)
 
     async def _call(self, method: str, request: Request) -> Any:
         body = await request.body()
@@ -147,7 +133,7 @@ class _Handlers:
         request_id = _request_id(request)
         if request_id is None:
             return await work()
-        keep = method != "read_file"  # which is safe to repeat
+        keep = method not in ("is_alive", "read_file")  # which are safe to repeat
         return await self._service.requests.run(request_id, work, keep=keep)
 
     async def _execute(self, method: str, request: Request, body: bytes) -> BaseModel:
@@ -171,8 +157,7 @@ class _Handlers:
                 return models.UploadResponse()
             kind = request.headers.get("content-type", "")
             if kind.partition(";")[0].strip().lower() != "multipart/form-data":
-                missing = [problem("missing", (name,), "Field required") for name in ("file", "target_path")]
-                raise InvalidRequestError(missing)
+                validate(_FORM, {})  # to say what is missing
             try:
                 async with request.form(max_files=1, max_fields=8) as fields:
                     await in_thread_settled(_END_SECONDS, _save, validate(_FORM, dict(fields)))
@@ -182,7 +167,7 @@ class _Handlers:
             return models.UploadResponse()
 
     async def _download(self, request: Request) -> Any:
-        stream = self._stream(_parse(_DOWNLOAD, request, await request.body()).path)
+        stream = self._stream(_parse(STREAMING_METHODS["download"], request, await request.body()).path)
         await anext(stream)  # raises the errors of opening
         return _Download(stream, media_type="application/octet-stream")
 
@@ -200,25 +185,22 @@ class _Handlers:
 
 
 class _Download(StreamingResponse):
-    """A body that is closed with the response; old versions of Starlette leave it to the garbage collector."""
+    """A body that is closed with the response, which old versions of Starlette leave to the garbage collector."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         async with contextlib.aclosing(cast("AsyncGenerator[Any, None]", self.body_iterator)):
             await super().__call__(scope, receive, send)
 
 
-_DOWNLOAD = TypeAdapter(DownloadRequest)
-_FORM = TypeAdapter(UploadForm)
+_FORM = TypeAdapter(_UploadForm)
 
 
-def _request_id(request: Request) -> str | None:
+def _request_id(request: Request) -> bytes | None:
     name = request.headers.get(REQUEST_HEADER) or request.headers.get("x-request-id", "")
-    # The hash of a long id identifies it as well and takes less memory.
-    return (name if len(name) <= 200 else hashlib.blake2b(name.encode("latin-1")).hexdigest()) or None
+    return hashlib.blake2b(name.encode("latin-1")).digest() if name else None  # of limited size
 
 
 def _parse(adapter: TypeAdapter[Any] | None, request: Request, body: bytes) -> Any:
-    """Return the validated request; raise an InvalidRequestError if it is not valid."""
     if adapter is None:
         return None
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -232,7 +214,6 @@ def _parse(adapter: TypeAdapter[Any] | None, request: Request, body: bytes) -> A
 
 
 def _text(value: str) -> str:
-    """Return the text that a header contains as JSON."""
     try:
         text = json.loads(value)
     except (ValueError, RecursionError):
@@ -242,20 +223,17 @@ def _text(value: str) -> str:
     return text
 
 
-def _save(form: UploadForm) -> None:
-    """Save the file of a form, or the tree in it if it is an archive, as its target. Blocks."""
+def _save(form: _UploadForm) -> None:
     with Staging(form.target_path) as staging:
         if form.unzip:
             zip.unpack(form.file.file, staging)
-            staging.commit()
         else:
             with staging.file("") as fd:
                 copy_contents(form.file.file, fd)
-            staging.commit(form.file.filename or "")
+        staging.commit(form.file.filename)
 
 
 async def _respond(handler: Handler, request: Request) -> Response:
-    """Return the response to a request."""
     return await _outcome(handler(request))
 
 
@@ -277,6 +255,5 @@ async def _outcome(work: Awaitable[Any]) -> Response:
         return json_response(200, result.model_dump())
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    """Respond to a request for which there is no endpoint."""
+async def _no_endpoint(request: Request, error: Exception) -> Response:
     return failure(error)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from swerex_c.exceptions import InvalidInputError
 
-__all__ = ["VARIABLE", "checked", "from_file", "hide", "new", "protect", "take_from_environment"]
+__all__ = ["VARIABLE", "checked", "from_file", "hide", "new", "protect"]
 
 VARIABLE = "SWEREX_AUTH_TOKEN"
 """Name of the environment variable from which a server reads its key."""
@@ -44,9 +44,7 @@ def checked(key: str, source: str) -> str:
 
 
 def from_file(path: str | Path) -> str:
-    """Return the key in a file, without the newline at its end.
-
-    It warns if the file's mode gives other users access.
+    """Return the key in a file, without the newline at its end; warn if the file's mode gives other users access.
 
     Raises:
         InvalidInputError: if the file cannot be read or holds no valid key.
@@ -63,18 +61,11 @@ def from_file(path: str | Path) -> str:
     return checked(data.decode("utf-8", "replace").rstrip("\r\n"), str(path))
 
 
-def take_from_environment() -> str | None:
-    """Remove `SWEREX_AUTH_TOKEN` from the environment that later sessions inherit; return its value or None."""
-    return os.environ.pop(VARIABLE, None)
-
-
 def hide(key: str) -> bool:
-    """Overwrite the key in this process's arguments and environment.
-
-    This is the memory that the system shows to other processes.
+    """Overwrite the key in this process's arguments and environment, which the system shows to other processes.
 
     Before this call, for a few milliseconds after the start, every user of the machine can see the key in the
-    arguments, and processes of this user can see it in the environment. Copies in the parent shell are not changed.
+    arguments, and processes of this user can see it in the environment.
 
     Returns: whether the key is hidden; False if the system does not let the process write to that memory, or does not
         tell where it is, as under an emulator.
@@ -98,9 +89,8 @@ def hide(key: str) -> bool:
 
 
 def protect() -> None:
-    """Make this process's memory and environment readable by root alone.
+    """Make this process's memory and environment readable by root alone, without effect on programs that it runs.
 
-    From then on the process leaves no core dump, and its own user cannot debug it. Programs that it runs are not
-    affected.
+    From then on the process leaves no core dump, and its own user cannot debug it.
     """
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

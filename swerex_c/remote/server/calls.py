@@ -1,6 +1,4 @@
-"""The server's end of the frame protocol: channels of clients, and their calls.
-
-Each call is executed once.
+"""The server's end of the frame protocol: channels of clients, and their calls, each of which is executed once.
 
     Registry          all channels and connections of a server
     ServerConnection  one connection; finds its channel and passes frames to it
@@ -15,9 +13,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import http.client
 import io
+import re
 import time
 from collections import deque
+from email.message import Message
 from typing import Any
 
 from swerex_c import _core
@@ -30,7 +31,7 @@ from swerex_c.remote.wire.connection import FrameConnection
 from swerex_c.remote.wire.exceptions import to_wire
 from swerex_c.remote.wire.streams import Receiver, Sender
 
-__all__ = ["Registry", "ServerConnection"]
+__all__ = ["Registry", "ServerConnection", "upgrade_fields"]
 
 _SWEEP = 5.0
 """Seconds between two sweeps, which drop expired results and channels, and calls that wait for a client."""
@@ -43,6 +44,23 @@ _SHARE = 4
 
 _ENDING = "The server shuts down"
 
+_REQUEST_LINE = re.compile(rb"GET [^ ?]*/wire(\?[^ ]*)? HTTP/1\.1")
+_CHANNEL = re.compile("[0-9a-f]{32}")
+
+
+def upgrade_fields(head: bytes) -> Message | None:
+    """Return the headers if an HTTP head asks for the frame protocol on a channel, else None."""
+    request, _, fields = head.partition(b"\r\n")
+    if not _REQUEST_LINE.fullmatch(request):
+        return None
+    try:
+        headers = http.client.parse_headers(io.BytesIO(fields + b"\r\n\r\n"))
+    except http.client.HTTPException:
+        return None
+    tokens = ",".join(headers.get_all("Connection", [])).lower().split(",")
+    asked = headers.get("Upgrade", "").strip().lower() == protocol.UPGRADE and "upgrade" in map(str.strip, tokens)
+    return headers if asked and _CHANNEL.fullmatch(headers.get(protocol.CHANNEL_HEADER, "")) else None
+
 
 class ServerCall(Request):
     """One request, from its first frame until its response is no longer needed."""
@@ -54,7 +72,6 @@ class ServerCall(Request):
         self.connection = channel.connection
         """Connection over which the client sent the request last; None if that is lost."""
         self.method = method
-        self.payload = payload
         self.begin = time.perf_counter()
         self.response: bytes | None = None
         """Encoded RESULT or ERROR frame; None until the request is finished."""
@@ -66,44 +83,34 @@ class ServerCall(Request):
         """Stream of a response that is too long for a frame."""
         self.unwanted = False
         """True if the client has cancelled the request."""
-        self.task = channel.registry.loop.create_task(self._run())
+        self.task = asyncio.create_task(self._run(payload))
         self.task.add_done_callback(self._done)
 
     # -- the request
 
-    async def _run(self) -> dict[str, Any]:
-        """Execute the request as soon as its payload is there; return the fields of its result.
-
-        Raises:
-            ServerLimitError: if the payload has more than `Limits.body` bytes, or the client reads no responses.
-            InvalidInputError: if there is no such method, or the payload is not valid for it.
-        """
+    async def _run(self, payload: Any) -> dict[str, Any]:
+        """Execute the request as soon as its payload is there; return the fields of its result."""
         service = self.channel.registry.service
         if self.method != "is_alive":
             self.channel.check_unread()
-        if self.payload.__class__ is int and self.payload > (most := service.limits.body):
-            raise ServerLimitError(f"The request has {self.payload} bytes; the server takes {most}")
+        if payload.__class__ is int and payload > (most := service.limits.body):
+            raise ServerLimitError(f"The request has {payload} bytes; the server takes {most}")
         if self.method not in METHODS and self.method not in STREAMING_METHODS:
             raise InvalidInputError(f"There is no method {self.method!r:.100}")
         with service.counted(self.method):
-            if self.payload.__class__ is int:
-                self.payload = await self._long_payload(self.payload)
-            return await self._execute()
-
-    def _done(self, task: asyncio.Task[dict[str, Any]]) -> None:
-        """Send the outcome of the request, and log it."""
-        error = SwerexException("The request was cancelled") if task.cancelled() else task.exception()
-        if error is None:
-            self.finish(protocol.RESULT, task.result())
-        else:
-            self.finish(protocol.ERROR, to_wire(error))
-        outcome = "cancelled" if task.cancelled() else "done" if error is None else type(error).__name__
-        client = "" if self.connection is None else self.connection.client
-        seconds = time.perf_counter() - self.begin
-        logs.request_done(self.method, seconds, outcome, client, str(self.id), error is not None)
+            if payload.__class__ is int:
+                payload = await self._long_payload(payload)
+            try:
+                request = validate(STREAMING_METHODS.get(self.method) or METHODS[self.method], payload)
+            except InvalidRequestError as error:
+                raise InvalidInputError(f"The request for {self.method} is not valid: {error}") from None
+            del payload  # which may be long
+            if self.method in STREAMING_METHODS:
+                fields: dict[str, Any] = await getattr(self, f"_{self.method}")(request)
+                return fields
+            return (await service.call(self.method, request)).__dict__
 
     async def _long_payload(self, size: int) -> Any:
-        """Receive a payload of `size` bytes."""
         assert self.up is not None
         data = io.BytesIO()
         async with contextlib.aclosing(self.up.pieces()) as pieces:
@@ -117,24 +124,11 @@ class ServerCall(Request):
         except _core.FrameError as error:
             raise InvalidInputError(f"The request cannot be read: {error}") from None
 
-    async def _execute(self) -> dict[str, Any]:
-        if self.method == "stream_in_session":
-            return await self._stream()
-        if self.method == "upload":
-            return await self._upload()
-        if self.method == "download":
-            return await self._download()
-        service = self.channel.registry.service
-        return (await service.call(self.method, _validated(self.method, self.payload))).__dict__
-
-    async def _stream(self) -> dict[str, Any]:
-        service = self.channel.registry.service
-        action = _validated("run_in_session", self.payload)
-        self.payload = None
+    async def _stream_in_session(self, action: Any) -> dict[str, Any]:
         self.down = Sender(self.id, protocol.DOWN, self.connection)
         answer: dict[str, Any] = {}
         sent = hashlib.blake2b()
-        stream = service.runtime.stream_in_session(action)
+        stream = self.channel.registry.service.runtime.stream_in_session(action)
         async with contextlib.aclosing(stream):  # type: ignore[type-var]
             async for item in stream:
                 if isinstance(item, str):
@@ -144,33 +138,35 @@ class ServerCall(Request):
                     await self.down.room()
                 else:
                     answer = dict(item.__dict__)
-        if answer.get("output") and _same(answer["output"], sent.digest()):
+        output = answer.get("output")
+        if output and hashlib.blake2b(output.encode("utf-8", "surrogatepass")).digest() == sent.digest():
             answer["output"] = None
         return answer
 
-    async def _upload(self) -> dict[str, Any]:
+    async def _upload(self, request: Any) -> dict[str, Any]:
         if self.up is None:
             raise InvalidInputError("The path is too long")
-        await file_transfer.receive(self.up.pieces(), _text(self.payload, "target_path"))
+        await file_transfer.receive(self.up.pieces(), request.target_path)
         return {}
 
-    async def _download(self) -> dict[str, Any]:
+    async def _download(self, request: Any) -> dict[str, Any]:
         self.down = Sender(self.id, protocol.DOWN, self.connection)
-        async with file_transfer.open_stream(_text(self.payload, "path")) as pieces:
+        async with file_transfer.open_stream(request.path) as pieces:
             await self.down.send(pieces)
         return {}
 
-    # -- the answer
+    # -- the response
 
-    def finish(self, kind: int, payload: dict[str, Any]) -> None:
-        """Encode the response, keep it, and send it."""
+    def _done(self, task: asyncio.Task[dict[str, Any]]) -> None:
+        """Encode the outcome, keep it, send it, and log it."""
+        error = SwerexException("The request was cancelled") if task.cancelled() else task.exception()
         size = 0 if self.down is None else self.down.written
+        kind, payload = (protocol.RESULT, task.result()) if error is None else (protocol.ERROR, to_wire(error))
         try:
             self.response, long = protocol.encode_message(kind, self.id, size, payload)
-        except _core.FrameError as error:
-            refused = ServerLimitError(f"The answer cannot be sent: {error}")
+        except _core.FrameError as reason:
+            refused = ServerLimitError(f"The answer cannot be sent: {reason}")
             self.response, long = protocol.encode_message(protocol.ERROR, self.id, size, to_wire(refused))
-        self.payload = None
         self.task = None
         self.up = None
         if long is not None:
@@ -181,6 +177,10 @@ class ServerCall(Request):
         self.channel.requests.finished(self, len(self.response) + len(long or b""))
         if self.channel.ended or self.unwanted or self.method == "is_alive":  # which the client may ask again
             self.channel.requests.drop(self)
+        outcome = "cancelled" if task.cancelled() else "done" if error is None else type(error).__name__
+        client = "" if self.connection is None else self.connection.client
+        seconds = time.perf_counter() - self.begin
+        logs.request_done(self.method, seconds, outcome, client, str(self.id), error is not None)
 
     # -- connections
 
@@ -208,11 +208,6 @@ class ServerCall(Request):
 
     def dropped(self) -> None:
         del self.channel.calls[self.id]
-
-    @property
-    def waits_for_client(self) -> bool:
-        """True if the request runs and may need the client to send or receive data."""
-        return self.task is not None and (self.up is not None or self.down is not None)
 
 
 class ServerChannel:
@@ -268,8 +263,8 @@ class ServerChannel:
             self.requests.drop(calls[first])
 
     def attach(self, connection: ServerConnection) -> None:
-        """Take the frames of a new connection, and abort the previous one, which the client has lost."""
-        if (old := self.connection) is not None:
+        """Take the frames of a new connection."""
+        if (old := self.connection) is not None:  # which the client has lost
             self.detach()
             old.channel = None
             old.abort()
@@ -328,13 +323,11 @@ class ServerChannel:
         self.registry.channels.pop(self.name, None)
 
     def cancel_all(self) -> None:
-        """Cancel all calls of the channel."""
         for call in self.calls.values():
             call.cancel()
 
     @property
     def idle(self) -> bool:
-        """True if all calls of the channel are finished."""
         return all(call.response is not None for call in self.calls.values())
 
 
@@ -343,15 +336,14 @@ class Registry:
 
     def __init__(self, service: Service):
         self.service = service
-        self.loop = asyncio.get_running_loop()
         self.channels: dict[str, ServerChannel] = {}
         self.connections: set[ServerConnection] = set()
         self.ending = False
         """True if the server is shutting down. It then refuses channels: their requests are being cancelled."""
-        self._timer = self.loop.call_later(_SWEEP, self._sweep)
+        self._timer = asyncio.get_running_loop().call_later(_SWEEP, self._sweep)
 
-    def open(self, name: str, connection: ServerConnection) -> bool:
-        """Make `connection` that of the channel `name`; return whether the channel existed before.
+    def open(self, name: str, connection: ServerConnection) -> bytes:
+        """Make `connection` that of the channel `name`; return the head of the response.
 
         Raises:
             ServerLimitError: if there are too many channels, or the server shuts down.
@@ -364,7 +356,11 @@ class Registry:
                 self._forget_oldest()
             self.channels[name] = ServerChannel(self, name)
         self.channels[name].attach(connection)
-        return known
+        return (
+            f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {protocol.UPGRADE}\r\n"
+            f"{protocol.SERVER_HEADER}: {self.service.instance_id}\r\n"
+            f"{protocol.CHANNEL_HEADER}: {'known' if known else 'new'}\r\n\r\n"
+        ).encode()
 
     def _forget_oldest(self) -> None:
         lonely = [channel for channel in self.channels.values() if channel.connection is None and channel.idle]
@@ -381,9 +377,9 @@ class Registry:
                 if channel.idle:
                     channel.end()
                 for call in channel.calls.values():
-                    if call.waits_for_client:
+                    if call.up is not None or call.down is not None:  # it may wait for the client
                         call.cancel()
-        self._timer = self.loop.call_later(_SWEEP, self._sweep)
+        self._timer = asyncio.get_running_loop().call_later(_SWEEP, self._sweep)
 
     def cancel_detached(self) -> None:
         """Cancel the requests of clients without a connection: nobody waits for the responses."""
@@ -396,7 +392,8 @@ class Registry:
         self.ending = True
         self.cancel_detached()
         for connection in list(self.connections):
-            connection.shutdown()
+            connection.send([protocol.GOODBYE, _ENDING])
+            connection.close()
         until = time.monotonic() + seconds
         while self.connections and time.monotonic() < until:
             await asyncio.sleep(0.01)
@@ -415,7 +412,6 @@ class ServerConnection(FrameConnection):
         self.registry = registry
         self.channel: ServerChannel | None = None
         self.client = ""
-        """Name of the client in the log."""
         self._backlog: deque[Any] = deque()
         """Received frames that are not handled yet; reading is paused while there are any."""
 
@@ -440,7 +436,7 @@ class ServerConnection(FrameConnection):
             return
         if not self._backlog:
             self.transport.pause_reading()
-            self.registry.loop.call_soon(self._go_on)
+            self._loop.call_soon(self._go_on)
         self._backlog.extend(frames)
 
     def _go_on(self) -> None:
@@ -448,7 +444,7 @@ class ServerConnection(FrameConnection):
             return
         super().handle([self._backlog.popleft() for _ in range(min(_AT_ONCE, len(self._backlog)))])
         if self._backlog:
-            self.registry.loop.call_soon(self._go_on)
+            self._loop.call_soon(self._go_on)
         elif not self.paused and not self.closing:
             self.transport.resume_reading()
 
@@ -460,11 +456,6 @@ class ServerConnection(FrameConnection):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._go_on()
-
-    def shutdown(self) -> None:
-        if not self.closing:
-            self.send([protocol.GOODBYE, _ENDING])
-            self.close()
 
     # -- frames
 
@@ -479,26 +470,3 @@ class ServerConnection(FrameConnection):
         if channel is not None:
             channel.end()
         self.close()
-
-
-def _same(text: str, digest: bytes) -> bool:
-    """Check whether the text is the streamed output, which has this digest."""
-    whole = hashlib.blake2b()
-    for start in range(0, len(text), protocol.PIECE):
-        whole.update(text[start : start + protocol.PIECE].encode("utf-8", "surrogatepass"))
-    return whole.digest() == digest
-
-
-def _validated(method: str, payload: Any) -> Any:
-    """Return the request for a method; raise an InvalidInputError if the payload is not valid for the method."""
-    try:
-        return validate(METHODS[method], payload)
-    except InvalidRequestError as error:
-        raise InvalidInputError(f"The request for {method} is not valid: {error}") from None
-
-
-def _text(payload: Any, name: str) -> str:
-    value = payload.get(name) if isinstance(payload, dict) else None
-    if not isinstance(value, str):
-        raise InvalidInputError(f"The request needs {name!r}, a text")
-    return value

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import time
 from collections.abc import Callable
 from email.utils import formatdate
@@ -34,13 +35,12 @@ _DRAIN_SECONDS = 5.0
 
 
 class Gate:
-    """ASGI middleware that lets only requests with the key pass.
+    """ASGI middleware that lets only requests with the key pass; see `create_app` for the arguments.
 
     The server of this package passes `FirstHead.admit` in the scope, and the gate admits the connection.
     """
 
     def __init__(self, app: Any, service: Service, own_process: bool):
-        """Create the gate of an application; see `create_app` for the arguments."""
         self._app = app
         self._own_process = own_process
         self._service = service
@@ -60,7 +60,6 @@ class Gate:
             await self._serve_http(scope, receive, send)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle the lifespan of the application; fail its startup without a key."""
         try:
             self._require_key()
         except InvalidInputError as error:
@@ -71,8 +70,8 @@ class Gate:
 
     def _require_key(self) -> None:
         holder = self._service.holder
-        if self._own_process and not holder.AUTH_TOKEN and (given := auth.take_from_environment()) is not None:
-            holder.AUTH_TOKEN = auth.checked(given, auth.VARIABLE)
+        if self._own_process and not holder.AUTH_TOKEN and auth.VARIABLE in os.environ:
+            holder.AUTH_TOKEN = auth.checked(os.environ.pop(auth.VARIABLE), auth.VARIABLE)
         if not holder.AUTH_TOKEN:
             raise InvalidInputError(
                 f"A key is needed: set the variable {auth.VARIABLE}, or AUTH_TOKEN before the start"
@@ -142,7 +141,7 @@ class Gate:
         return HTTPException(413, f"The server takes requests of up to {self._service.limits.body} bytes", _CLOSE)
 
     def _counted(self, path: str, receive: Receive) -> Receive:
-        """Return a `receive` that refuses a body which is too large; files have no limit."""
+        """Return a `receive` that refuses a body which is too large; those of uploads have no limit."""
         received = 0
 
         async def counted() -> Message:

@@ -9,10 +9,7 @@ __all__ = ["Limits"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on server resources, so that one client cannot exhaust them.
-
-    A request over a limit gets a typed error.
-    """
+    """Limits on server resources, so that one client cannot exhaust them."""
 
     body: int = 64 << 20
     """Maximum bytes of a request. Uploaded files are not held in memory and have no limit."""

@@ -52,7 +52,7 @@ class Listeners:
         self.url = self.port = self.unix = None
         with contextlib.ExitStack() as stack:
             if host is not None:
-                self.all += map(stack.enter_context, _bind_tcp(host, port))
+                self.all += _bind_tcp(host, port, stack)
                 self.port = int(self.all[0].getsockname()[1])
                 self.url = f"{'https' if self.tls else 'http'}://{f'[{host}]' if ':' in host else host}"
             if unix is not None:
@@ -81,41 +81,38 @@ def _tls_context(cert: str, key: str | None) -> ssl.SSLContext:
     return context
 
 
-def _bind_tcp(host: str, port: int) -> list[socket.socket]:
-    """Return listening sockets for all addresses of a host, on one port."""
+def _bind_tcp(host: str, port: int, opened: contextlib.ExitStack) -> list[socket.socket]:
+    """Return listening sockets for all addresses of a host, on one port; `opened` closes them."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise ResourceError(f"Cannot listen on {host}: {getattr(error, 'strerror', None) or error}") from None
-    with contextlib.ExitStack() as stack:
-        sockets: list[socket.socket] = []
-        for family, _, _, _, address in dict.fromkeys(found):
-            at = (address[0], port, *address[2:])
-            try:
-                listener = stack.enter_context(socket.create_server(at, family=family, backlog=BACKLOG))
-            except OSError as error:
-                if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL) and len(found) > 1:
-                    continue  # such as the IPv6 address of localhost in a container without IPv6
-                msg = f"Cannot listen on port {port} of {address[0]}: {os.strerror(error.errno or 0)}"
-                raise ResourceError(msg, errno=error.errno) from None
-            # Accepted connections inherit these on Linux. They detect a vanished client, and keep a connection without
-            # other traffic alive in the network during a long command. In seconds, but TCP_USER_TIMEOUT in ms.
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15)
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 120_000)
-            sockets.append(listener)
-            port = port or int(listener.getsockname()[1])
-        if not sockets:
-            raise ResourceError(f"Cannot listen on {host}: it has no address of this machine")
-        stack.pop_all()
+    sockets: list[socket.socket] = []
+    for family, _, _, _, address in dict.fromkeys(found):
+        at = (address[0], port, *address[2:])
+        try:
+            listener = opened.enter_context(socket.create_server(at, family=family, backlog=BACKLOG))
+        except OSError as error:
+            if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL) and len(found) > 1:
+                continue  # such as the IPv6 address of localhost in a container without IPv6
+            msg = f"Cannot listen on port {port} of {address[0]}: {os.strerror(error.errno or 0)}"
+            raise ResourceError(msg, errno=error.errno) from None
+        # Accepted connections inherit these on Linux. They detect a vanished client, and keep a connection without
+        # other traffic alive in the network during a long command. In seconds, but TCP_USER_TIMEOUT in ms.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 120_000)
+        sockets.append(listener)
+        port = port or int(listener.getsockname()[1])
+    if not sockets:
+        raise ResourceError(f"Cannot listen on {host}: it has no address of this machine")
     return sockets
 
 
 @contextlib.contextmanager
 def _unix_listener(path: str) -> Iterator[socket.socket]:
-    """Listen on a unix socket that only this user may connect to; in the end, remove its file if it is still there."""
     _remove_stale(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         old = os.umask(0o177)
@@ -137,25 +134,11 @@ def _unix_listener(path: str) -> Iterator[socket.socket]:
 
 
 def _remove_stale(path: str) -> None:
-    """Remove the file of a unix socket that a dead server left.
-
-    Raises:
-        ResourceError: if another server listens on it, or the path is not a socket.
-    """
-    try:
-        mode = os.lstat(path).st_mode
-    except OSError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise ResourceError(f"Cannot listen on the unix socket {path}: something else is there already")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as attempt:
-        attempt.settimeout(2)
-        try:
-            attempt.connect(path)
-        except ConnectionRefusedError:
-            with contextlib.suppress(OSError):
+    """Remove the file of a unix socket on which no server listens any more."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as attempt:
+        if stat.S_ISSOCK(os.lstat(path).st_mode):
+            attempt.settimeout(2)
+            try:
+                attempt.connect(path)
+            except ConnectionRefusedError:
                 os.unlink(path)
-            return
-        except OSError as error:
-            raise ResourceError(f"Cannot listen on the unix socket {path}: {error}", errno=error.errno) from None
-    raise ResourceError(f"Cannot listen on the unix socket {path}: another server does", errno=errno.EADDRINUSE)

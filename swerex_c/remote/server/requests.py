@@ -1,7 +1,6 @@
 """Table of requests by id: each is executed once, and its outcome is kept for a client that asks again.
 
-The table serves all clients, over frames and over HTTP, so its limits hold for all of them together. It belongs to one
-event loop.
+It serves all clients, over frames and over HTTP, so its limits hold for all of them together.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Request:
         self.task: asyncio.Task[Any] | None = None
         """Task that executes the request; None if there is none to wait for or to cancel."""
         self.finished_at = 0.0
-        """Monotonic time of the outcome; 0 while the request runs."""
+        """Monotonic time of the outcome."""
         self.size = 0
         """Bytes of memory that the outcome takes."""
 
@@ -110,8 +109,7 @@ class RequestTable:
     ) -> Response:
         """Return the result of `work()`, or raise its error.
 
-        Only the first request with this key calls `work`, in a task of its own, so a cancelled caller may repeat the
-        request.
+        Only the first request with this key calls `work`, and it goes on without its caller.
 
         Args:
             keep: False for a request that may be executed twice: only callers that already wait get its result.

@@ -25,13 +25,16 @@ from swerex_c.models import (
 )
 from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.server.requests import RequestTable
+from swerex_c.utils.wait import settle
 
 __all__ = ["METHODS", "STREAMING_METHODS", "InvalidRequestError", "RuntimeHolder", "Service", "problem", "validate"]
+
+_ACTION: TypeAdapter[Any] = TypeAdapter(Action)
 
 METHODS: dict[str, TypeAdapter[Any] | None] = {
     "is_alive": None,
     "create_session": TypeAdapter(CreateSessionRequest),
-    "run_in_session": TypeAdapter(Action),
+    "run_in_session": _ACTION,
     "close_session": TypeAdapter(CloseSessionRequest),
     "execute": TypeAdapter(Command),
     "read_file": TypeAdapter(ReadFileRequest),
@@ -40,8 +43,21 @@ METHODS: dict[str, TypeAdapter[Any] | None] = {
 }
 """Methods of runtimes that a client may call, with the validator of the request; None: there is no request."""
 
-STREAMING_METHODS = ("stream_in_session", "upload", "download")
-"""Methods whose requests or responses are streams."""
+
+class _UploadTarget(BaseModel):
+    target_path: str
+
+
+class _DownloadSource(BaseModel):
+    path: str
+
+
+STREAMING_METHODS: dict[str, TypeAdapter[Any]] = {
+    "stream_in_session": _ACTION,
+    "upload": TypeAdapter(_UploadTarget),
+    "download": TypeAdapter(_DownloadSource),
+}
+"""Methods whose requests or responses are streams, with the validator of the request."""
 
 _MOST_MEMBERS = 1000
 """Size of a list or object above which member types are checked first: pydantic makes one error for each member."""
@@ -100,7 +116,7 @@ class Service:
         self.holder = holder
         self.limits = limits or Limits()
         self.observe: Callable[[str, float, bool], object] = lambda method, seconds, failed: None
-        """Called when a request has ended, with its method, its duration, and whether it failed."""
+        """Called when a request has ended, with its method, its seconds, and whether it failed."""
         self.instance_id = uuid.uuid4().hex
         """Id of this server instance; it changes with each restart."""
         self.requests = RequestTable(self.limits)
@@ -109,17 +125,13 @@ class Service:
         self.ending = False
         self._creating: list[str] = []
         """Names of the sessions that are being created."""
-        self._closing: set[asyncio.Task[BaseModel]] = set()
-        """Tasks that close replaced runtimes."""
 
     @property
     def runtime(self) -> AbstractRuntime:
         return self.holder.runtime
 
     def refusal(self, key: bytes | None) -> tuple[int, str] | None:
-        """Return HTTP status and reason if a client is refused, else None.
-
-        A wrong key takes as long as the right one.
+        """Return HTTP status and reason if a client is refused, else None; a wrong key takes as long as the right one.
 
         Args:
             key: value of the header X-API-Key, or None.
@@ -132,10 +144,7 @@ class Service:
         return (401, "Invalid API Key") if key else (403, "Not authenticated")
 
     async def call(self, method: str, request: BaseModel | None) -> BaseModel:
-        """Call a method of `METHODS`, and return or raise its outcome.
-
-        Args:
-            request: the validated request; None if the method takes none.
+        """Call a method of `METHODS` with the validated request, and return or raise its outcome.
 
         Raises:
             ServerLimitError: if too many sessions are open.
@@ -148,7 +157,6 @@ class Service:
         return await (run() if request is None else run(request))
 
     async def _create_session(self, request: Any) -> BaseModel:
-        """Create a session; count it against `Limits.sessions` before the first await."""
         occupied = {*getattr(self.runtime, "sessions", ()), *self._creating}
         if len(occupied) >= self.limits.sessions:
             msg = f"The server allows {self.limits.sessions} sessions at the same time: close some first"
@@ -184,12 +192,9 @@ class Service:
     async def close(self) -> BaseModel:
         """Replace the runtime by one of the same kind, and close it with all sessions and commands.
 
-        The work continues if the caller is cancelled, because otherwise it would never be completed.
+        A cancellation takes effect after that, because otherwise it would never be completed.
         """
-        closing = asyncio.create_task(self._close())
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
-        return await asyncio.shield(closing)
+        return await settle(self._close())
 
     async def _close(self) -> BaseModel:
         runtime = self.runtime
@@ -203,11 +208,11 @@ class Service:
         return answer
 
     async def shutdown(self) -> None:
-        """Close the runtime for good, because the server ends, and wait for requests and for replaced runtimes.
+        """Close the runtime for good, because the server ends, and wait for requests.
 
         Running and later requests get the error that this causes.
         """
         self.ending = True
         await self.runtime.close()
-        while self.in_flight or self._closing:
+        while self.in_flight:
             await asyncio.sleep(0.005)

@@ -13,10 +13,9 @@ import socket
 
 from swerex_c.exceptions import ProtocolError
 from swerex_c.files.writing import write_all
-from swerex_c.remote.server.calls import Registry, ServerConnection
+from swerex_c.remote.server.calls import Registry, ServerConnection, upgrade_fields
 from swerex_c.remote.server.process import exit_after
 from swerex_c.remote.server.service import Service
-from swerex_c.remote.server.upgrade import switching, upgrade_fields
 from swerex_c.remote.wire.protocol import CHANNEL_HEADER
 from swerex_c.utils.threads import in_thread, start_thread
 
@@ -41,14 +40,11 @@ class _OnlyConnection(ServerConnection):
         if fields is None:
             self.fail(ProtocolError("The request is not one for frames"))
         else:
-            known = self.registry.open(fields[CHANNEL_HEADER], self)
-            self.transport.write(switching(self.registry.service.instance_id, known))
+            self.transport.write(self.registry.open(fields[CHANNEL_HEADER], self))
 
     def lost(self, error: BaseException) -> None:
-        channel = self.channel
         super().lost(error)
-        if channel is not None:
-            channel.end()  # nobody connects again
+        self.registry.cancel_detached()  # the client cannot connect again
         self._stop.set()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from swerex_c import _core
 from swerex_c.exceptions import ConnectionLostError, ProtocolError
-from swerex_c.remote.wire.protocol import DATA, HEAD_BYTES, PING, PONG, encode, new_decoder
+from swerex_c.remote.wire.protocol import DATA, HEAD_BYTES, MAX_FRAME, PING, PONG, VALUES, encode
 
 __all__ = ["FrameConnection"]
 
@@ -24,8 +24,7 @@ _DATA_HEADER = struct.Struct(">IBBBQBBQBI")
 class FrameConnection(asyncio.Protocol):
     """Connection that sends and receives frames.
 
-    A subclass adds `handlers`, by kind of frame, and overrides `lost`; and `head_received` if an HTTP head comes before
-    the frames.
+    A subclass adds `handlers`, by kind of frame, and overrides `lost`; and `head_received` if an HTTP head comes first.
 
     Args:
         head: how the head begins that comes first; None if there is none.
@@ -42,14 +41,12 @@ class FrameConnection(asyncio.Protocol):
         self.error: BaseException | None = None
         self._head_start = head
         self._head: bytearray | None = None if head is None else bytearray()
-        self._decoder = new_decoder()
+        self._decoder = _core.FrameDecoder(max_frame=MAX_FRAME, **VALUES)
         self._corked: list[bytes] | None = None
         """Frames to write together in the next iteration of the event loop; None if none was written in this one."""
         self._waiting: deque[Callable[[], None]] = deque()
         self._loop: asyncio.AbstractEventLoop
         self.handlers = {PING: self._ping, PONG: lambda frame: None}
-
-    # -- methods that the transport calls
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -57,7 +54,6 @@ class FrameConnection(asyncio.Protocol):
         transport.set_write_buffer_limits(high=_HIGH_WATER)
 
     def data_received(self, data: bytes) -> None:
-        """Decode and handle received bytes."""
         if self.closing:
             return  # TLS still delivers buffered data
         self.heard = True
@@ -71,7 +67,7 @@ class FrameConnection(asyncio.Protocol):
             self.handle(frames)
 
     def _read_head(self, data: bytes) -> bytes:
-        """Collect the head, pass it on when it is complete, and return the data that follows it."""
+        """Collect the head, and return the data that follows it."""
         assert self._head is not None and self._head_start is not None
         self._head += data
         head, end, rest = bytes(self._head).partition(b"\r\n\r\n")
@@ -83,7 +79,6 @@ class FrameConnection(asyncio.Protocol):
         return b"" if self.closing else rest
 
     def handle(self, frames: list[Any]) -> None:
-        """Handle received frames."""
         try:
             for frame in frames:
                 self.handlers[frame[0]](frame)
@@ -174,7 +169,6 @@ class FrameConnection(asyncio.Protocol):
             self.transport.close()
 
     def _uncork(self) -> None:
-        """Write the queued frames."""
         corked, self._corked = self._corked, None
         if corked and not self.closing:
             self.transport.write(b"".join(corked))

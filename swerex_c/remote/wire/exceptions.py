@@ -77,15 +77,31 @@ def to_wire(error: BaseException) -> dict[str, Any]:
 
     JSON and msgpack can encode it, except for lone surrogates.
     """
+    kind, text = type(error), _text(error)
+    name, class_path = kind.__name__, f"{kind.__module__}.{kind.__qualname__}"
     extra = getattr(error, "extra_info", None)
     extra_info = _plain(extra) if isinstance(extra, dict) else {}
-    details = _details(error)
+    details: dict[str, Any] = {}
+    if _OURS.get(name) is kind:
+        # A SWE-ReX client knows fewer classes: send the nearest base class that it knows, unless that is the root.
+        known = next(c.__name__ for c in kind.__mro__ if c.__name__ in _ORIGINAL)
+        class_path = f"swerex.exceptions.{name if known == 'SwerexException' else known}"
+        if known not in (name, "SwerexException"):
+            details["class"] = name
+        for attribute, types in _ATTRIBUTES.items():
+            value = getattr(error, attribute, None)
+            if value is not None and isinstance(value, types):
+                details[attribute] = value
+    if kind in (_OURS.get(name), _BUILTINS.get(name)):
+        arguments = _arguments(error)
+        if arguments != (text,) and all(_is_scalar(value) or isinstance(value, bytes) for value in arguments):
+            details["args"] = [[base64.b64encode(v).decode()] if isinstance(v, bytes) else v for v in arguments]
     if details:
         extra_info[DETAILS] = details
     return {
-        "message": _text(error),
-        "class_path": _class_path(error),
-        "traceback": _traceback(error),
+        "message": text,
+        "class_path": class_path,
+        "traceback": "".join(traceback.format_exception(error))[-_MOST_TRACEBACK:],
         "extra_info": extra_info,
     }
 
@@ -97,41 +113,8 @@ def _text(error: BaseException) -> str:
         return f"a {type(error).__name__} that has no text"
 
 
-def _traceback(error: BaseException) -> str:
-    try:
-        return "".join(traceback.format_exception(error))[-_MOST_TRACEBACK:]
-    except Exception:
-        return ""
-
-
-def _class_path(error: BaseException) -> str:
-    kind = type(error)
-    if _OURS.get(kind.__name__) is not kind:
-        return f"{kind.__module__}.{kind.__qualname__}"
-    # A SWE-ReX client knows fewer classes: send the nearest base class that it knows, unless that is SwerexException.
-    known = next(c.__name__ for c in kind.__mro__ if c.__name__ in _ORIGINAL)
-    return f"swerex.exceptions.{kind.__name__ if known == 'SwerexException' else known}"
-
-
-def _details(error: BaseException) -> dict[str, Any]:
-    kind = type(error)
-    details: dict[str, Any] = {}
-    if isinstance(error, SwerexException):
-        if _class_path(error).rpartition(".")[2] != kind.__name__:
-            details["class"] = kind.__name__
-        for name, types in _ATTRIBUTES.items():
-            value = getattr(error, name, None)
-            if value is not None and isinstance(value, types):
-                details[name] = value
-    if _OURS.get(kind.__name__) is kind or _BUILTINS.get(kind.__name__) is kind:
-        arguments = _arguments(error)
-        if arguments != (_text(error),) and all(_is_scalar(value) or isinstance(value, bytes) for value in arguments):
-            details["args"] = [[base64.b64encode(v).decode()] if isinstance(v, bytes) else v for v in arguments]
-    return details
-
-
 def _arguments(error: BaseException) -> tuple[Any, ...]:
-    """Return arguments for the exception. The object of a Unicode error is cut to the part around the error."""
+    """Return the arguments of an exception; the object of a Unicode error is cut to the part around the error."""
     if not isinstance(error, UnicodeDecodeError | UnicodeEncodeError) or len(error.object) <= _MOST_OBJECT:
         arguments: tuple[Any, ...] = error.__reduce__()[1]  # type: ignore[assignment]
         return arguments  # unlike `args`, those of an OSError include the file names

@@ -68,7 +68,6 @@ async def open_stream(path: str, progress: Progress | None = None, pack: Pack = 
 
 
 def _send(path: str, pack: Pack, write: Callable[[bytes], None]) -> None:
-    """Write the stream of a file or directory."""
     check_path(path)
     status = os.stat(path)
     if stat.S_ISDIR(status.st_mode):
@@ -92,10 +91,7 @@ def _send(path: str, pack: Pack, write: Callable[[bytes], None]) -> None:
 
 
 async def _written_by(work: Callable[[Callable[[bytes], None]], None]) -> Pieces:
-    """Yield the blocks that `work` writes in a thread, and raise its error behind them.
-
-    It writes with the function that it gets, which joins small pieces.
-    """
+    """Yield in blocks what `work` writes in a thread with the function that it gets, then raise its error."""
     loop, blocks, room = asyncio.get_running_loop(), asyncio.Queue[bytes](), threading.Semaphore(_AHEAD)
     held: list[bytes] = []
     size, closed = 0, False
@@ -149,7 +145,8 @@ async def receive(pieces: Pieces, target: str, name: str | None = None, progress
         line, rest = await _first_line(pieces)
         kind, sent_name, mode, size = _parsed(line)
         received_name = name or sent_name or ""
-        _check_names(target, received_name)
+        if received_name:
+            check_path(received_name)
         source, follow = _Received(), name is None  # an upload follows a target that is a link, a download replaces it
         saving = asyncio.ensure_future(
             in_thread_settled(_END_SECONDS, _save, source, kind, target, received_name, mode, follow)
@@ -160,14 +157,6 @@ async def receive(pieces: Pieces, target: str, name: str | None = None, progress
             await asyncio.gather(passing, saving)
         finally:
             await end_tasks(passing, saving)
-
-
-def _check_names(*names: str) -> None:
-    try:
-        if any(b"\0" in os.fsencode(name) for name in names):
-            raise UploadError("Cannot create the received file: its name contains a NUL character")
-    except UnicodeEncodeError as error:
-        raise UploadError(f"Cannot create the received file: {error}") from None
 
 
 async def _first_line(pieces: Pieces) -> tuple[bytes, bytes]:
@@ -184,7 +173,7 @@ async def _first_line(pieces: Pieces) -> tuple[bytes, bytes]:
 
 
 def _parsed(line: bytes) -> tuple[str, str | None, int | None, int | None]:
-    """Return kind, name, mode and size from a first line; a mode that no file can have is None."""
+    """Return kind, name, mode and size from a first line."""
     try:
         head = json.loads(line)
         kind, name, mode, size = head["kind"], head.get("name"), head.get("mode"), head.get("size")
@@ -193,11 +182,10 @@ def _parsed(line: bytes) -> tuple[str, str | None, int | None, int | None]:
             raise ValueError
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise ProtocolError("The header of a transferred file is invalid") from None
-    return kind, name, mode if mode is not None and 0 <= mode <= 0o7777 else None, size
+    return kind, name, mode if mode in range(0o10000) else None, size  # None if no file can have that mode
 
 
 def _save(source: _Received, kind: str, target: str, name: str, mode: int | None, follow: bool) -> None:
-    """Save a received file or archive, which is read to the end, as `target`. Blocks."""
     with Staging(target) as staging:
         if kind == "tree":
             tar.unpack(source, staging)
@@ -220,7 +208,6 @@ class _Received:
         self._unread: deque[bytes] = deque()
 
     async def fill(self, pieces: AsyncIterator[bytes]) -> None:
-        """Pass all pieces to the thread, in blocks."""
         block: list[bytes] = []
         size = 0
         async for piece in pieces:

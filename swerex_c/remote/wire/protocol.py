@@ -76,20 +76,19 @@ INLINE = 64 << 10
 MAX_FRAME = 512 << 10
 """Maximum bytes of a frame: more than PIECE and INLINE."""
 
-_VALUES: Any = {"max_depth": 16, "max_items": 200_000}
+VALUES: Any = {"max_depth": 16, "max_items": 200_000}
 """Limits on the values of a frame."""
 
-encode = _core.FrameEncoder(max_frame=INLINE, **_VALUES).encode
+encode = _core.FrameEncoder(max_frame=INLINE, **VALUES).encode
 """Encode a frame. A FrameError means more than INLINE bytes, or a value that frames do not support."""
 
-_encode_long = _core.FrameEncoder(max_frame=(1 << 32) - 1, **_VALUES).encode
+_encode_long = _core.FrameEncoder(max_frame=(1 << 32) - 1, **VALUES).encode
 
 
 def encode_message(*frame: Any) -> tuple[bytes, bytes | None]:
-    """Encode a frame whose last item is a payload.
+    """Encode a frame whose last item is a payload, and a long payload on its own, to send as a stream.
 
-    Returns the frame and None, or for a long payload, the frame with the payload's size in its place, and the encoded
-    payload, to send as a stream.
+    Returns the frame, in which its size stands for a long payload, and the encoded long payload or None.
 
     Raises:
         FrameError: if the payload has a value that frames do not support, or too many of them.
@@ -109,10 +108,5 @@ def decode_payload(data: bytes) -> Any:
     """
     if len(data) != int.from_bytes(data[:4]) + 4:
         raise _core.FrameError("the payload does not have the length that it begins with")
-    (value,) = _core.FrameDecoder(max_frame=(1 << 32) - 1, **_VALUES).feed(data)
+    (value,) = _core.FrameDecoder(max_frame=(1 << 32) - 1, **VALUES).feed(data)
     return value
-
-
-def new_decoder() -> _core.FrameDecoder:
-    """Create the decoder of a connection."""
-    return _core.FrameDecoder(max_frame=MAX_FRAME, **_VALUES)

@@ -20,9 +20,7 @@ __all__ = ["Receiver", "Sender"]
 
 
 class Sender:
-    """Sending end of a stream.
-
-    It sends at most WINDOW bytes ahead of the receiver's credit. Credit counts when it covers a whole piece.
+    """Sending end of a stream, at most WINDOW bytes ahead of the receiver's credit.
 
     Args:
         connection: connection to send over; None until `attach`.
@@ -72,7 +70,7 @@ class Sender:
             await self._room.wait()
 
     def credit(self, offset: int) -> None:
-        """Drop the pieces before `offset`, which the receiver has consumed, and send more.
+        """Drop the whole pieces before `offset`, which the receiver has consumed, and send more.
 
         Raises:
             ProtocolError: if some of these bytes were never written.
@@ -96,7 +94,6 @@ class Sender:
         self._pump()
 
     def detach(self) -> None:
-        """Stop sending, because the connection is lost."""
         self._connection = None
 
     def _pump(self) -> None:
@@ -136,9 +133,9 @@ class Receiver:
         self._connection = connection
         self._changed = asyncio.Event()
         self.error: BaseException | None = None
-        """Error to raise in readers, as the stream has failed and receives nothing more; otherwise None."""
+        """Error of a stream that has failed."""
         self.received = 0
-        """Number of bytes received so far over all connections, each counted once."""
+        """Number of bytes received so far, each counted once."""
         self.total: int | None = None
         """Length of the stream in bytes; None until END is received."""
 
@@ -170,9 +167,7 @@ class Receiver:
         self._changed.set()
 
     def end(self, offset: int) -> None:
-        """Mark the end of the stream, at `offset`.
-
-        A sender may repeat END over a new connection.
+        """Mark the end of the stream, at `offset`; a sender may repeat it over a new connection.
 
         Raises:
             ProtocolError: if `offset` is not the number of received bytes.
@@ -183,34 +178,33 @@ class Receiver:
         self._changed.set()
 
     def fail(self, error: BaseException) -> None:
-        """Mark the stream as failed; readers raise `error`."""
+        """Let readers raise `error` after the pieces that were received before."""
         self.error = error
         self._changed.set()
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the pieces. Requesting the next piece gives the sender credit for the previous one.
+        """Yield the pieces, then raise the stream's `error` if it has failed.
 
-        If the stream fails, raise its `error` after the pieces received before.
+        Requesting the next piece gives the sender credit for the previous one.
         """
         try:
             while True:
-                while not self._unread and self.total is None:
-                    if self.error is not None:
-                        raise self.error
-                    self._changed.clear()
-                    await self._changed.wait()
-                if not self._unread:
+                while self._unread:
+                    piece = self._unread.popleft()
+                    yield piece
+                    self._consume(len(piece))
+                if self.total is not None:
                     return
-                piece = self._unread.popleft()
-                yield piece
-                self._consume(len(piece))
+                if self.error is not None:
+                    raise self.error
+                self._changed.clear()
+                await self._changed.wait()
         finally:
             self._unread.clear()
 
     def _consume(self, size: int) -> None:
-        """Give the sender credit for `size` more bytes: for at least a quarter of WINDOW at a time."""
         self._consumed += size
-        if self._consumed - self._credited >= WINDOW // 4:
+        if self._consumed - self._credited >= WINDOW // 4:  # fewer frames than one for each piece
             self._credit()
 
     def _credit(self) -> None:
