@@ -55,9 +55,9 @@ class LoaderPool:
         self._born, self._restarted = "", False
         self._backend, self._mark = backend, mark
         self._idle: list[Loader] = []
-        self._all: set[Loader] = set()
+        self._all: set[Loader] = set()  # those that are not closing
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
         self.closed = False
         self._trimming: asyncio.TimerHandle | None = None
 
@@ -106,14 +106,11 @@ class LoaderPool:
 
     def retire(self, loader: Loader) -> None:
         """Close a loader in the background. Processes that its script left in the sandbox keep running."""
-
-        async def close() -> None:
-            await loader.close()
-            self._all.discard(loader)
-
-        task = asyncio.create_task(close())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if loader in self._all:
+            self._all.remove(loader)
+            closing = asyncio.create_task(loader.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     async def _start(self) -> Loader:
         backend, token = self._backend, secrets.token_hex(16)
@@ -206,10 +203,10 @@ class LoaderPool:
         if self._trimming is not None:
             self._trimming.cancel()
         self._idle.clear()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*(loader.close() for loader in self._all), return_exceptions=True)
-        self._all.clear()
+        for loader in list(self._all):
+            self.retire(loader)
+        if self._closing:
+            await asyncio.wait(self._closing)
 
 
 def check_version(version: tuple[int, int], sandbox: str) -> None:

@@ -31,7 +31,7 @@ from swerex_c.models import OUTPUT_LIMIT
 from swerex_c.sandbox import processes
 from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.clients import CompletedCommand
-from swerex_c.sandbox.loader import NO_INPUT, REUSABLE, Loader
+from swerex_c.sandbox.loader import NO_INPUT, REUSABLE, Loader, encode_request
 from swerex_c.sandbox.loader_pool import LoaderPool
 from swerex_c.utils import background
 from swerex_c.utils.finalizers import call_from_finalizer
@@ -132,19 +132,22 @@ class Sandbox:
         self, script: str, words: Sequence[str], kind: int, mark: str, *, ends: bool = True
     ) -> RunningScript:
         """Start a script whose `kill` ends everything with its mark, or nothing if `ends` is False."""
-        encoded = [os.fsencode(word) for word in words]
+        encoded = [os.fsencode(word) for word in (mark, script, *words)]
         for _ in range(_ATTEMPTS):
             loader = await self._shells.take()
             possible = kind if loader.reusable else kind & ~REUSABLE
             running = RunningScript(self, loader, mark if ends else "", kept=bool(possible & REUSABLE))
             self._running.add(running)  # from here on, closing the sandbox ends it
             try:
-                if await loader.begin(running.nonce, script, encoded, possible, mark):
-                    return running
+                await loader.write(encode_request(running.nonce, possible, encoded))
+                return running
+            except (ConnectionLostError, SandboxLostError):
+                return running  # it may have begun: the end of its output shows that, and the backend has the reason
+            except OSError:
+                running.release()  # the loader has ended, and cannot have started it
             except BaseException:  # it may have been sent
                 await running.end()
                 raise
-            running.release()
         raise ResourceError("The sandbox runs nothing: each of its shells ends before it gets a script")
 
     async def run(
