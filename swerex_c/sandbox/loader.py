@@ -140,11 +140,7 @@ class Loader:
 
     @staticmethod
     def argv(token: str) -> list[str]:
-        """Return the command to run in the sandbox.
-
-        It is a bash that reads no startup file and imports nothing: `-p` makes it ignore BASH_ENV, SHELLOPTS and
-        exported functions. The programs that it executes inherit them.
-        """
+        """Return the command to run in the sandbox. Because of `-p` it ignores BASH_ENV, SHELLOPTS and functions."""
         return ["bash", "--noprofile", "--norc", "-p", "-c", _LOADER, "swerex", token]
 
     async def greet(self) -> tuple[int, int] | None:

@@ -47,11 +47,7 @@ class LoaderPool:
     """
 
     def __init__(self, backend: Backend, mark: str) -> None:
-        """Create an empty pool.
-
-        Args:
-            mark: mark in the environment of the loaders; the marks of their scripts begin with it.
-        """
+        """Create an empty pool of loaders with this mark, with which those of their scripts begin."""
         self._born, self._restarted = "", False
         self._backend, self._mark = backend, mark
         self._idle: list[Loader] = []
@@ -62,12 +58,7 @@ class LoaderPool:
         self._trimming: asyncio.TimerHandle | None = None
 
     async def take(self) -> Loader:
-        """Return a loader that waits for its script. Give it back with `put` or `retire`.
-
-        Raises:
-            SandboxLostError, NotSupportedError, ResourceError: if none can be started.
-            RuntimeClosedError: if `close` was called.
-        """
+        """Return a loader that waits for its script. Give it back with `put` or `retire`."""
         self._trim_later()
         while True:
             loader = await self._take_idle()
@@ -116,12 +107,13 @@ class LoaderPool:
         backend, token = self._backend, secrets.token_hex(16)
         try:
             process = await backend.exec(Loader.argv(token), {MARK: self._mark})
+        except SwerexException as e:
+            raise (await self.lost() or e) from None
+        except OSError as e:
+            msg = f"The program that reaches {backend.name} cannot be started: {e}"
+            raise ResourceError(msg, errno=e.errno) from None
         except Exception as e:
-            if isinstance(e, OSError) and not isinstance(e, SwerexException):
-                msg = f"The program that reaches {backend.name} cannot be started: {e}"
-                raise ResourceError(msg, errno=e.errno) from None
-            known = e if isinstance(e, SwerexException) else no_shell(backend, None, str(e))
-            raise (await self.lost() or known) from None
+            raise (await self.lost() or no_shell(backend, None, str(e))) from None
         loader = Loader(process, token)
         self._all.add(loader)
         try:
@@ -163,10 +155,7 @@ class LoaderPool:
             raise SandboxLostError(f"The {self._backend.name} was restarted, and everything that ran there has ended")
 
     async def lost(self, timeout: float = _ASK_SECONDS) -> SwerexException | None:
-        """Return the error for a lost sandbox; None if it can run programs.
-
-        A sandbox whose state cannot be determined has an error, too. Takes at most `timeout` seconds.
-        """
+        """Return the error for a sandbox that is lost, or whose state is unknown after `timeout` seconds, or None."""
         name = self._backend.name
         try:
             self.check_restarted()
@@ -212,8 +201,7 @@ class LoaderPool:
 def check_version(version: tuple[int, int], sandbox: str) -> None:
     """Raise NotSupportedError if a sandbox's bash of this version is too old."""
     if version < _OLDEST_BASH:
-        msg = "The bash in {} is {}.{}; 4.4 or later is needed".format(sandbox, *version)
-        raise NotSupportedError(msg)
+        raise NotSupportedError("The bash in {} is {}.{}; 4.4 or later is needed".format(sandbox, *version))
 
 
 def no_shell(backend: Backend, status: int | None, printed: str, *, had_bash: bool = False) -> SwerexException:

@@ -38,9 +38,6 @@ _LATE_SECONDS = 3
 _ASK_SECONDS = 20.0
 """Maximum seconds for a short script in the sandbox. A frozen sandbox uses all of them."""
 
-_ANSWER_BYTES = 1024
-"""Maximum number of bytes to keep of what a script prints that answers by its exit code."""
-
 _SIGNAL_SECONDS = 1.0
 """Maximum seconds for a signal to reach the program that runs in the sandbox."""
 
@@ -189,7 +186,7 @@ class SandboxSession(BashSession):
             self._prompt = seen
 
     async def _shell_reads(self) -> bytes:
-        """Return the read in which the shell waits; empty if it does not wait in one or if that is unknown."""
+        """Return the read in which the shell waits; empty if there is none, or if that is unknown."""
         try:
             answer = await self.sandbox.run(processes.SHELL_READS, self.mark, timeout=_ASK_SECONDS)
         except (SwerexException, TimeoutError, OSError):
@@ -345,7 +342,7 @@ class SandboxSession(BashSession):
                 known = re.fullmatch(rb"[0-9]+\.[0-9]+\n", clock)
                 bounds = (time.monotonic(), asked - 0.01) if known else ()  # the clock shows hundredths of a second
                 there = (b"%d" % ((moment + float(clock) - bound) * 100) for bound in bounds)
-                return (await running.collect(b" ".join(there) + b"\n", None, _ANSWER_BYTES)).code
+                return (await running.collect(b" ".join(there) + b"\n", None)).code
 
     async def close(self, *, inside: bool = True) -> models.CloseBashSessionResponse:
         """End the shell and everything that it started in the sandbox.
