@@ -1,8 +1,8 @@
 """Read, write and copy files on this machine, for runtimes.
 
-The functions block and know no session or event loop: runtimes call them in a thread. Calls may run at the same time;
-of two that write the same file, the later one wins as a whole. Relative paths are relative to the process. A refusal by
-the system is raised as its `OSError` with `errno` and `filename`, a refusal by this package as `UploadError`.
+The functions block: runtimes call them in a thread. Calls may run at the same time; of two that write the same file,
+the later one wins as a whole. A refusal by the system is raised as its `OSError` with `errno` and `filename`, a refusal
+by this package as `UploadError`.
 """
 
 from __future__ import annotations
@@ -232,13 +232,7 @@ def walk(source: str, *, report: bool = True) -> Iterator[Entry]:
     """Yield the root of a tree, then all that it holds, directories before their entries. A file is only a root.
 
     Links below the root are never followed, even if they replace a directory meanwhile. Named pipes, sockets and
-    devices are left out.
-
-    Args:
-        report: whether to name what is left out in the log.
-
-    Raises:
-        UploadError: if the root is a named pipe, a socket or a device.
+    devices are left out and, with `report`, named in the log; as a root they raise `UploadError`.
     """
     status = os.stat(source)
     if kind := _KINDS.get(stat.S_IFMT(status.st_mode)):
@@ -287,30 +281,22 @@ def sized(file: BinaryIO, size: int) -> tuple[bytes, int]:
 
 def _open_for_walk(root: int, name: str, path: str) -> int:
     try:
-        return open_below(root, name)
+        with named(path):
+            return open_below(root, name)
     except NotADirectoryError:
         raise UploadError(f"Cannot copy {path!r}: it was replaced meanwhile") from None
-    except OSError as error:
-        raise type(error)(error.errno, error.strerror, path) from None
 
 
 def open_regular(path: str, directory: int | None = None) -> BinaryIO:
-    """Open a regular file to copy it, in an open directory or by its path.
+    """Open a regular file to copy it, by its path, or by the last component in an open directory and never a link.
 
-    In an open directory, only the last component of the path counts, and a link is not followed. A special file that
-    has replaced the file meanwhile is refused without waiting.
-
-    Raises:
-        OSError: if the file cannot be read.
-        UploadError: if the path is not a regular file.
+    A special file that has replaced the file meanwhile is refused with `UploadError`, without waiting.
     """
-    try:
+    with named(path):
         if directory is None:
             fd = os.open(path, _READ)
         else:
             fd = os.open(os.path.basename(path), _READ | os.O_NOFOLLOW, dir_fd=directory)
-    except OSError as error:
-        raise type(error)(error.errno, error.strerror, path) from None
     try:
         kind = stat.S_IFMT(os.fstat(fd).st_mode)
         if kind != stat.S_IFREG:

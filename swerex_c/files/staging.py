@@ -1,9 +1,8 @@
 """Collect a file in a private file, or a tree in a private directory, then move it to its target.
 
 Everything that comes in is written this way: an aborted copy leaves the target unchanged, and a killed process leaves
-one private file or directory, which the next copy there removes. Names may come from a peer, and the peer may change
-the target meanwhile: below the private directory and below the target, every path is opened one component at a time and
-no symbolic link is followed. The functions block.
+one private file or directory, which the next copy there removes. A peer may choose names and change the target
+meanwhile: below both directories, paths are opened one component at a time and no symbolic link is followed.
 """
 
 from __future__ import annotations
@@ -68,11 +67,7 @@ class Staging:
     """
 
     def __init__(self, target: str, *, deepest: int | None = _DEEPEST):
-        """Prepare a copy to `target`, which may be changed until `commit`.
-
-        Args:
-            deepest: maximum depth of an entry in directories; None is no limit.
-        """
+        """Prepare a copy to `target`, in which entries lie in at most `deepest` directories."""
         check_path(target)
         self.target = target
         self._deepest = deepest
@@ -81,10 +76,10 @@ class Staging:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        self._stack.callback(self._forget_holder)
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._forget_holder()
         self._stack.close()
 
     def _make_root(self, mode: int | None) -> int:
@@ -105,20 +100,13 @@ class Staging:
     # Filling it
 
     def directory(self, name: str, mode: int | None = None, mtime_ns: int | None = None) -> None:
-        """Create a directory.
-
-        Its mode and time are set last, because the mode may forbid writing its entries. A mode of None is that of a new
-        directory.
-        """
-        if name:
-            holder, base = self._open_holder(name)
-            try:
-                os.mkdir(base, 0o777 if mode is None else 0o700, dir_fd=holder)
-            except FileExistsError:
-                if name not in self._directories:
-                    raise _twice(name) from None
-        elif not self._directories:
-            self._make_root(None)
+        """Create a directory. Its mode and time are set last; a mode of None is that of a new directory."""
+        if name not in self._directories:
+            if name:
+                with self._new_entry(name) as (holder, base):
+                    os.mkdir(base, 0o777 if mode is None else 0o700, dir_fd=holder)
+            else:
+                self._make_root(None)
         self._directories[name] = (mode, mtime_ns)
 
     def has_directory(self, name: str) -> bool:
@@ -129,22 +117,16 @@ class Staging:
         """Create a symbolic link."""
         if not destination:
             raise UploadError(f"An entry of the upload is a link to nothing: {name!r:.200}")
-        holder, base = self._open_holder(name)
-        try:
+        with self._new_entry(name) as (holder, base):
             os.symlink(destination, base, dir_fd=holder)
-        except FileExistsError:
-            raise _twice(name) from None
 
     @contextlib.contextmanager
     def file(self, name: str, mode: int | None = None, mtime_ns: int | None = None) -> Iterator[int]:
         """Create a file, and yield a descriptor for writing it in the block. A mode of None is that of a new file."""
         first = 0o666 if mode is None else 0o600
         if name:
-            holder, base = self._open_holder(name)
-            try:
+            with self._new_entry(name) as (holder, base):
                 fd = os.open(base, _NEW, first, dir_fd=holder)
-            except FileExistsError:
-                raise _twice(name) from None
         else:
             fd = os.dup(self._make_root(first))
         try:
@@ -170,6 +152,14 @@ class Staging:
         with open(fd, "rb", buffering=0) as source, self.file(name, status.st_mode, status.st_mtime_ns) as to:
             copy_contents(source, to)
 
+    @contextlib.contextmanager
+    def _new_entry(self, name: str) -> Iterator[tuple[int, str]]:
+        """Yield the open directory in which the block creates an entry, and the entry's name in it."""
+        try:
+            yield self._open_holder(name)
+        except FileExistsError:
+            raise UploadError(f"An entry of the upload is in it twice: {name!r:.200}") from None
+
     def _open_holder(self, name: str) -> tuple[int, str]:
         """Return the open directory that holds an entry, and the entry's name in it."""
         parts = name.split("/")
@@ -193,20 +183,14 @@ class Staging:
     # Moving it to the target
 
     def commit(self, name: str | None = None, *, follow: bool = True) -> None:
-        """Move the root to the target.
+        """Move the root to the target by the rules of `swerex_c.files.local.copy`.
 
-        A file replaces a file whole, and goes into a directory. A tree is merged into an existing directory, whose
-        other entries stay; existing directories keep their modes. What does not fit is refused before anything is
-        moved.
+        What does not fit is refused before anything is moved. Existing directories keep their modes.
 
         Args:
             name: name of the file if it goes into a directory.
             follow: whether a file follows a target that is a link, or replaces it. Use False for files from a sandbox:
                 the link may come from an earlier tree of the sandbox.
-
-        Raises:
-            UploadError: if a file would have to replace a directory, or the other way round.
-            concurrent.futures.CancelledError: if the call is no longer wanted: no further entry is moved.
         """
         self._forget_holder()
         check_cancelled()
@@ -241,8 +225,7 @@ class Staging:
             new = False
             if not os.path.isdir(self.target):
                 raise UploadError(f"Cannot copy a directory to {self.target!r}: a file is there") from None
-        root = os.open(self.target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with _opened(None, self.target) as root:
             if not new:
                 self._merge(root, move=False)
             kept = self._merge(root, move=True)
@@ -251,8 +234,6 @@ class Staging:
             for name in reversed(self._directories):  # children before parents
                 if name not in kept:
                     self._finish(root, name)
-        finally:
-            os.close(root)
 
     def _merge(self, root: int, *, move: bool) -> set[str]:
         """Check that the tree fits into an existing one, or move it there. Returns the directories that existed."""
@@ -309,10 +290,6 @@ class Staging:
                 os.utime(fd, ns=(mtime_ns, mtime_ns))
 
 
-def _twice(name: str) -> UploadError:
-    return UploadError(f"An entry of the upload is in it twice: {name!r:.200}")
-
-
 def _misfit(directory: bool, old: int) -> str | None:
     """Return why an entry of this mode cannot be replaced by a directory, or by a file or link."""
     if stat.S_ISDIR(old):
@@ -357,9 +334,6 @@ def _move_directory(base: str, staged: int, there: int) -> bool:
         with contextlib.suppress(FileExistsError):  # another copy has made it meanwhile
             os.mkdir(base, 0o700, dir_fd=there)
         return False
-
-
-# Private files and directories
 
 
 def _above(target: str) -> str:
@@ -422,14 +396,12 @@ def _sweep(parent: int) -> None:
         with _opened(parent, "", flags=os.O_RDONLY) as fd:
             left = [name for name in os.listdir(fd) if _NAME.fullmatch(name)]
         for name in left:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
                 fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | _CLOSED, dir_fd=parent)
-                try:
-                    if os.fstat(fd).st_uid == os.geteuid():
-                        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        _remove(parent, name)
-                finally:
-                    os.close(fd)
+                stack.callback(os.close, fd)
+                if os.fstat(fd).st_uid == os.geteuid():
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _remove(parent, name)
 
 
 def _remove(parent: int, name: str) -> None:
@@ -441,6 +413,7 @@ def _remove(parent: int, name: str) -> None:
         directories = [name]
     except OSError:
         return
+    # Not with shutil.rmtree: it recurses, and needs a descriptor for each level of a tree from a peer.
     for directory in directories:  # which grows meanwhile
         with contextlib.suppress(OSError), _opened(parent, directory, flags=os.O_RDONLY) as fd:
             for base in os.listdir(fd):
@@ -454,9 +427,6 @@ def _remove(parent: int, name: str) -> None:
         above, _, base = directory.rpartition("/")
         with contextlib.suppress(OSError), _opened(parent, above) as fd:
             os.rmdir(base, dir_fd=fd)
-
-
-# Descriptors
 
 
 def open_below(root: int, path: str, flags: int = os.O_RDONLY) -> int:

@@ -51,13 +51,10 @@ class Packer:
     """An archive that is written while files are added. Exit writes its end, unless something failed."""
 
     format: ClassVar[Literal[1, 2]] = tarfile.PAX_FORMAT
+    end: ClassVar[bytes] = bytes(2 * tarfile.BLOCKSIZE)
 
     def __init__(self, write: Callable[[bytes], object]):
-        """Begin an archive without members.
-
-        Args:
-            write: called with the archive, in pieces of at most two megabytes.
-        """
+        """Begin an archive without members, which is passed to `write` in pieces of at most two megabytes."""
         self._write = write
         self._pieces: list[bytes] = []
         self._held = 0
@@ -67,16 +64,11 @@ class Packer:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            self._put(bytes(2 * tarfile.BLOCKSIZE))
+            self._put(self.end)
             self._flush()
 
     def add(self, entry: Entry, name: str) -> None:
-        """Add a file, a directory without its entries, or a symbolic link.
-
-        Raises:
-            OSError: if it cannot be read.
-            UploadError: if a file becomes shorter meanwhile.
-        """
+        """Add a file, a directory without its entries, or a symbolic link."""
         mode = entry.status.st_mode
         member = tarfile.TarInfo(name)
         member.mode, member.mtime = mode & RIGHTS, entry.status.st_mtime
@@ -123,13 +115,7 @@ class Packer:
 
 
 def pack(path: str, write: Callable[[bytes], object]) -> None:
-    """Write a directory's contents as an archive (POSIX.1-2001 pax).
-
-    The first member, "./", is the directory itself.
-
-    Raises:
-        OSError: if something cannot be read.
-    """
+    """Write a directory's contents as an archive (POSIX.1-2001 pax), whose first member is the directory, "./"."""
     with Packer(write) as packer:
         for entry in walk(path):
             packer.add(entry, f"./{entry.name}")
@@ -198,14 +184,12 @@ class _Unread:
 def unpack(source: Readable, staging: Staging, *, hard_links: bool = False) -> None:
     """Unpack a directory's archive, whose first member is "./", as the root of a staging directory.
 
-    Nothing is written outside of it. The stream is not read beyond the archive. Named pipes and devices are left out
-    and named in the log.
+    The stream is not read beyond the archive. Named pipes and devices are left out and named in the log.
 
     Args:
         hard_links: whether to copy a file for each further name that it has; otherwise these are refused.
 
     Raises:
-        OSError: if something cannot be written.
         UploadError: if a member is of another kind, or would lie elsewhere.
         ProtocolError: if the stream is not an archive of a directory.
     """

@@ -40,9 +40,6 @@ def pack(path: str, write: Callable[[bytes], object]) -> None:
     """Write a directory's contents as an archive, in the way of SWE-ReX's client.
 
     Links to files become files, links to directories become empty directories, and other links are left out.
-
-    Raises:
-        OSError: if something cannot be read.
     """
     archive = zipfile.ZipFile(_Output(write), "w")
     try:
@@ -69,13 +66,10 @@ def _add(archive: zipfile.ZipFile, entry: Entry) -> None:
 
 
 def unpack(archive: IO[bytes], staging: Staging) -> None:
-    """Unpack an archive as the root of a staging directory.
-
-    Modes and symbolic links are kept where the archive has them.
+    """Unpack an archive as the root of a staging directory, with its modes and symbolic links.
 
     Raises:
         InvalidInputError: if the file is no zip archive, is damaged, or contains a name that leads out of the target.
-        OSError: if something cannot be written.
         UploadError: if an entry is neither a file nor a directory nor a link.
     """
     try:

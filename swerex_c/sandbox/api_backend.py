@@ -24,16 +24,14 @@ import secrets
 import socket
 import struct
 import sys
-import threading
 import weakref
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from swerex_c.exceptions import ResourceError, SandboxLostError
 from swerex_c.sandbox.backend import Backend, Process
-from swerex_c.sandbox.terminal_client import SIZE, UNKNOWN
+from swerex_c.sandbox.terminal_client import UNKNOWN
 from swerex_c.utils import background
 from swerex_c.utils.threads import in_thread
 from swerex_c.utils.visible import error_line
@@ -73,7 +71,10 @@ class ApiBackend(Backend):
         """
 
     def terminal(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
-        return _server.command(self, argv, names)
+        token = secrets.token_hex(16)
+        _backends[token] = self
+        # -I and -S skip the user's settings and site-packages, which halves the start time.
+        return [sys.executable, "-I", "-S", _CLIENT, _listen(), token, *argv, " ".join(names)]
 
     async def unsure(self, client: Sequence[str], code: int, printed: str) -> str | None:
         is_unsure = code == UNKNOWN and not self._lost_exit_codes.isdisjoint(client)
@@ -85,86 +86,55 @@ class ApiBackend(Backend):
         return set()
 
 
-class _Server:
-    """The socket server that clients connect to, with the backend of each token that no client has sent yet."""
+_backends: weakref.WeakValueDictionary[str, ApiBackend] = weakref.WeakValueDictionary()
+"""Backend of each token that no client has sent yet."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._address: str | None = None
-        self._backends: weakref.WeakValueDictionary[str, ApiBackend] = weakref.WeakValueDictionary()
 
-    def command(self, backend: ApiBackend, argv: Sequence[str], names: Sequence[str]) -> list[str]:
-        """Return the command line of a client that connects to this process. Thread-safe."""
-        with self._lock:
-            if self._address is None:
-                self._address = self._listen()
-            address = self._address
-        token = secrets.token_hex(16)
-        self._backends[token] = backend
-        # -I and -S skip the user's settings and site-packages, which halves the start time.
-        return [sys.executable, "-I", "-S", _CLIENT, address, token, *argv, " ".join(names)]
+@functools.cache
+def _listen() -> str:
+    """Start to serve clients; return the address. It is abstract, so that no socket file is left behind."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        name = f"swerex-c-{os.getpid()}-{secrets.token_hex(8)}"
+        listening.bind(f"\0{name}")
+        listening.listen(4096)
+        listening.setblocking(False)
+        background.keep_from_children(listening)
+        background.spawn(_accept(listening))  # not awaited: the caller may be in that loop
+    except BaseException:
+        listening.close()
+        raise
+    return name
 
-    def _listen(self) -> str:
-        """Start to listen; return the address. The address is abstract: no socket file is left behind."""
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            name = f"swerex-c-{os.getpid()}-{secrets.token_hex(8)}"
-            listening.bind(f"\0{name}")
-            listening.listen(4096)
-            listening.setblocking(False)
-            background.keep_from_children(listening)
-            background.spawn(self._accept(listening))  # not awaited: the caller may be in that loop
-        except BaseException:
-            listening.close()
-            raise
-        return name
 
-    async def _accept(self, listening: socket.socket) -> None:
-        with listening:
-            while True:
-                try:
-                    connection, _ = await asyncio.get_running_loop().sock_accept(listening)
-                except OSError:
-                    await asyncio.sleep(_PAUSE_SECONDS)
-                else:
-                    background.spawn(self._serve(connection))
+os.register_at_fork(after_in_child=_listen.cache_clear)
 
-    async def _serve(self, connection: socket.socket) -> None:
-        """Serve one client until its program or it itself has ended."""
-        loop = asyncio.get_running_loop()
-        background.keep_from_children(connection)
-        with connection, contextlib.suppress(OSError):
-            words, terminal = await in_thread(_receive_head, connection)
-            background.keep_from_children(terminal)
-            with terminal:
-                running = asyncio.ensure_future(self._run(words, terminal))
-                gone = asyncio.ensure_future(loop.sock_recv(connection, 1))
-                await asyncio.wait((running, gone), return_when=asyncio.FIRST_COMPLETED)
-                await end_tasks(gone, running)
-            if not running.cancelled():
-                await loop.sock_sendall(connection, bytes([running.result()]))
 
-    async def _run(self, words: Sequence[str], terminal: io.FileIO) -> int:
-        """Run a client's program on its terminal, and return the exit code for the client."""
-        token, *words = words
-        backend = self._backends.pop(token, None)
-        try:
-            rows, columns, count, *words = words
-            variables, argv = words[: int(count)], words[int(count) :]
-            environment = dict(each.split("=", 1) for each in variables)
-            if backend is None:
-                raise SandboxLostError("The sandbox was closed")
-            async with _started(backend.exec(argv, environment, (int(rows), int(columns)))) as program:
-                code = await _forward(program, terminal)
-            if 0 <= code < 256:  # the system would keep only the lowest 8 bits, which may mean success
-                return code
-            raise ResourceError(f"The sandbox reports an exit code outside 0 to 255: {code}")
-        except Exception as error:
-            if backend is not None:
-                backend._lost_exit_codes.add(token)
-            with contextlib.suppress(OSError):
-                await _write(terminal, error_line(error).encode(errors="replace")[:4000] + b"\r\n")
-            return UNKNOWN
+async def _accept(listening: socket.socket) -> None:
+    with listening:
+        while True:
+            try:
+                connection, _ = await asyncio.get_running_loop().sock_accept(listening)
+            except OSError:
+                await asyncio.sleep(_PAUSE_SECONDS)
+            else:
+                background.spawn(_serve(connection))
+
+
+async def _serve(connection: socket.socket) -> None:
+    """Serve one client until its program or it itself has ended."""
+    loop = asyncio.get_running_loop()
+    background.keep_from_children(connection)
+    with connection, contextlib.suppress(OSError):
+        words, terminal = await in_thread(_receive_head, connection)
+        background.keep_from_children(terminal)
+        with terminal:
+            running = asyncio.ensure_future(_run(words, terminal))
+            gone = asyncio.ensure_future(loop.sock_recv(connection, 1))
+            await asyncio.wait((running, gone), return_when=asyncio.FIRST_COMPLETED)
+            await end_tasks(gone, running)
+        if not running.cancelled():
+            await loop.sock_sendall(connection, bytes([running.result()]))
 
 
 def _receive_head(connection: socket.socket) -> tuple[list[str], io.FileIO]:
@@ -178,14 +148,14 @@ def _receive_head(connection: socket.socket) -> tuple[list[str], io.FileIO]:
     if user not in (os.geteuid(), 0):
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
     connection.settimeout(_HEAD_SECONDS)
-    length, descriptors, _, _ = socket.recv_fds(connection, struct.calcsize(SIZE), 1)
-    if len(descriptors) != 1 or len(length) != struct.calcsize(SIZE):
+    length, descriptors, _, _ = socket.recv_fds(connection, 4, 1)
+    if len(descriptors) != 1:
         raise ConnectionError(errno.EPROTO, os.strerror(errno.EPROTO))
     terminal = io.FileIO(descriptors[0], "r+")
     try:
         os.set_blocking(terminal.fileno(), False)
         with connection.makefile("rb") as file:
-            data = file.read(struct.unpack(SIZE, length)[0])
+            data = file.read(int.from_bytes(length, "little"))
         connection.setblocking(False)
         return [os.fsdecode(word) for word in data.split(b"\0")], terminal
     except BaseException:
@@ -193,35 +163,48 @@ def _receive_head(connection: socket.socket) -> tuple[list[str], io.FileIO]:
         raise
 
 
-@contextlib.asynccontextmanager
-async def _started(work: Coroutine[Any, Any, Process]) -> AsyncIterator[Process]:
-    """Yield a program that starts, and close it after the block.
-
-    If the client ends during the start, the program may run already: it is waited for, and closed.
-    """
-    starting = asyncio.ensure_future(work)
+async def _run(words: Sequence[str], terminal: io.FileIO) -> int:
+    """Run a client's program on its terminal, and return the exit code for the client."""
+    token, *words = words
+    backend = _backends.pop(token, None)
     try:
-        yield await asyncio.shield(starting)
-    finally:
-        await asyncio.wait((starting,), timeout=_ABANDON_SECONDS)
-        await end_tasks(starting)
-        if not starting.cancelled() and starting.exception() is None:
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(starting.result().close(), _ABANDON_SECONDS)
+        rows, columns, count, *words = words
+        variables, argv = words[: int(count)], words[int(count) :]
+        environment = dict(each.split("=", 1) for each in variables)
+        if backend is None:
+            raise SandboxLostError("The sandbox was closed")
+        starting = asyncio.ensure_future(backend.exec(argv, environment, (int(rows), int(columns))))
+        code = await _forward(starting, terminal)
+        if 0 <= code < 256:  # the system would keep only the lowest 8 bits, which may mean success
+            return code
+        raise ResourceError(f"The sandbox reports an exit code outside 0 to 255: {code}")
+    except Exception as error:
+        if backend is not None:
+            backend._lost_exit_codes.add(token)
+        with contextlib.suppress(OSError):
+            await _write(terminal, error_line(error).encode(errors="replace")[:4000] + b"\r\n")
+        return UNKNOWN
 
 
-async def _forward(program: Process, terminal: io.FileIO) -> int:
-    """Forward a terminal until the program ends; return its exit code. If the terminal is hung up first, any other."""
-    reading = asyncio.ensure_future(_send_input(program, terminal))
-    writing = asyncio.ensure_future(_send_output(program, terminal))
+async def _forward(starting: asyncio.Future[Process], terminal: io.FileIO) -> int:
+    """Forward a terminal to a program that starts; return its exit code, or any if the terminal is hung up first."""
+    reading = writing = None
     try:
+        program = await asyncio.shield(starting)
+        reading = asyncio.ensure_future(_send_input(program, terminal))
+        writing = asyncio.ensure_future(_send_output(program, terminal))
         await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
         if not writing.done():
             return UNKNOWN
         await writing
         return await program.wait()
     finally:
-        await end_tasks(reading, writing)
+        # If the client ends during the start, the program may run already: it is waited for, and closed.
+        await asyncio.wait((starting,), timeout=_ABANDON_SECONDS)
+        await end_tasks(*(task for task in (starting, reading, writing) if task is not None))
+        if not starting.cancelled() and starting.exception() is None:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(starting.result().close(), _ABANDON_SECONDS)
 
 
 async def _send_input(program: Process, terminal: io.FileIO) -> None:
@@ -260,12 +243,3 @@ async def _ready(terminal: io.FileIO, *, write: bool = False) -> None:
         await ready.wait()
     finally:
         remove(terminal.fileno())
-
-
-def _reset() -> None:
-    global _server
-    _server = _Server()
-
-
-_server = _Server()
-os.register_at_fork(after_in_child=_reset)

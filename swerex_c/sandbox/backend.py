@@ -101,8 +101,7 @@ class Backend(ABC):
         default it tries to run bash.
 
         Raises:
-            SwerexException: if the answer cannot be determined, for a reason given by the type; the sandbox may still
-                exist.
+            SwerexException: if the answer cannot be determined; the sandbox may still exist.
         """
         words = b""
         try:
@@ -121,10 +120,9 @@ class Backend(ABC):
         return f"The {self.name} runs no bash: {said}" if code else None
 
     async def unsure(self, client: Sequence[str], code: int, printed: str) -> str | None:
-        """Return why a client's exit code may not be its program's, or None.
+        """Return why a client's exit code may not be its program's, as a sentence, or None.
 
-        The reason is a sentence; None means that the code is the program's. Called when a client has ended by itself
-        and its program in the sandbox has ended too.
+        Called when a client has ended by itself and its program in the sandbox has ended too.
 
         Args:
             client: its command line.

@@ -59,10 +59,8 @@ class CommandBackend(Backend):
         return self.command(argv, names, True)
 
     async def exec(self, argv: Sequence[str], env: Mapping[str, str]) -> Process:
-        def line() -> list[str]:
-            return self.command(argv, list(env), False)
-
-        return await ClientProcess.start(line, self.environment() | dict(env), self.unsure)
+        environment = self.environment() | dict(env)
+        return await ClientProcess.start(lambda: self.command(argv, list(env), False), environment, self.unsure)
 
 
 class ClientProcess(Process):
@@ -73,11 +71,7 @@ class ClientProcess(Process):
         process: subprocess.Popen[bytes],
         unsure: Callable[[Sequence[str], int, str], Awaitable[str | None]] | None = None,
     ) -> None:
-        """Take a program that was started with non-blocking pipes.
-
-        Args:
-            unsure: method of the backend, see there; None if the exit code is the client's own.
-        """
+        """Take a program that was started with non-blocking pipes. `unsure` is a backend's method, see there."""
         self.process = process
         self._unsure = unsure
         self._printed = b""
@@ -103,10 +97,7 @@ class ClientProcess(Process):
         environment: Mapping[str, str],
         unsure: Callable[[Sequence[str], int, str], Awaitable[str | None]] | None = None,
     ) -> ClientProcess:
-        """Start a client with this complete environment.
-
-        Args:
-            command: returns the command line; it may block.
+        """Start a client with this complete environment. `command` returns its command line, and may block.
 
         Raises:
             OSError: if the program cannot be started; FileNotFoundError if it does not exist.
@@ -127,7 +118,7 @@ class ClientProcess(Process):
             try:
                 left = left[os.write(self._input.fileno(), left) :]
             except BlockingIOError:
-                await self._ready([], [self._input])
+                await self._ready(self._input)
 
     async def end_input(self) -> None:
         self._input.close()
@@ -149,7 +140,7 @@ class ClientProcess(Process):
                     return number, data
                 stream.close()
             if self._outputs:
-                await self._ready(list(self._outputs.values()), [])
+                await self._ready(*self._outputs.values())
         return self._held.popleft() if self._held else None
 
     async def wait(self) -> int:
@@ -163,32 +154,27 @@ class ClientProcess(Process):
 
     async def close(self) -> None:
         self._close_pipes()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LINGER_SECONDS):
-                await asyncio.shield(self._ended)
+        await asyncio.wait([self._ended], timeout=_LINGER_SECONDS)
         await self.kill()
 
     async def kill(self) -> None:
         """Kill the client with its process group, and close its pipes. The wait for its end is bounded."""
         kill_group(self.process)
         self._close_pipes()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_END_SECONDS):
-                await asyncio.shield(self._ended)
+        await asyncio.wait([self._ended], timeout=_END_SECONDS)
 
-    async def _ready(self, read: list[IO[bytes]], write: list[IO[bytes]]) -> None:
+    async def _ready(self, *streams: IO[bytes]) -> None:
         """Wait until one of the pipes is ready, or all are closed."""
         ready = self._loop.create_future()
         self._waiting.add(ready)
-        for stream in read:
-            self._loop.add_reader(stream.fileno(), _wake, ready)
-        for stream in write:
-            self._loop.add_writer(stream.fileno(), _wake, ready)
+        for stream in streams:
+            watch = self._loop.add_writer if stream is self._input else self._loop.add_reader
+            watch(stream.fileno(), _wake, ready)
         try:
             await ready
         finally:
             self._waiting.discard(ready)
-            for stream in (*read, *write):
+            for stream in streams:
                 self._forget(stream)
 
     def _forget(self, stream: IO[bytes]) -> None:
@@ -308,28 +294,28 @@ async def run_command(
         OSError: if the program cannot be started; FileNotFoundError if it does not exist.
     """
     process = await ClientProcess.start(lambda: argv, environment)
-    outputs = {1: bytearray(), 2: bytearray()}
-    stdout = outputs[1]
+    stdout, stderr, read = bytearray(), bytearray(), 0
+    name = f"`{' '.join(argv[:2])}`"
 
     async def send() -> None:
         with contextlib.suppress(BrokenPipeError):
             await process.send(input)
         await process.end_input()
 
-    sending, read = asyncio.ensure_future(send()), 0
+    sending = asyncio.ensure_future(send())
     try:
         async with asyncio.timeout(timeout):
             while (output := await process.receive()) is not None:
-                outputs[output[0]].extend(output[1])
-                if len(outputs[output[0]]) > _MAX_OUTPUT:
-                    raise ResourceError(f"`{' '.join(argv[:2])}` prints more than {_MAX_OUTPUT >> 20} MiB")
+                (stdout if output[0] == 1 else stderr).extend(output[1])
+                if max(len(stdout), len(stderr)) > _MAX_OUTPUT:
+                    raise ResourceError(f"{name} prints more than {_MAX_OUTPUT >> 20} MiB")
                 while until and (end := stdout.find(b"\n", read)) >= 0:
                     if stdout.startswith(until, read):
-                        return CompletedCommand(0, bytes(stdout), bytes(outputs[2]))
+                        return CompletedCommand(0, bytes(stdout), bytes(stderr))
                     read = end + 1
-            return CompletedCommand(await process.wait(), bytes(stdout), bytes(outputs[2]))
+            return CompletedCommand(await process.wait(), bytes(stdout), bytes(stderr))
     except TimeoutError:
-        raise TimeoutError(f"`{' '.join(argv[:2])}` did not answer within {timeout:g} seconds") from None
+        raise TimeoutError(f"{name} did not answer within {timeout:g} seconds") from None
     finally:
         sending.cancel()
         await process.kill()

@@ -30,29 +30,24 @@ _EASY_NAME = re.compile(
 
 
 async def execute(sandbox: Sandbox, command: Command, output_limit: int) -> CommandResponse:
-    """Run a command in a sandbox; see `LocalRuntime.execute`. Used in the private event loop.
+    """Run a command in a sandbox; see `LocalRuntime.execute`.
 
     For `shell=True`, the shell is the sandbox's /bin/sh, or bash under that name if there is none. A variable of `env`
     that bash cannot set is set by the sandbox's program env. If the caller is cancelled, the command and everything
     that it started are ended before the cancellation is raised.
 
-    Args:
-        output_limit: bytes kept of each of its streams: half from its beginning, half from its end.
-
     Raises:
-        SandboxLostError: if the sandbox is gone.
-        ConnectionLostError: if the connection was lost meanwhile. The command may still run.
-        ResourceError: if the shell that ran it has ended without its exit code (the command may have killed it).
-        and what `LocalRuntime.execute` raises.
+        what `LocalRuntime.execute` and `RunningScript.wait` raise.
     """
     validate_seconds(command.timeout, "timeout")
     argv = check_words(command)
     words = _words(command, argv)
     kind = REUSABLE | (MERGED if command.merge_output_streams else 0)
-    async with await sandbox.start(_START, _PROGRAM, "0" if command.env is None else "1", kind=kind) as running:
+    bare = "0" if command.env is None else "1"
+    async with await sandbox.start(_START, _PROGRAM, bare, kind=kind, limit=output_limit) as running:
         try:
             request = encode_request(running.nonce, 0, words)
-            answer = await running.collect(request, command.timeout, output_limit)
+            answer = await running.collect(request, command.timeout)
         except CommandTimeoutError as e:
             raise overdue(command, e.output) from None
     if running.note is not None:

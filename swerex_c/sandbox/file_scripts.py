@@ -19,8 +19,6 @@ from swerex_c.utils.shell_script import read_script
 
 __all__ = ["escape", "failure", "frames", "in_place", "text"]
 
-_SCRIPTS = "sandbox/scripts/"
-
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin:/busybox"
 """Directories of the programs that the scripts use. They come before those of the sandbox's PATH, which may lack them,
 and may have the current directory, in which a script finds what the caller has uploaded."""
@@ -58,7 +56,7 @@ _TAR_NAMES = re.compile(r"^tar: (?:\./)?(?P<name>.+): Cannot [a-z]+: ", re.MULTI
 
 def text(script: str) -> str:
     """Return the script with this name."""
-    return f"PATH={_PATH}${{PATH:+:$PATH}}\n" + read_script(f"{_SCRIPTS}{script}.bash")
+    return f"PATH={_PATH}${{PATH:+:$PATH}}\n" + read_script(f"sandbox/scripts/{script}.bash")
 
 
 def in_place(path: str) -> str:
@@ -116,16 +114,17 @@ def _refusal(sandbox: Sandbox, reason: str, told: str, path: str, what: str) -> 
     if reason == "above":
         return _system(told, os.path.dirname(path.rstrip("/")) or ".") or _unknown(sandbox, told, what)
     if (number := _NUMBERS.get(reason)) is not None:
-        return OSError(number, os.strerror(number), path)
+        return _os_error(number, path)
     return _unknown(sandbox, reason, what)
 
 
 def _system(said: str, path: str) -> OSError | None:
     """Return the OSError for the system error that a message ends with. The last one counts: warnings come before."""
     found = _ENDS.findall(said)
-    if not found:
-        return None
-    number = _WORDS[found[-1]]
+    return _os_error(_WORDS[found[-1]], path) if found else None
+
+
+def _os_error(number: int, path: str) -> OSError:
     return OSError(number, os.strerror(number), path)
 
 

@@ -1,8 +1,7 @@
 """Read, write and copy files of a sandbox, by the rules of `swerex_c.files.local`.
 
-Relative paths are relative to the directory in which the sandbox starts programs. A refusal by the sandbox's system
-raises `OSError` with `errno` and `filename`; a refusal by this package raises `UploadError`; an operation that needs a
-missing program raises `NotSupportedError`. The functions run in the private event loop; what they do with files of this
+Relative paths are relative to the directory in which the sandbox starts programs. An operation that needs a missing
+program raises `NotSupportedError`. The functions run in the private event loop; what they do with files of this
 machine, they do in threads. When the cancellation of a copy is raised, nothing writes any more.
 
 Copies are streams, which are not held in memory. A file is copied by cat, else by bash alone, in frames. A tree is an
@@ -25,14 +24,13 @@ import stat
 import tarfile
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from swerex_c.exceptions import ProtocolError, SwerexException
 from swerex_c.files import tar, writing
 from swerex_c.files.local import Entry, open_regular, sized, too_long, walk
 from swerex_c.files.staging import RIGHTS, Staging
 from swerex_c.files.writing import check_path, write_all
-from swerex_c.models import OUTPUT_LIMIT
 from swerex_c.sandbox.file_scripts import escape, failure, frames, in_place, text
 from swerex_c.sandbox.loader import NO_INPUT, REUSABLE
 from swerex_c.utils import background
@@ -84,26 +82,11 @@ _logger = logging.getLogger("swerex_c.files")
 async def read_text(
     sandbox: Sandbox, path: str, encoding: str | None = None, errors: str | None = None, limit: int | None = None
 ) -> str:
-    """Return a file's text; every line ending becomes a newline.
-
-    This is what `Path(path).read_text(encoding, errors)` does.
-
-    Args:
-        encoding: None means the encoding of this process's locale.
-        errors: handling of bytes that do not decode; None raises UnicodeDecodeError.
-        limit: maximum number of bytes to read; None means no limit.
-
-    Raises:
-        OSError: if the file cannot be read.
-        ResourceError: if the file has more than `limit` bytes, or has no end.
-        TimeoutError: if a named pipe or a terminal gives no data for ten seconds.
-        SandboxLostError: if the sandbox is gone.
-    """
+    """Return a file's text as `swerex_c.files.local.read_text` does."""
     check_path(path)
     io.TextIOWrapper(io.BytesIO(), encoding, errors)  # raises LookupError before the script starts
     pieces, size = [], 0
     async with await sandbox.start(text("read_file"), in_place(path), kind=REUSABLE | NO_INPUT) as running:
-        running.limit_errors()
         await running.first()
         while piece := await _unless_silent(running, lambda: running.read(1 << 20), "sent", path):
             pieces.append(piece)
@@ -122,20 +105,12 @@ async def read_text(
 
 
 async def write_text(sandbox: Sandbox, path: str, content: str) -> None:
-    """Replace the text of a file with `content`.
+    """Replace the text of a file as `swerex_c.files.local.write_text` does.
 
-    The text is written in the locale's encoding and with newlines unchanged. Missing parent directories are created. If
-    the sandbox has mv, chmod and stat, readers see either the old text or the new one, and the old text stays if
-    anything fails. Otherwise, and if the file cannot be replaced (it has several names, is a mount point, or has
-    another owner), it is overwritten in place. An existing file keeps its mode and group; a link stays a link, and its
-    target is written.
+    If the sandbox lacks mv, chmod or stat, the file is overwritten in place.
 
     Raises:
-        OSError: if the file cannot be written.
-        UnicodeEncodeError: if the locale's encoding cannot express the text.
         NotSupportedError: if directories are missing and the sandbox has no mkdir.
-        TimeoutError: if a named pipe or a terminal accepts no data for ten seconds.
-        SandboxLostError: if the sandbox is gone.
     """
     check_path(path)
     path = str(PurePosixPath(path))
@@ -147,7 +122,7 @@ async def write_text(sandbox: Sandbox, path: str, content: str) -> None:
     words = (in_place(path), "", "", "", secrets.token_hex(8), os.fsdecode(escape(data)))
     async with await sandbox.start(text("put_file"), *words, kind=REUSABLE | NO_INPUT) as running:
         await running.first()
-        answer = await _unless_silent(running, lambda: running.collect(b"", None, OUTPUT_LIMIT), "accepted", path)
+        answer = await _unless_silent(running, lambda: running.collect(b"", None), "accepted", path)
     if answer.code:
         raise failure(sandbox, answer.code, answer.stderr, path, what)
 
@@ -168,48 +143,40 @@ async def _unless_silent(running: RunningScript, work: Callable[[], Awaitable[T]
 
 
 async def upload(sandbox: Sandbox, source: str, target: str, progress: Progress | None = None) -> None:
-    """Copy a local file or tree into the sandbox.
-
-    The rules are those of `swerex_c.files.local.copy`.
+    """Copy a local file or tree into the sandbox as `swerex_c.files.local.copy` does.
 
     Args:
         progress: called in a thread with the number of bytes sent and the total.
-
-    Raises:
-        OSError: if the source cannot be read or the target cannot be written.
-        UploadError: as `swerex_c.files.local.copy`.
-        NotSupportedError: if the sandbox lacks programs that this needs.
-        SandboxLostError: if the sandbox is gone.
     """
     check_path(source)
     check_path(target)
-    root, size, pieces = await in_thread(_survey, source)
+    mode, size, pieces = await in_thread(_survey, source)
     what = f"Copying {source!r} to {target!r}"
-    if stat.S_ISDIR(root.st_mode):
+    if stat.S_ISDIR(mode):
         target = str(PurePosixPath(target))
-        words = (in_place(target), secrets.token_hex(8))
 
         def pack(form: bytes, write: Write) -> None:
             _pack(source, _Archive(write) if form == b"tar\n" else _Records(write))
 
-        await _feed(sandbox, "put_tree", words, pack, target, what, progress, size)
+        await _feed(sandbox, "put_tree", (secrets.token_hex(8),), pack, target, what, progress, size)
     else:
-        name, mode = os.path.basename(os.path.normpath(source)), f"{root.st_mode & RIGHTS:o}"
-        await _put_file(sandbox, pieces, size, target, what, mode, name, progress)
+        name = os.path.basename(os.path.normpath(source))
+        await _put_file(sandbox, pieces, size, target, what, f"{mode & RIGHTS:o}", name, progress)
 
 
-def _survey(source: str) -> tuple[os.stat_result, int, Iterable[bytes]]:
-    """Return the status of a tree's root, the size of its files, and the contents if it is a file.
+def _survey(source: str) -> tuple[int, int, Iterable[bytes]]:
+    """Return the mode of a tree's root, the size of its files, and the contents if it is a file.
 
     What cannot be copied is refused, or named in the log.
     """
     entries = walk(source)
     root = next(entries)
     if stat.S_ISDIR(root.status.st_mode):
-        return root.status, sum(it.status.st_size for it in entries if stat.S_ISREG(it.status.st_mode)), ()
+        size = sum(it.status.st_size for it in entries if stat.S_ISREG(it.status.st_mode))
+        return root.status.st_mode, size, ()
     with root.open() as file:
         first, size = sized(file, root.status.st_size)
-    return root.status, size, [first] if len(first) == size else _contents(source, size)
+    return root.status.st_mode, size, [first] if len(first) == size else _contents(source, size)
 
 
 def _contents(source: str, size: int) -> Iterator[bytes]:
@@ -230,13 +197,8 @@ async def _put_file(
     name: str = "",
     progress: Progress | None = None,
 ) -> None:
-    """Write a file that consists of these pieces.
-
-    Args:
-        size: number of bytes.
-        mode, name: as put_file.bash takes them.
-    """
-    words = (in_place(target), str(size), mode, name, secrets.token_hex(8))
+    """Write a file that consists of these pieces; `mode` and `name` are those of put_file.bash."""
+    words = (str(size), mode, name, secrets.token_hex(8))
 
     def produce(form: bytes, write: Write) -> None:
         for piece in pieces if form == b"plain\n" else frames(pieces):
@@ -257,12 +219,10 @@ async def _feed(
 ) -> None:
     """Run a script with the input that `produce` writes in a thread, and raise the error that it reports.
 
-    `produce` gets the line in which the script names the format that it reads. It is not called if the script refuses
-    the copy before. Input that the script does not read is dropped. If `produce` fails, or this is cancelled, the
-    script sees that its input is incomplete, and removes its partial results.
+    `produce` gets the line in which the script names the format that it reads; a script that refuses the copy has none.
+    If `produce` fails, or this is cancelled, the script sees that its input is incomplete, and removes what it wrote.
     """
-    async with await sandbox.start(text(script), *words) as running:
-        running.limit_errors()
+    async with await sandbox.start(text(script), in_place(target), *words) as running:
         done, form = 0, await running.read_line()
         running.drop_output()
 
@@ -304,39 +264,31 @@ class _Archive(tar.Packer):
         super()._begin(member)
 
 
-class _Records:
-    """Records for put_tree.bash where there is no tar, with the methods of `tar.Packer`."""
+class _Records(tar.Packer):
+    """Records for put_tree.bash where there is no tar."""
 
-    def __init__(self, write: Write) -> None:
-        self._write = write
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+    end = b""
 
     def add(self, entry: Entry, name: str) -> None:
         mode = entry.status.st_mode
         if stat.S_ISDIR(mode):
-            self._put(b"d", name, b"%o" % (mode & RIGHTS | 0o700))
+            self._record(b"d", name, b"%o" % (mode & RIGHTS | 0o700))
         elif stat.S_ISLNK(mode):
-            self._put(b"l", name, os.fsencode(entry.link()))
+            self._record(b"l", name, os.fsencode(entry.link()))
         else:
             with entry.open() as file:
-                self._put(b"f", name, b"%o" % (mode & RIGHTS), iter(lambda: file.read(_BLOCK), b""))
+                self._record(b"f", name, b"%o" % (mode & RIGHTS), frames(iter(lambda: file.read(_BLOCK), b"")))
 
     def make(self, name: str, mode: int, data: bytes) -> None:
-        self._put(b"f", name, b"%o" % mode, [data])
+        self._record(b"f", name, b"%o" % mode, frames([data]))
 
-    def _put(self, kind: bytes, name: str, last: bytes, contents: Iterable[bytes] | None = None) -> None:
-        self._write(b"%s\0%s\0%s\0" % (kind, os.fsencode(name), last))
-        if contents is not None:
-            for frame in frames(contents):
-                self._write(frame)
+    def _record(self, kind: bytes, name: str, last: bytes, contents: Iterable[bytes] = ()) -> None:
+        self._put(b"%s\0%s\0%s\0" % (kind, os.fsencode(name), last))
+        for frame in contents:
+            self._put(frame)
 
 
-def _pack(source: str, packer: _Archive | _Records) -> None:
+def _pack(source: str, packer: tar.Packer) -> None:
     """Write a tree for put_tree.bash: the tree below "it", and then "end", with the modes that directories get last."""
     modes: list[str] = []
     with packer:
@@ -352,25 +304,20 @@ def _pack(source: str, packer: _Archive | _Records) -> None:
 
 
 async def download(sandbox: Sandbox, source: str, target: str, progress: Progress | None = None) -> None:
-    """Copy a file or tree of the sandbox to this machine.
+    """Copy a file or tree of the sandbox to this machine as `swerex_c.files.local.copy` does.
 
-    The rules are those of `upload` in reverse. The target does not change until all data has arrived. Nothing outside
-    the target is written, whatever the sandbox sends. A file with several names becomes several files.
+    The target does not change until all data has arrived. Nothing outside the target is written, whatever the sandbox
+    sends. A file with several names becomes several files.
 
     Args:
         progress: called in a thread with the number of bytes received.
 
     Raises:
-        OSError: if the source cannot be read or the target cannot be written.
-        UploadError: as `swerex_c.files.local.copy`.
-        NotSupportedError: if the sandbox lacks programs that this needs.
-        SandboxLostError: if the sandbox is gone.
         ProtocolError: if the sandbox sends data that its own programs do not send.
     """
     check_path(source)
     check_path(target)
     async with await sandbox.start(text("get"), in_place(source)) as running:
-        running.limit_errors()
         await running.close_input()
         await in_thread_settled(_CLEAN_UP_SECONDS, _receive, sandbox, running, source, target, progress)
 

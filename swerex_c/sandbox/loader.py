@@ -21,7 +21,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from swerex_c.exceptions import ConnectionLostError, SandboxLostError, SwerexException
+from swerex_c.exceptions import ConnectionLostError, SwerexException
 from swerex_c.sandbox.backend import Process
 from swerex_c.utils.shell_script import read_script
 from swerex_c.utils.visible import error_line
@@ -118,15 +118,15 @@ class Frames:
     def end(self) -> None:
         """Mark the stream as ended, whether or not the script has ended."""
         self.closed = True
-        rest, self._rest = self._rest, b""
-        self._emit(rest)
+        self._emit(self._rest)
+        self._rest = b""
 
 
 class Loader:
     """One bash in the sandbox, which runs one script at a time. Used in the private event loop."""
 
     def __init__(self, process: Process, token: str) -> None:
-        """Take a program that was started with `argv(token)`. `greet` must follow."""
+        """Take a program that was started with `Loader.argv(token)`. `greet` must follow."""
         self.process = process
         self.stdout, self.stderr = Frames(token.encode()), Frames(token.encode())
         self.born = ""
@@ -137,22 +137,17 @@ class Loader:
         """Why the connection broke, if it did."""
         self._reading: asyncio.Task[None] | None = None
         self._settling: asyncio.Task[bool] | None = None
-        self._closing: asyncio.Future[None] | None = None
 
     @staticmethod
     def argv(token: str) -> list[str]:
-        """Return the command to run in the sandbox.
-
-        It is a bash that reads no startup file and imports nothing: `-p` makes it ignore BASH_ENV, SHELLOPTS and
-        exported functions. The programs that it executes inherit them.
-        """
+        """Return the command to run in the sandbox. Because of `-p` it ignores BASH_ENV, SHELLOPTS and functions."""
         return ["bash", "--noprofile", "--norc", "-p", "-c", _LOADER, "swerex", token]
 
     async def greet(self) -> tuple[int, int] | None:
         """Wait for the greeting, and return bash's version; None if the program has ended instead."""
-        await self.until(lambda: b"H" in self.stdout.records and b"H" in self.stderr.records)
+        await self.until(lambda: self._have(b"H"))
         version = self.stdout.records.get(b"H")
-        if not version or b"H" not in self.stderr.records:
+        if not version or not self._have(b"H"):
             return None
         major, minor, reusable, born = version.split(b".")
         self.born = born.decode()
@@ -160,29 +155,20 @@ class Loader:
         return int(major), int(minor)
 
     def renew(self, nonce: bytes) -> tuple[Frames, Frames]:
-        """Return the two streams of the next script, whose records begin with this nonce."""
+        """Return the two streams of the script that is written next, whose records begin with this nonce."""
         ended = self.stdout.closed
         self.stdout, self.stderr = Frames(nonce), Frames(nonce)
         self.stdout.closed = self.stderr.closed = ended
         return self.stdout, self.stderr
 
-    async def begin(self, nonce: bytes, script: str, words: Sequence[bytes], kind: int, mark: str) -> bool:
-        """Send a script to run, whose streams are those of `renew`.
+    @property
+    def done(self) -> bool:
+        """Return whether all output of the script has arrived."""
+        return self.stdout.done and self.stderr.done
 
-        Args:
-            words: the script's arguments `$1`, `$2`, ...
-            mark: the mark in the environment of everything that the script executes.
-
-        Returns:
-            False if the loader has ended and cannot have started the script.
-        """
-        try:
-            await self.write(encode_request(nonce, kind, [os.fsencode(mark), os.fsencode(script), *words]))
-        except (ConnectionLostError, SandboxLostError):
-            pass  # it may have begun: the end of its output shows that, and the backend has the reason
-        except OSError:
-            return False
-        return True
+    def _have(self, record: bytes) -> bool:
+        """Return whether a record has come on both streams."""
+        return record in self.stdout.records and record in self.stderr.records
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Read output until a condition holds or the streams have ended."""
@@ -202,7 +188,7 @@ class Loader:
     async def _write(self, data: bytes) -> None:
         sending = asyncio.ensure_future(self.process.send(data))
         try:
-            while not sending.done() and not (self.stdout.done and self.stderr.done):
+            while not sending.done() and not self.done:
                 await self._next(sending)
             if not sending.done():
                 raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
@@ -211,7 +197,7 @@ class Loader:
         try:
             await sending
         except BrokenPipeError:  # its last output may not have been read yet
-            await self.until(lambda: self.stdout.done and self.stderr.done)
+            await self.until(lambda: self.done)
             raise
         except SwerexException:
             raise
@@ -262,10 +248,10 @@ class Loader:
         with contextlib.suppress(Exception):
             async with asyncio.timeout(_SETTLE_SECONDS):
                 await self.process.send(nonce + b"\n")
-                await self.until(lambda: b"R" in self.stdout.records and b"R" in self.stderr.records)
+                await self.until(lambda: self._have(b"R"))
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read())  # notices the end while the loader is idle
-        return b"R" in self.stdout.records and b"R" in self.stderr.records
+        return self._have(b"R")
 
     @property
     def settled(self) -> bool:
@@ -281,12 +267,7 @@ class Loader:
         return ready and not self.stdout.closed
 
     async def close(self) -> None:
-        """Hang up. Processes that a script left in the sandbox keep running. May be called again."""
-        if self._closing is None:
-            self._closing = asyncio.ensure_future(self._close())
-        await asyncio.shield(self._closing)
-
-    async def _close(self) -> None:
+        """Hang up. Processes that a script left in the sandbox keep running."""
         self.give_up()
         await end_tasks(*(task for task in (self._reading, self._settling) if task is not None))
         with contextlib.suppress(Exception):

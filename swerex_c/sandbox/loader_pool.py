@@ -47,27 +47,18 @@ class LoaderPool:
     """
 
     def __init__(self, backend: Backend, mark: str) -> None:
-        """Create an empty pool.
-
-        Args:
-            mark: mark in the environment of the loaders; the marks of their scripts begin with it.
-        """
+        """Create an empty pool of loaders with this mark, with which those of their scripts begin."""
         self._born, self._restarted = "", False
         self._backend, self._mark = backend, mark
         self._idle: list[Loader] = []
-        self._all: set[Loader] = set()
+        self._all: set[Loader] = set()  # those that are not closing
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
         self.closed = False
         self._trimming: asyncio.TimerHandle | None = None
 
     async def take(self) -> Loader:
-        """Return a loader that waits for its script. Give it back with `put` or `retire`.
-
-        Raises:
-            SandboxLostError, NotSupportedError, ResourceError: if none can be started.
-            RuntimeClosedError: if `close` was called.
-        """
+        """Return a loader that waits for its script. Give it back with `put` or `retire`."""
         self._trim_later()
         while True:
             loader = await self._take_idle()
@@ -106,25 +97,23 @@ class LoaderPool:
 
     def retire(self, loader: Loader) -> None:
         """Close a loader in the background. Processes that its script left in the sandbox keep running."""
-
-        async def close() -> None:
-            await loader.close()
-            self._all.discard(loader)
-
-        task = asyncio.create_task(close())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if loader in self._all:
+            self._all.remove(loader)
+            closing = asyncio.create_task(loader.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     async def _start(self) -> Loader:
         backend, token = self._backend, secrets.token_hex(16)
         try:
             process = await backend.exec(Loader.argv(token), {MARK: self._mark})
+        except SwerexException as e:
+            raise (await self.lost() or e) from None
+        except OSError as e:
+            msg = f"The program that reaches {backend.name} cannot be started: {e}"
+            raise ResourceError(msg, errno=e.errno) from None
         except Exception as e:
-            if isinstance(e, OSError) and not isinstance(e, SwerexException):
-                msg = f"The program that reaches {backend.name} cannot be started: {e}"
-                raise ResourceError(msg, errno=e.errno) from None
-            known = e if isinstance(e, SwerexException) else no_shell(backend, None, str(e))
-            raise (await self.lost() or known) from None
+            raise (await self.lost() or no_shell(backend, None, str(e))) from None
         loader = Loader(process, token)
         self._all.add(loader)
         try:
@@ -166,10 +155,7 @@ class LoaderPool:
             raise SandboxLostError(f"The {self._backend.name} was restarted, and everything that ran there has ended")
 
     async def lost(self, timeout: float = _ASK_SECONDS) -> SwerexException | None:
-        """Return the error for a lost sandbox; None if it can run programs.
-
-        A sandbox whose state cannot be determined has an error, too. Takes at most `timeout` seconds.
-        """
+        """Return the error for a sandbox that is lost, or whose state is unknown after `timeout` seconds, or None."""
         name = self._backend.name
         try:
             self.check_restarted()
@@ -206,17 +192,16 @@ class LoaderPool:
         if self._trimming is not None:
             self._trimming.cancel()
         self._idle.clear()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*(loader.close() for loader in self._all), return_exceptions=True)
-        self._all.clear()
+        for loader in list(self._all):
+            self.retire(loader)
+        if self._closing:
+            await asyncio.wait(self._closing)
 
 
 def check_version(version: tuple[int, int], sandbox: str) -> None:
     """Raise NotSupportedError if a sandbox's bash of this version is too old."""
     if version < _OLDEST_BASH:
-        msg = "The bash in {} is {}.{}; 4.4 or later is needed".format(sandbox, *version)
-        raise NotSupportedError(msg)
+        raise NotSupportedError("The bash in {} is {}.{}; 4.4 or later is needed".format(sandbox, *version))
 
 
 def no_shell(backend: Backend, status: int | None, printed: str, *, had_bash: bool = False) -> SwerexException:

@@ -43,10 +43,6 @@ KILL_FOREGROUND = read_script(_SCRIPTS + "kill_foreground.bash")
 
 
 def new_mark(runtime: str = "") -> str:
-    """Return a new mark for a runtime, or for a part of one.
-
-    Args:
-        runtime: the mark of the runtime that the part belongs to; empty for a new runtime.
-    """
+    """Return a new mark for a runtime, or for a part of the runtime with this mark."""
     number = secrets.token_hex(12)
     return f"{runtime}.{number}" if runtime else number

@@ -27,11 +27,10 @@ from swerex_c.exceptions import (
     SandboxLostError,
     SwerexException,
 )
-from swerex_c.models import OUTPUT_LIMIT
 from swerex_c.sandbox import processes
 from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.clients import CompletedCommand
-from swerex_c.sandbox.loader import NO_INPUT, REUSABLE, Loader
+from swerex_c.sandbox.loader import NO_INPUT, REUSABLE, Loader, encode_request
 from swerex_c.sandbox.loader_pool import LoaderPool
 from swerex_c.utils import background
 from swerex_c.utils.finalizers import call_from_finalizer
@@ -53,8 +52,8 @@ _STATUS_SECONDS = 6.0
 _SILENT_SECONDS = 10.0
 """Maximum seconds without a sign that the end of processes makes progress; a frozen sandbox gives none."""
 
-_ERRORS_LIMIT = 1 << 20
-"""Maximum number of bytes to keep of the standard error of a script that reads or writes files."""
+_LIMIT = 1 << 20
+"""Default number of bytes to keep of each stream of a script."""
 
 _LONGEST_LINE = 32
 """Maximum number of bytes of a line in which a script says how it goes on: a format, or a time."""
@@ -74,16 +73,10 @@ class Sandbox:
         self._owner = os.getpid()
 
     async def open(self, timeout: float, *, shells: bool = True) -> None:
-        """Open the backend, and start the first loader.
+        """Open the backend, and start the first loader; see `SandboxRuntime.open`.
 
         Args:
             shells: False if bash is known to work: the first loader then starts when it is needed.
-
-        Raises:
-            SandboxLostError: if the sandbox does not exist or cannot be reached.
-            NotSupportedError: if the sandbox has no bash.
-            ResourceError: if no shell can be started there for another reason.
-            TimeoutError: if that takes longer than `timeout` seconds.
         """
         weakref.finalize(self, _drop, self._shells, self.backend, self._owner).atexit = False
         try:
@@ -98,27 +91,20 @@ class Sandbox:
             raise TimeoutError(msg) from None
 
     def check(self) -> None:
-        """Raise the error of a sandbox in which nothing can be started, as far as that is known.
-
-        Raises:
-            RuntimeClosedError: in a forked child, which cannot end what it would start.
-            SandboxLostError: if the sandbox was restarted.
-        """
+        """Raise an error if the sandbox was restarted, or in a forked child, which cannot end what it would start."""
         if self._owner != os.getpid():
             raise RuntimeClosedError("The runtime belongs to the process that this one was forked from: make another")
         self._shells.check_restarted()
 
-    async def start(self, script: str, *words: str, kind: int = 0) -> RunningScript:
-        """Start a script. It has the sandbox's own environment and directory.
+    async def start(self, script: str, *words: str, kind: int = 0, limit: int = _LIMIT) -> RunningScript:
+        """Start a bash script, to be used with `async with`. It has the sandbox's own environment and directory.
 
         Args:
-            script: bash. It runs in a subshell: `$$` is the shell above it, which reports its end.
+            script: runs in a subshell: `$$` is the shell above it, which reports its end.
             words: the script's arguments `$1`, `$2`, ...; of any length, without NUL bytes.
-            kind: flags of `swerex_c.sandbox.loader`. A `REUSABLE` script starts faster. It must read exactly the bytes
-                that are written to it, and must not pass its standard input to a process that outlives it.
-
-        Returns:
-            the script, to be used with `async with`.
+            kind: flags of `swerex_c.sandbox.loader`. A `REUSABLE` script starts faster.
+            limit: bytes kept of its standard error, and by `collect` of its standard output: half from the beginning,
+                half from the end.
 
         Raises:
             SandboxLostError, NotSupportedError, ResourceError, RuntimeClosedError: if the script was not started.
@@ -126,43 +112,44 @@ class Sandbox:
         self.check()
         if self._closed:
             raise RuntimeClosedError("The runtime was closed: make another one")
-        return await self._start(script, words, kind, processes.new_mark(self.mark))
+        return await self._start(script, words, kind, processes.new_mark(self.mark), limit)
 
     async def _start(
-        self, script: str, words: Sequence[str], kind: int, mark: str, *, ends: bool = True
+        self, script: str, words: Sequence[str], kind: int, mark: str, limit: int, *, ends: bool = True
     ) -> RunningScript:
         """Start a script whose `kill` ends everything with its mark, or nothing if `ends` is False."""
-        encoded = [os.fsencode(word) for word in words]
+        encoded = [os.fsencode(word) for word in (mark, script, *words)]
         for _ in range(_ATTEMPTS):
             loader = await self._shells.take()
             possible = kind if loader.reusable else kind & ~REUSABLE
-            running = RunningScript(self, loader, mark if ends else "", kept=bool(possible & REUSABLE))
+            running = RunningScript(self, loader, mark if ends else "", limit, kept=bool(possible & REUSABLE))
             self._running.add(running)  # from here on, closing the sandbox ends it
             try:
-                if await loader.begin(running.nonce, script, encoded, possible, mark):
-                    return running
+                await loader.write(encode_request(running.nonce, possible, encoded))
+                return running
+            except (ConnectionLostError, SandboxLostError):
+                return running  # it may have begun: the end of its output shows that, and the backend has the reason
+            except OSError:
+                running.release()  # the loader has ended, and cannot have started it
             except BaseException:  # it may have been sent
                 await running.end()
                 raise
-            running.release()
         raise ResourceError("The sandbox runs nothing: each of its shells ends before it gets a script")
 
     async def run(
-        self, script: str, *words: str, timeout: float | None = None, limit: int = OUTPUT_LIMIT, input: bytes = b""
+        self, script: str, *words: str, timeout: float | None = None, limit: int = _LIMIT, input: bytes = b""
     ) -> CompletedCommand:
         """Run a script to its end.
 
         Args:
             timeout: seconds after which the script and everything it started are ended; None means no limit.
-            limit: bytes kept of each stream: half from its beginning, half from its end.
-            input: its standard input.
 
         Raises:
             CommandTimeoutError: if the script took too long; `output` has its output so far.
             what `start` and `RunningScript.wait` raise.
         """
-        async with await self.start(script, *words, kind=0 if input else REUSABLE | NO_INPUT) as running:
-            return await running.collect(input, timeout, limit)
+        async with await self.start(script, *words, kind=0 if input else REUSABLE | NO_INPUT, limit=limit) as running:
+            return await running.collect(input, timeout)
 
     async def end_marked(self, mark: str, late: float = 0) -> str | None:
         """End all processes with the mark, and wait up to `late` seconds for the first to appear.
@@ -170,6 +157,7 @@ class Sandbox:
         Returns:
             None if no process, or no sandbox, is left; else a sentence.
         """
+        name = self.backend.name
         try:
             left = await self._end_marked(mark, late)
         except (SandboxLostError, RuntimeClosedError):
@@ -178,19 +166,18 @@ class Sandbox:
             if await self.lost() is not None:
                 return None
             why = f"it has not answered for {_SILENT_SECONDS:g} seconds" if type(e) is TimeoutError else e
-            return f"Cannot end the processes started in {self.backend.name}: {why}"
-        return None if left == 0 else f"{left} of the processes started in {self.backend.name} could not be ended"
+            return f"Cannot end the processes started in {name}: {why}"
+        return f"{left} of the processes started in {name} could not be ended" if left else None
 
     async def _end_marked(self, mark: str, late: float) -> int:
         """End all processes with the mark; return how many are left. The mark of the script itself is that of loaders.
 
-        Raises:
-            TimeoutError: if the sandbox is frozen.
+        Raises TimeoutError if the sandbox is frozen.
         """
         self.check()
         words = (mark, str(int(late)))
         async with asyncio.timeout(_SILENT_SECONDS):
-            ending = await self._start(processes.END_MARKED, words, REUSABLE | NO_INPUT, self.mark, ends=False)
+            ending = await self._start(processes.END_MARKED, words, REUSABLE | NO_INPUT, self.mark, 1024, ends=False)
         async with ending:
             printed = piece = b"\n"
             while piece:
@@ -201,11 +188,7 @@ class Sandbox:
         return int(printed.splitlines()[-1].split()[0])
 
     async def end_all(self) -> str | None:
-        """End everything that was started in the sandbox. The scripts that run raise `RuntimeClosedError`.
-
-        Returns:
-            what `end_marked` returns.
-        """
+        """End everything in the sandbox as `end_marked` does. The scripts that run raise `RuntimeClosedError`."""
         for running in self._running:
             running.killed = running.killed or running.code is None
         return await self.end_marked(self.mark)
@@ -234,11 +217,10 @@ def _drop(shells: LoaderPool, backend: Backend, owner: int) -> None:
 class RunningScript:
     """One running script in the sandbox. Its streams contain only its own output.
 
-    They end when the script itself ends: later output of children that it left is not included. Reading one stream
-    never depends on reading another: pending output is buffered in memory.
+    They end when the script itself ends: later output of children that it left is not included.
     """
 
-    def __init__(self, sandbox: Sandbox, loader: Loader, mark: str, *, kept: bool) -> None:
+    def __init__(self, sandbox: Sandbox, loader: Loader, mark: str, limit: int, *, kept: bool) -> None:
         self.loader = loader
         self.nonce = secrets.token_hex(16).encode()
         """Secret that lets a shell executed by the script use `swx_note` too; no other process there may get it."""
@@ -250,7 +232,8 @@ class RunningScript:
         self._sandbox = sandbox
         self._released = False
         self._stdout, self._stderr = loader.renew(self.nonce)
-        self._errors = HeadTailBuffer(0)
+        self._output, self._errors = HeadTailBuffer(limit), HeadTailBuffer(limit)
+        self._stderr.drain(self._errors.add)
 
     @property
     def code(self) -> int | None:
@@ -276,19 +259,11 @@ class RunningScript:
         return self._stdout.done and self._stderr.done
 
     async def write(self, data: bytes | memoryview) -> None:
-        """Write all of `data` to standard input.
-
-        Raises:
-            BrokenPipeError: if the script has ended.
-            ConnectionLostError: if the connection broke.
-        """
+        """Write all of `data` to standard input; see `Loader.write`."""
         await self.loader.write(data)
 
     async def close_input(self) -> None:
-        """Close standard input.
-
-        Does nothing for a script of the kind `REUSABLE`, which knows the end of its input from its contents.
-        """
+        """Close standard input, unless the script is `REUSABLE`: it knows the end of its input from its contents."""
         if not self._kept:
             with contextlib.suppress(Exception):  # what reads the output finds out that the connection broke
                 await self.loader.process.end_input()
@@ -308,21 +283,12 @@ class RunningScript:
             line += byte
         return line
 
-    def limit_errors(self) -> None:
-        """Keep only the beginning and the end of standard error, for `finish`.
-
-        While one stream is read or input is written, the other streams are read too, and a program may print without
-        end.
-        """
-        self._errors = HeadTailBuffer(_ERRORS_LIMIT)
-        self._stderr.drain(self._errors.add)
-
     def drop_output(self) -> None:
         """Drop the standard output that was not read, and all that follows."""
         self._stdout.drop()
 
     async def finish(self) -> tuple[int, bytes]:
-        """Drop the rest of standard output; return the exit status as `wait` does, and what `limit_errors` has kept."""
+        """Drop the rest of standard output; return the exit status as `wait` does, and what was kept of the errors."""
         self.drop_output()
         return await self.wait(), self._errors.content()
 
@@ -345,12 +311,12 @@ class RunningScript:
 
     async def _no_code(self) -> SwerexException:
         loader, name, shells = self.loader, self._sandbox.backend.name, self._sandbox._shells
-        status: int | None = None
         why = loader.error
         try:
             async with asyncio.timeout(_STATUS_SECONDS):
-                status = await loader.process.wait()
+                status: int | None = await loader.process.wait()
         except Exception as e:
+            status = None
             why = why or (None if isinstance(e, TimeoutError) else e)
         if gone := await shells.lost_by_now():
             return gone
@@ -371,11 +337,9 @@ class RunningScript:
         how = f"its client ended with status {status}" if why is None else error_line(why)
         return ResourceError(f"The shell in {name} has ended {what}, so there is no exit code: {how}{said}")
 
-    async def collect(self, input: bytes, timeout: float | None, limit: int) -> CompletedCommand:
+    async def collect(self, input: bytes, timeout: float | None) -> CompletedCommand:
         """Write the input, read all output, and wait for the end; see `Sandbox.run`."""
-        kept = (HeadTailBuffer(limit), HeadTailBuffer(limit))
-        for frames, keeper in zip((self._stdout, self._stderr), kept, strict=True):
-            frames.drain(keeper.add)
+        self._stdout.drain(self._output.add)
         try:
             async with asyncio.timeout(timeout):
                 if input:
@@ -386,20 +350,16 @@ class RunningScript:
         except TimeoutError:
             await self.kill()
             msg = f"The script has not ended after {timeout:g} seconds, and was killed"
-            raise CommandTimeoutError(msg, output=kept[0].content().decode(errors="backslashreplace")) from None
-        code = await self.wait()
-        return CompletedCommand(code, kept[0].content(), kept[1].content())
+            output = self._output.content().decode(errors="backslashreplace")
+            raise CommandTimeoutError(msg, output=output) from None
+        return CompletedCommand(await self.wait(), self._output.content(), self._errors.content())
 
     async def kill(self) -> None:
-        """End the script and everything that it started.
-
-        Returns when that is done, or the sandbox has not answered for some seconds: a warning is then logged.
-        """
+        """End the script and everything that it started. A warning is logged if the sandbox does not do that."""
         if self.killed or self._released or self.code is not None or not self.mark:
             return
         self.killed = True
         self._stdout.drop()
-        self._stderr.drop()
         if left := await self._sandbox.end_marked(self.mark):
             _logger.warning("%s", left)
         with contextlib.suppress(TimeoutError):

@@ -38,9 +38,6 @@ _LATE_SECONDS = 3
 _ASK_SECONDS = 20.0
 """Maximum seconds for a short script in the sandbox. A frozen sandbox uses all of them."""
 
-_ANSWER_BYTES = 1024
-"""Maximum number of bytes to keep of what a script prints that answers by its exit code."""
-
 _SIGNAL_SECONDS = 1.0
 """Maximum seconds for a signal to reach the program that runs in the sandbox."""
 
@@ -82,11 +79,7 @@ class SandboxSession(BashSession):
         logger: logging.Logger | None = None,
         output_limit: int = models.OUTPUT_LIMIT,
     ):
-        """Create a session without starting it.
-
-        Args:
-            sandbox: an open sandbox; its mark is the prefix of this session's.
-        """
+        """Create a session without starting it, in an open sandbox."""
         super().__init__(request, logger=logger, output_limit=output_limit)
         self.sandbox = sandbox
         self.mark = processes.new_mark(sandbox.mark)
@@ -108,10 +101,9 @@ class SandboxSession(BashSession):
         for name in SET_BY_CORE:
             variables.pop(name, None)
         variables |= {"TERM": "xterm", processes.MARK: self.mark}
-        argv = backend.terminal(TRANSPORT_BASH, (*TRANSPORT_VARIABLES, processes.MARK))
+        self._argv = backend.terminal(TRANSPORT_BASH, (*TRANSPORT_VARIABLES, processes.MARK))
         self._started = True
-        self._argv = argv
-        return [os.fsencode(word) for word in argv], [os.fsencode(f"{k}={v}") for k, v in variables.items()], None
+        return [os.fsencode(word) for word in self._argv], [os.fsencode(f"{k}={v}") for k, v in variables.items()], None
 
     def _sandbox_script(self) -> bytes:
         return processes.TAG_LIMITS.encode() + super()._sandbox_script()
@@ -194,7 +186,7 @@ class SandboxSession(BashSession):
             self._prompt = seen
 
     async def _shell_reads(self) -> bytes:
-        """Return the read in which the shell waits; empty if it does not wait in one or if that is unknown."""
+        """Return the read in which the shell waits; empty if there is none, or if that is unknown."""
         try:
             answer = await self.sandbox.run(processes.SHELL_READS, self.mark, timeout=_ASK_SECONDS)
         except (SwerexException, TimeoutError, OSError):
@@ -205,8 +197,7 @@ class SandboxSession(BashSession):
 
     async def _died(self, answer: _core.Operation) -> None:
         """Raise the cause if the sandbox or the client was lost. Otherwise return: the shell itself has ended."""
-        error = await background.run(self._find_cause(answer))
-        if error is not None:
+        if error := await background.run(self._find_cause(answer)):
             raise error
 
     async def _find_cause(self, answer: _core.Operation) -> SwerexException | None:
@@ -218,57 +209,54 @@ class SandboxSession(BashSession):
 
     async def _determine_cause(self, answer: _core.Operation) -> SwerexException | None:
         backend = self.sandbox.backend
-        gone = await self.sandbox.lost()
-        if gone is not None:
+        if gone := await self.sandbox.lost():
             return gone
         if answer.end == "lost":
             return None
         if not answer.typed and not self._ready:
             status = None if answer.code < 0 else -answer.signal or answer.code
             return no_shell(backend, status, answer.output)
-        there, gone = await self._shell_exists()
-        if gone is not None:
-            return gone
+        there = await self._shell_exists()
+        if isinstance(there, SwerexException):
+            return there
         if there:
             await self.sandbox.end_marked(self.mark)
-        unsure = None if answer.signal or there else await backend.unsure(self._argv, answer.code, answer.output)
-        if unsure is not None:
+        elif not answer.signal:
+            unsure = await backend.unsure(self._argv, answer.code, answer.output)
+            if unsure is None:
+                return None
             return SessionDiedError(
                 f"{unsure}, and the session's shell has ended, so the exit code of its command is unknown. Close the "
                 "session and create another one"
             )
         if answer.signal:
             how = f"was ended by signal {answer.signal}"
-        elif there:
-            how = "ended" if answer.code < 0 else f"ended with status {answer.code}"
         else:
-            return None
-        msg = (
+            how = "ended" if answer.code < 0 else f"ended with status {answer.code}"
+        return SessionDiedError(
             f"The client that relayed the session's terminal {how}, so the session in {backend.name} has ended with "
             "everything that it ran. Close the session and create another one"
         )
-        return SessionDiedError(msg)
 
-    async def _shell_exists(self) -> tuple[bool, SwerexException | None]:
-        """Return whether the shell still exists, and the error if the sandbox is lost.
+    async def _shell_exists(self) -> bool | SwerexException:
+        """Return whether the shell still exists, or the error if the sandbox is lost.
 
         When a container ends, its processes end first, and for a moment its engine does not know.
         """
-        sandbox = self.sandbox
         until = time.monotonic() + _GONE_SECONDS
         while True:
             try:
-                there = (await sandbox.run(processes.FIND_SHELL, self.mark, timeout=_ASK_SECONDS)).code == 0
+                found = await self.sandbox.run(processes.FIND_SHELL, self.mark, timeout=_ASK_SECONDS)
+                return await self.sandbox.lost() or found.code == 0
             except (SandboxLostError, RuntimeClosedError) as e:
-                return False, e
+                return e
             except (SwerexException, TimeoutError, OSError) as e:
-                gone = await sandbox.lost()
-                if gone is not None or time.monotonic() > until:
-                    msg = f"Cannot determine whether the session's shell in {sandbox.backend.name} still runs: {e}"
-                    return False, gone or SessionDiedError(msg)
-                await asyncio.sleep(0.1)
-                continue
-            return there, await sandbox.lost()
+                if gone := await self.sandbox.lost():
+                    return gone
+                if time.monotonic() > until:
+                    name = self.sandbox.backend.name
+                    return SessionDiedError(f"Cannot determine whether the session's shell in {name} still runs: {e}")
+            await asyncio.sleep(0.1)
 
     # -- interrupting and ending
 
@@ -279,29 +267,26 @@ class SandboxSession(BashSession):
         completions = current_completions()
         future = asyncio.get_running_loop().create_future()
         step, tries = models.attempt_seconds(action), action.n_retry
-        core = self.core
         with translated():
-            waiting = core.interrupt(step, tries, patterns_of(matcher), completions.core, future, True)
-        await finish_search(matcher, waiting, self._try_interrupts(waiting, future, step, tries))
-        return waiting if waiting.end != "cancelled" else await self._type_interrupt(0)
+            waiting = self.core.interrupt(step, tries, patterns_of(matcher), completions.core, future, True)
 
-    async def _try_interrupts(
-        self, waiting: _core.Operation, future: asyncio.Future[None], step: float, tries: int
-    ) -> None:
-        """Interrupt what runs until an operation has ended that waits for that, and cancel it if it has not."""
-        try:
-            inside = True
-            for _ in range(tries):
-                if inside and not waiting.done:
-                    inside = await self._interrupt_inside()
-                if inside:
-                    await asyncio.wait({future}, timeout=step)
-                elif not waiting.done:
-                    await self._type_interrupt(step)
-                if waiting.done:
-                    return
-        finally:
-            waiting.cancel()
+        async def interrupt() -> None:
+            try:
+                inside = True
+                for _ in range(tries):
+                    if inside and not waiting.done:
+                        inside = await self._interrupt_inside()
+                    if inside:
+                        await asyncio.wait({future}, timeout=step)
+                    elif not waiting.done:
+                        await self._type_interrupt(step)
+                    if waiting.done:
+                        return
+            finally:
+                waiting.cancel()
+
+        await finish_search(matcher, waiting, interrupt())
+        return waiting if waiting.end != "cancelled" else await self._type_interrupt(0)
 
     async def _type_interrupt(self, step: float) -> _core.Operation:
         """Type one ^C and wait `step` seconds; with 0 type nothing and return the result of a failed interrupt."""
@@ -357,7 +342,7 @@ class SandboxSession(BashSession):
                 known = re.fullmatch(rb"[0-9]+\.[0-9]+\n", clock)
                 bounds = (time.monotonic(), asked - 0.01) if known else ()  # the clock shows hundredths of a second
                 there = (b"%d" % ((moment + float(clock) - bound) * 100) for bound in bounds)
-                return (await running.collect(b" ".join(there) + b"\n", None, _ANSWER_BYTES)).code
+                return (await running.collect(b" ".join(there) + b"\n", None)).code
 
     async def close(self, *, inside: bool = True) -> models.CloseBashSessionResponse:
         """End the shell and everything that it started in the sandbox.
@@ -371,14 +356,13 @@ class SandboxSession(BashSession):
         """
         await self._forbid_start()
         started, self._started = self._started, False
-        inside = started and (inside or not self._ready)
-        inside = inside and not any(isinstance(known, SandboxLostError) for known in self._end_cause)
+        is_lost = any(isinstance(cause, SandboxLostError) for cause in self._end_cause)
+        inside = started and not is_lost and (inside or not self._ready)
         if inside and not self._ready and self._core is not None and not self._core.facts()["dead"]:
             # The client has requested a shell, or is about to. Once it is closed, the shell's start would go unnoticed.
             await background.run(self.sandbox.end_marked(self.mark, _LATE_SECONDS))
         answer = await super().close()
         if inside:
-            left = await background.run(self.sandbox.end_marked(self.mark))
-            if left is not None:
+            if left := await background.run(self.sandbox.end_marked(self.mark)):
                 self.logger.warning("%s", left)
         return answer

@@ -6,42 +6,27 @@ It ends with the exit code that this process sends, or with 255 and a sentence i
 imports, because every session starts it and waits for it. See `swerex_c.sandbox.api_backend`.
 """
 
-import fcntl
 import os
 import socket
-import struct
 import sys
 import termios
-
-SIZE = "<I"
-"""Format of the number of bytes that follow."""
+import tty
 
 UNKNOWN = 255
 """Exit code if the program's is not known."""
 
 
-def make_raw() -> tuple[int, int]:
-    """Put the terminal into raw mode, in which bytes pass unchanged, and return its rows and columns."""
-    mode = termios.tcgetattr(0)
-    mode[0] = 0  # no input processing
-    mode[1] &= ~termios.OPOST
-    mode[2] = (mode[2] & ~(termios.CSIZE | termios.PARENB)) | termios.CS8
-    mode[3] = 0
-    mode[6][termios.VMIN], mode[6][termios.VTIME] = 1, 0
-    termios.tcsetattr(0, termios.TCSANOW, mode)
-    rows, columns, _, _ = struct.unpack("4H", fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(8)))
-    return rows, columns
-
-
 def main() -> int:
     address, token, *argv, names = sys.argv[1:]
+    tty.setraw(0, termios.TCSANOW)
+    columns, rows = os.get_terminal_size(0)
     variables = [f"{each}={os.environ[each]}" for each in names.split() if each in os.environ]
-    head = os.fsencode("\0".join((token, *map(str, make_raw()), str(len(variables)), *variables, *argv)))
+    head = os.fsencode("\0".join((token, str(rows), str(columns), str(len(variables)), *variables, *argv)))
     code = b""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.connect(f"\0{address}")
-            socket.send_fds(connection, [struct.pack(SIZE, len(head))], [0])
+            socket.send_fds(connection, [len(head).to_bytes(4, "little")], [0])
             connection.sendall(head)
             code = connection.recv(1)
     except OSError:

@@ -30,32 +30,22 @@ if have tar; then
   tar -x -p -o -f - || exit 91
 else
   printf 'records\n'
-  umask 077
-  files=() modes=()
   while IFS= read -r -d '' what; do
     case $what in
       d) IFS= read -r -d '' n && IFS= read -r -d '' m || refuse short ''
-         mkdir "./$n" || exit 91
-         [[ $m == 700 ]] || modes[8#$m]+=" ${#files[@]}"
-         files+=("./$n") ;;
+         mkdir -m "$m" "./$n" || exit 91 ;;
       l) need ln
          IFS= read -r -d '' n && IFS= read -r -d '' to && ln -s -- "$to" "./$n" || exit 91 ;;
       f) IFS= read -r -d '' n && IFS= read -r -d '' m || refuse short ''
+         # No mode keeps this script from writing the file: the redirection creates it.
+         printf -v mask %o $((0777 & ~8#$m))
+         umask "$mask"
          ((!(8#$m & 01111))) || need chmod
-         have chmod || umask "$(printf %04o $((0777 & ~8#$m)))"
          read_frames >"./$n" || { code=$?; ((code != 92)) || refuse short ''; exit 91; }
-         ! have chmod || [[ $m == 600 ]] || modes[8#$m]+=" ${#files[@]}"
-         files+=("./$n") ;;
+         ((!(8#$m & 01111))) || chmod "$m" "./$n" || exit 91 ;;
     esac
   done
-  for m in "${!modes[@]}"; do
-    some=()
-    for i in ${modes[m]}; do
-      some+=("${files[i]}")
-      if ((${#some[@]} == 200)); then chmod "$(printf %o "$m")" "${some[@]}" || exit 91; some=(); fi
-    done
-    ((${#some[@]} == 0)) || chmod "$(printf %o "$m")" "${some[@]}" || exit 91
-  done
+  umask 077
 fi
 [[ -f end && -d it ]] || refuse short ''
 mapfile -d '' -t last <end
