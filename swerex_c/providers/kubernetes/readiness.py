@@ -39,9 +39,6 @@ _LOG_LINES = 20
 _LOG_LENGTH = 20_000
 """Maximum number of characters of these lines, from their end: a line may have any length."""
 
-_BROKEN_WATCH = (ClusterError, aiohttp.ClientError, OSError, LookupError, TypeError, ValueError)
-"""Errors of a watch that breaks, is refused or does not send what it should. The pod is then read again."""
-
 _DELETED = PodFailure("deleted", "", "it was deleted")
 
 
@@ -96,9 +93,10 @@ class PodWait:
             return False
         if await self._runs(pod):
             return True
-        with contextlib.suppress(*_BROKEN_WATCH):
+        # A watch that breaks, is refused or does not send what it should: the pod is read again.
+        with contextlib.suppress(ClusterError, aiohttp.ClientError, OSError, LookupError, TypeError, ValueError):
             version = pod["metadata"]["resourceVersion"]
-            changes = self._cluster.watch(self._namespace, self._name, version, _WATCH_SECONDS)
+            changes = self._cluster.watch(self._namespace, self._name, version)
             async with asyncio.timeout(_WATCH_SECONDS), contextlib.aclosing(changes):
                 async for kind, changed in changes:  # every state, in order: those that do not last can tell the most
                     if kind == "ERROR":
@@ -158,11 +156,7 @@ class PodWait:
             return [(str(it.get("reason") or ""), str(it.get("message") or "")) for it in warnings]
         return []
 
-    def _error(
-        self, failure: PodFailure, kind: type[PodStartupError] = PodStartupError, log: str = ""
-    ) -> PodStartupError:
+    def _error(self, failure: PodFailure, kind: type[PodStartupError] = PodStartupError, log: str = "") -> Exception:
         how = "did not start in time" if kind is PodStartupTimeoutError else "cannot be started"
-        text = f"The pod {self._name} {how}: {failure}"
-        if log:
-            text += f"\nIts last output:\n{log}"
+        text = f"The pod {self._name} {how}: {failure}" + (f"\nIts last output:\n{log}" if log else "")
         return kind(text, cause=failure.cause, reason=failure.reason, exit_code=failure.exit_code, log=log)
