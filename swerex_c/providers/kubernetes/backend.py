@@ -89,11 +89,8 @@ class ExecProgram(Process):
                     return channel[0], data
             elif message.type is aiohttp.WSMsgType.PING:
                 await self._unless_full(self._websocket.pong(message.data))
-            elif message.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED):
-                self._lost = str(message.extra or "")
-                return None
-            elif message.type is aiohttp.WSMsgType.ERROR:
-                self._lost = str(message.data)
+            elif message.type is not aiohttp.WSMsgType.PONG:  # it is closed or broken
+                self._lost = str(message.extra or message.data or "")
                 return None
 
     async def _unless_full(self, sending: Any) -> None:
@@ -110,7 +107,7 @@ class ExecProgram(Process):
 
     async def close(self) -> None:
         connection = self._websocket._response.connection
-        # A server that waits for its program to read input does not see the close frame, so wait only briefly.
+        # A server that waits for its program to read input does not see the close frame.
         with contextlib.suppress(Exception):
             await asyncio.wait_for(self._websocket.close(), _CLOSE_SECONDS)
         if connection is not None and connection.transport is not None:
@@ -128,8 +125,7 @@ def _exit_code(status: bytes, sandbox: str) -> int:
         if found.get("status") == "Success":
             return 0
         if found.get("reason") == "NonZeroExitCode":
-            causes = (found.get("details") or {}).get("causes") or ()
-            return next(int(it["message"]) for it in causes if it.get("reason") == "ExitCode")
+            return next(int(it["message"]) for it in found["details"]["causes"] if it.get("reason") == "ExitCode")
         message = " ".join(str(found.get("message") or found.get("reason")).split())
     except (ValueError, AttributeError, KeyError, TypeError, StopIteration):
         message = os.fsdecode(status)

@@ -29,6 +29,7 @@ import yarl
 
 from swerex_c._version import __version__
 from swerex_c.exceptions import PodStartupError
+from swerex_c.providers.kubernetes.pods import MAX_MESSAGE
 from swerex_c.utils.load import load_library
 from swerex_c.utils.temporary import temporary_directory
 from swerex_c.utils.visible import error_line
@@ -58,9 +59,6 @@ _MORE_PATIENCE = 10.0
 
 _MAX_PAUSE = 2.0
 """Maximum seconds to pause before a failed request is repeated."""
-
-_MAX_TEXT = 500
-"""Maximum length of a library's or a proxy's text in an error message."""
 
 require = functools.partial(load_library, "kubernetes_asyncio", "kubernetes")
 """Function that imports and returns the library, or raises a NotAvailableError."""
@@ -124,7 +122,7 @@ async def _raise(response: aiohttp.ClientResponse) -> None:
         status = json.loads(body)
         reason, message = str(status.get("reason") or ""), str(status.get("message") or "")
     except (ValueError, AttributeError):  # an error page of a proxy is not JSON
-        reason, message = "", body[:_MAX_TEXT].decode(errors="replace")
+        reason, message = "", body[:MAX_MESSAGE].decode(errors="replace")
     text = " ".join(message.split()) or reason or f"HTTP status {response.status}"
     after = response.headers.get("Retry-After", "")
     raise ClusterError(text, code=response.status, reason=reason, pause=float(after) if after.isdecimal() else 0.0)
@@ -262,8 +260,9 @@ class Cluster:
                     configuration, self.namespace = await self.access.load(directory)
                     library_session = require().client.ApiClient(configuration).rest_client.pool_manager
                 except Exception as error:  # a malformed file can make the library raise any exception
-                    origin = "The pod's service account" if self.access.in_cluster else "The kubeconfig "
-                    message = f"{origin}{self.access.kubeconfig or ''} cannot be used: {error_line(error)[:_MAX_TEXT]}"
+                    files = self.access.kubeconfig
+                    origin = f"The kubeconfig {files}" if files else "The pod's service account"
+                    message = f"{origin} cannot be used: {error_line(error)[:MAX_MESSAGE]}"
                     raise ClusterError(message, cause="credentials") from error
                 finally:
                     _release_files(directory)
@@ -351,7 +350,7 @@ class Cluster:
         """Return the error for an exception of the libraries, which is its cause."""
         late = isinstance(error, TimeoutError) and not str(error)
         why = f"did not answer within {_TIMEOUT:g} seconds" if late else f"cannot be reached: {error_line(error)}"
-        converted = ClusterError(f"{self._configuration.host} {why[:_MAX_TEXT]}")
+        converted = ClusterError(f"{self._configuration.host} {why[:MAX_MESSAGE]}")
         converted.may_have_run = not isinstance(error, aiohttp.ClientConnectorError)
         converted.__cause__ = error
         return converted
@@ -409,7 +408,7 @@ class Cluster:
         """Return the events of a pod."""
         selector = f"involvedObject.kind=Pod,involvedObject.name={pod}" + (f",involvedObject.uid={uid}" if uid else "")
         path = f"namespaces/{quote(namespace)}/events"
-        return list((await self._json(path, {"fieldSelector": selector}))["items"])
+        return (await self._json(path, {"fieldSelector": selector})).get("items") or []
 
     async def node(self, name: str) -> dict[str, Any]:
         return await self._json(f"nodes/{quote(name)}")
