@@ -47,7 +47,7 @@ class EnvironmentActor:
 
     def __init__(self, spec: dict[str, Any]):
         self.spec = spec
-        self._supervisor: asyncio.subprocess.Process
+        self._supervisor: Any
         self._directory = ""
         self._channel: ClientChannel
         self._ended: asyncio.Task[tuple[str, str]] | None = None
@@ -58,9 +58,7 @@ class EnvironmentActor:
         self._cancelled: deque[str] = deque(maxlen=_KEPT_CANCELLATIONS)
 
     async def perform(self, call: str, name: str, *args: Any) -> tuple[str, Any]:
-        """Call one of the methods below, and return its encoded outcome.
-
-        The module's docstring describes the encoding.
+        """Call one of the methods below, and return its outcome as the module's docstring describes it.
 
         Args:
             call: id of the call for `cancel`; empty if it is never cancelled.
@@ -141,14 +139,12 @@ class EnvironmentActor:
         return facts | ready
 
     async def _write_line(self, line: bytes) -> None:
-        assert self._supervisor.stdin is not None
         with contextlib.suppress(OSError):  # it has ended
             self._supervisor.stdin.write(line + b"\n")
             await self._supervisor.stdin.drain()
 
     async def _read_message(self) -> dict[str, Any]:
         """Return the next message of the supervisor, or in its place that it was killed."""
-        assert self._supervisor.stdout is not None
         line = await self._supervisor.stdout.readline()
         said: dict[str, Any] = json.loads(line or '{"ended": ["supervisor", "its supervisor was killed"]}')
         return said
@@ -160,7 +156,6 @@ class EnvironmentActor:
         """
         while os.getppid() == raylet:
             await asyncio.sleep(_RAYLET_POLL)
-        assert self._supervisor.stdin is not None
         self._supervisor.stdin.close()
 
     async def _reason(self) -> tuple[str, str]:
