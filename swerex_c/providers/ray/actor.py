@@ -38,9 +38,6 @@ _SWEEP_SECONDS = 15.0
 _MESSAGE_BYTES = 64 << 20
 """Maximum number of bytes of the supervisor's message on the start: an error may quote all that the caller gave."""
 
-_KEPT_CANCELLATIONS = 1000
-"""Number of cancelled calls to remember that have not begun: as many as Ray has run at the same time."""
-
 
 class EnvironmentActor:
     """The actor that starts, serves and ends one environment on its node. Ray runs all calls in one event loop."""
@@ -55,7 +52,7 @@ class EnvironmentActor:
         self._outgoing: dict[str, AsyncGenerator[Any, None]] = {}
         self._incoming: dict[str, tuple[asyncio.Queue[bytes], asyncio.Task[None]]] = {}
         self._calls: dict[str, asyncio.Task[Any]] = {}
-        self._cancelled: deque[str] = deque(maxlen=_KEPT_CANCELLATIONS)
+        self._cancelled: deque[str] = deque(maxlen=1000)  # of calls that have not begun; Ray runs as many at once
 
     async def perform(self, call: str, name: str, *args: Any) -> tuple[str, Any]:
         """Call one of the methods below, and return its outcome as the module's docstring describes it.

@@ -20,7 +20,6 @@ from swerex_c.exceptions import (
     ConnectionLostError,
     DeploymentStartupError,
     MemoryLimitError,
-    ProtocolError,
     SandboxLostError,
     SwerexException,
     TimeLimitError,
@@ -252,7 +251,7 @@ class ActorChannel:
 
     def _explained(self, error: BaseException) -> SwerexException:
         """Convert an exception that Ray raised to an exception of this package."""
-        from ray import exceptions
+        from ray.exceptions import RuntimeEnvSetupError
 
         if "No module named 'swerex_c" in str(error):
             return DeploymentStartupError(
@@ -260,10 +259,8 @@ class ActorChannel:
                 "name it in the runtime_env"
             )
         words = _short_reason(error)
-        if isinstance(error, exceptions.RuntimeEnvSetupError):
+        if isinstance(error, RuntimeEnvSetupError):
             return DeploymentStartupError(f"Ray cannot prepare the runtime_env for {self.name}: {words}")
-        if isinstance(error, exceptions.RayTaskError):
-            return ProtocolError(f"{self.name} returned an unexpected answer: {words}")
         why = words if membership() == self._membership else LEFT
         return self._lose(SandboxLostError, f"{self.name} is lost: {why}")
 
