@@ -6,7 +6,7 @@ The backends over kubectl and over the API share this module. A pod is the JSON 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +31,10 @@ def condition(thing: Mapping[str, Any], kind: str) -> dict[str, Any]:
     return next((it for it in (thing.get("status") or {}).get("conditions") or () if it.get("type") == kind), {})
 
 
-def _status_of(statuses: Iterable[dict[str, Any]] | None, container: str) -> dict[str, Any]:
-    """Return the entry of a container in `containerStatuses`; empty for a container that was never created."""
-    return next((it for it in statuses or () if it.get("name") == container), {})
+def _status_of(pod: Mapping[str, Any], container: str) -> dict[str, Any]:
+    """Return the status of a container; empty for a container that was never created."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return next((it for it in statuses if it.get("name") == container), {})
 
 
 # The container of a backend
@@ -76,8 +77,7 @@ def find_running(
         raise SandboxLostError(f"The {name} has no container {container}, only {', '.join(names)}")
     if failure := check_pod(pod, container):
         raise SandboxLostError(f"The container {container} of the {name} does not run: {failure}")
-    found = _status_of(pod["status"]["containerStatuses"], container)
-    running = RunningContainer(container, found.get("containerID"), uid)
+    running = RunningContainer(container, _status_of(pod, container).get("containerID"), uid)
     if before is not None and before.id is not None and running.id != before.id:
         raise SandboxLostError(f"The container {container} of the {name} was restarted, which ended all that ran in it")
     return running
@@ -147,7 +147,7 @@ def check_pod(pod: Mapping[str, Any], container: str) -> PodFailure | None:
     status = pod.get("status") or {}
     if found := _pod_failure(pod, status):
         return found
-    own = _status_of(status.get("containerStatuses"), container)
+    own = _status_of(pod, container)
     if "running" in (own.get("state") or {}):
         return None
     others = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
