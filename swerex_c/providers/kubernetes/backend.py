@@ -55,14 +55,6 @@ class ExecProgram(Process):
         self._status = b""
         self._lost = ""  # why the connection broke
 
-    async def resize(self, rows: int, columns: int) -> None:
-        """Set the size of the terminal, which has none at first. A connection that is broken is noticed later."""
-        size = json.dumps({"Width": columns, "Height": rows}).encode()
-        with contextlib.suppress(aiohttp.ClientError, OSError):
-            await self._websocket.send_bytes(bytes([_RESIZE]) + size)
-
-    # Methods of `Process`
-
     async def send(self, data: bytes) -> None:
         for i in range(0, len(data), _MAX_INPUT):
             await self._websocket.send_bytes(bytes([_STDIN]) + data[i : i + _MAX_INPUT])
@@ -97,11 +89,8 @@ class ExecProgram(Process):
                     return channel[0], data
             elif message.type is aiohttp.WSMsgType.PING:
                 await self._unless_full(self._websocket.pong(message.data))
-            elif message.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED):
-                self._lost = str(message.extra or "")
-                return None
-            elif message.type is aiohttp.WSMsgType.ERROR:
-                self._lost = str(message.data)
+            elif message.type is not aiohttp.WSMsgType.PONG:  # it is closed or broken
+                self._lost = str(message.extra or message.data or "")
                 return None
 
     async def _unless_full(self, sending: Any) -> None:
@@ -118,7 +107,7 @@ class ExecProgram(Process):
 
     async def close(self) -> None:
         connection = self._websocket._response.connection
-        # A server that waits for its program to read input does not see the close frame, so wait only briefly.
+        # A server that waits for its program to read input does not see the close frame.
         with contextlib.suppress(Exception):
             await asyncio.wait_for(self._websocket.close(), _CLOSE_SECONDS)
         if connection is not None and connection.transport is not None:
@@ -136,8 +125,7 @@ def _exit_code(status: bytes, sandbox: str) -> int:
         if found.get("status") == "Success":
             return 0
         if found.get("reason") == "NonZeroExitCode":
-            causes = (found.get("details") or {}).get("causes") or ()
-            return next(int(it["message"]) for it in causes if it.get("reason") == "ExitCode")
+            return next(int(it["message"]) for it in found["details"]["causes"] if it.get("reason") == "ExitCode")
         message = " ".join(str(found.get("message") or found.get("reason")).split())
     except (ValueError, AttributeError, KeyError, TypeError, StopIteration):
         message = os.fsdecode(status)
@@ -164,17 +152,18 @@ class KubernetesBackend(ApiBackend):
     async def exec(
         self, argv: Sequence[str], env: Mapping[str, str], terminal: tuple[int, int] | None = None
     ) -> Process:
-        where, has_tty = (self._namespace, self._pod, self._container), terminal is not None
+        where = self._namespace, self._pod, self._container
         try:
-            websocket = await self._cluster.exec(*where, as_words(argv, env), tty=has_tty)
+            websocket = await self._cluster.exec(*where, as_words(argv, env), tty=terminal is not None)
         except ClusterError as error:
             if error.code:
                 raise ResourceError(f"The {self.name} did not start the program: {error}") from error
             raise self._unreachable(error) from error
-        program = ExecProgram(websocket, self.name)
-        if terminal is not None:
-            await program.resize(*terminal)
-        return program
+        if terminal is not None:  # which has no size at first
+            size = json.dumps({"Width": terminal[1], "Height": terminal[0]}).encode()
+            with contextlib.suppress(aiohttp.ClientError, OSError):  # a broken connection is noticed later
+                await websocket.send_bytes(bytes([_RESIZE]) + size)
+        return ExecProgram(websocket, self.name)
 
     async def _read(self) -> dict[str, Any]:
         """Return the pod.
@@ -186,7 +175,7 @@ class KubernetesBackend(ApiBackend):
             return await self._cluster.get(self._namespace, self._pod)
         except ClusterError as error:
             if error.code == 404:
-                raise SandboxLostError(pods.not_found_message(self.name)) from error
+                raise SandboxLostError(pods.gone_message(self.name)) from error
             raise self._unreachable(error) from error
 
     async def why_lost(self) -> str | None:

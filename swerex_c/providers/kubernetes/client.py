@@ -16,9 +16,7 @@ import asyncio
 import contextlib
 import functools
 import json
-import math
 import os
-import socket
 import time
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
@@ -31,6 +29,7 @@ import yarl
 
 from swerex_c._version import __version__
 from swerex_c.exceptions import PodStartupError
+from swerex_c.providers.kubernetes.pods import MAX_MESSAGE
 from swerex_c.utils.load import load_library
 from swerex_c.utils.temporary import temporary_directory
 from swerex_c.utils.visible import error_line
@@ -61,24 +60,6 @@ _MORE_PATIENCE = 10.0
 _MAX_PAUSE = 2.0
 """Maximum seconds to pause before a failed request is repeated."""
 
-_BUSY_SECONDS = 0.5
-"""Seconds to pause before a retry if the server is busy and does not say for how long."""
-
-_KEEP_ALIVE = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-)
-"""Options by which the kernel detects a lost peer after half a minute, also while the peer reads no input."""
-
-_MAX_TEXT = 500
-"""Maximum length of a library's or a proxy's text in an error message."""
-
-_PERMANENT = (aiohttp.ClientConnectorDNSError, aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)
-"""Failures to connect that do not pass: a wrong name or certificate."""
-
-
 require = functools.partial(load_library, "kubernetes_asyncio", "kubernetes")
 """Function that imports and returns the library, or raises a NotAvailableError."""
 
@@ -90,7 +71,7 @@ class ClusterError(Exception):
     """A failed request to a cluster."""
 
     def __init__(
-        self, message: str, *, code: int = 0, reason: str = "", cause: str = "unreachable", pause: float | None = None
+        self, message: str, *, code: int = 0, reason: str = "", cause: str = "unreachable", pause: float = 0.0
     ) -> None:
         """Create an error.
 
@@ -98,35 +79,28 @@ class ClusterError(Exception):
             code: HTTP status of the response; 0 if there was none.
             reason: the server's word for the cause, such as `AlreadyExists`; empty if it gave none.
             cause: `cause` of a startup error, if there was no response.
-            pause: seconds that the server asks to wait; None if it does not ask.
+            pause: seconds that the server asks to wait.
         """
         super().__init__(message)
-        self.code = code
-        self.reason = reason
-        self.cause = _cause(code, reason, message.lower()) if code else cause
-        self.pause = pause
-        self.may_have_run = code >= 500
-        """True if the server may have carried out the request nevertheless."""
-
+        self.code, self.reason, self.pause = code, reason, pause
+        self.cause = _cause(code, message.lower()) if code else cause
         self.is_busy = code == 429 or (code == 409 and reason == "Conflict")
         """True if the server has too much to do, or there is a conflict with other users of a quota."""
 
-        self.may_pass = self.may_have_run or self.is_busy
-        """True if the same request may succeed a moment later."""
+        self.may_have_run = code >= 500
+        """True if the server may have carried out the request nevertheless."""
 
 
-def _cause(code: int, reason: str, text: str) -> str:
+def _cause(code: int, text: str) -> str:
     """Return the `cause` of a startup error for an error response."""
     if code == 401:
         return "credentials"
-    if code == 404 and "namespaces" in text:
+    if code == 404 and "namespaces" in text or code == 403 and "is being terminated" in text:
         return "namespace"
     if code == 403 and "exceeded quota" in text or "must specify" in text and "quota" in text:
         return "quota"
-    if code == 403:
-        if "is being terminated" in text or reason == "NamespaceTerminating":
-            return "namespace"
-        return "refused" if "admission webhook" in text and " cannot " not in text else "forbidden"
+    if code == 403 and ("admission webhook" not in text or " cannot " in text):
+        return "forbidden"
     return "unreachable" if code >= 500 or code == 429 else "refused"
 
 
@@ -136,8 +110,7 @@ def startup_error(error: ClusterError, what: str) -> PodStartupError:
     Args:
         what: action that the cluster did not carry out, for the message, such as "create the pod x".
     """
-    hint = " (the credentials are wrong or have expired)" if error.code == 401 else ""
-    return PodStartupError(f"Cannot {what}: {error}{hint}", cause=error.cause, reason=error.reason)
+    return PodStartupError(f"Cannot {what}: {error}", cause=error.cause, reason=error.reason)
 
 
 async def _raise(response: aiohttp.ClientResponse) -> None:
@@ -149,10 +122,10 @@ async def _raise(response: aiohttp.ClientResponse) -> None:
         status = json.loads(body)
         reason, message = str(status.get("reason") or ""), str(status.get("message") or "")
     except (ValueError, AttributeError):  # an error page of a proxy is not JSON
-        reason, message = "", body[:_MAX_TEXT].decode(errors="replace")
+        reason, message = "", body[:MAX_MESSAGE].decode(errors="replace")
     text = " ".join(message.split()) or reason or f"HTTP status {response.status}"
     after = response.headers.get("Retry-After", "")
-    raise ClusterError(text, code=response.status, reason=reason, pause=float(after) if after.isdecimal() else None)
+    raise ClusterError(text, code=response.status, reason=reason, pause=float(after) if after.isdecimal() else 0.0)
 
 
 # Credentials
@@ -184,9 +157,7 @@ class Access:
             return Access(self.context, files, False)
         if self.in_cluster is None and self.kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ:
             return Access(in_cluster=True)
-        raise ClusterError(
-            f"There is no kubeconfig at {files}, and this is not a pod of a cluster", cause="credentials"
-        )
+        raise ClusterError(f"There is no kubeconfig at {files}, and this is no pod of a cluster", cause="credentials")
 
     async def load(self, directory: str) -> tuple[Any, str]:
         """Return the library's configuration, and the namespace of the context.
@@ -246,16 +217,14 @@ class Cluster:
 
     def _reset(self) -> None:
         """Reset to the state without connections and credentials."""
-        self._client: Any = None  # the library's `ApiClient`, with the credentials
-        self._session: Any = None  # sends the requests, over the connections of the client
-        self._clients: list[Any] = []  # both, and former ones, whose connections programs still use
+        self._configuration: Any = None
+        self._session: Any = None
+        self._sessions: list[aiohttp.ClientSession] = []  # with former ones, whose connections programs still use
         self._renewing = asyncio.Lock()
 
     @classmethod
     async def shared(cls, access: Access) -> Cluster:
-        """Return the shared object of a cluster.
-
-        Its credentials were read, but a server has not necessarily checked them yet.
+        """Return the shared object of a cluster, whose credentials were read but not necessarily checked.
 
         Raises:
             ClusterError: if the credentials cannot be read.
@@ -271,48 +240,46 @@ class Cluster:
         return found
 
     async def release(self) -> None:
-        """Return an object from `shared`; the caller must not use it any more.
-
-        The connections are closed when all its users have returned it.
-        """
+        """Return an object from `shared`. Its connections are closed when all its users have returned it."""
         self._users -= 1
         if self._users:
             return
         if self._known.get(self.access) is self:
             del self._known[self.access]
-        for client in self._clients:
+        for session in self._sessions:
             with contextlib.suppress(Exception):
-                await client.close()
+                await session.close()
 
     async def _renew(self, stale: Any) -> None:
-        """Read the configuration and make clients with it, unless that was done since the client `stale` was in use."""
+        """Read the configuration and open a session with it, unless that was done since `stale` was in use."""
         async with self._renewing:
-            if self._client is not stale:
+            if self._session is not stale:
                 return
-            library = require()
             with temporary_directory("swerex-c-") as directory:
                 try:
                     configuration, self.namespace = await self.access.load(directory)
-                    client = library.client.ApiClient(configuration)
+                    library_session = require().client.ApiClient(configuration).rest_client.pool_manager
                 except Exception as error:  # a malformed file can make the library raise any exception
-                    origin = "The pod's service account" if self.access.in_cluster else "The kubeconfig "
-                    message = f"{origin}{self.access.kubeconfig or ''} cannot be used: {error_line(error)[:_MAX_TEXT]}"
+                    files = self.access.kubeconfig
+                    origin = f"The kubeconfig {files}" if files else "The pod's service account"
+                    message = f"{origin} cannot be used: {error_line(error)[:MAX_MESSAGE]}"
                     raise ClusterError(message, cause="credentials") from error
                 finally:
                     _release_files(directory)
             headers = {"User-Agent": f"swerex-c/{__version__}"}
             if token := configuration.api_key.get("BearerToken"):  # is read again when the server refuses it
                 headers["Authorization"] = str(token).strip()  # its file may end with a newline
-            self._client = client
+            self._configuration = configuration
             self._session = aiohttp.ClientSession(
-                connector=client.rest_client.pool_manager.connector,
+                connector=library_session.connector,
                 headers=headers,
                 timeout=aiohttp.ClientTimeout(),
                 trust_env=True,
                 read_bufsize=2 << 20,  # for a watch, which has a pod in each line
                 raise_for_status=_raise,
             )
-            self._clients += [client, self._session]
+            library_session.detach()
+            self._sessions.append(self._session)
 
     # Sending
 
@@ -344,7 +311,7 @@ class Cluster:
         renewed = may_have_run = False
         while True:
             await self._renew(None)
-            used = self._client
+            used = self._session
             try:
                 async with asyncio.timeout(_TIMEOUT):
                     return await self._ask(method, path, query or {}, body)
@@ -359,13 +326,14 @@ class Cluster:
                 continue
             pause, limit = min(2 * pause, _MAX_PAUSE), patience
             if error.is_busy:
-                pause, limit = error.pause or _BUSY_SECONDS, busy
-            if not error.may_pass or time.monotonic() + pause > began + limit:
+                pause, limit = error.pause or pause, busy
+            may_pass = error.is_busy or not error.code or error.code >= 500
+            if not may_pass or time.monotonic() + pause > began + limit:
                 raise error
             await asyncio.sleep(pause)
 
     async def _ask(self, method: str, path: str, query: Mapping[str, Any], body: Any) -> Any:
-        session, configuration = self._session, self._client.configuration
+        session, configuration = self._session, self._configuration
         options = {
             "proxy": configuration.proxy,
             "proxy_headers": configuration.proxy_headers,
@@ -381,12 +349,9 @@ class Cluster:
     def _converted(self, error: Exception) -> ClusterError:
         """Return the error for an exception of the libraries, which is its cause."""
         late = isinstance(error, TimeoutError) and not str(error)
-        problem = f"did not answer within {_TIMEOUT:g} seconds"
-        if not late:
-            problem = f"cannot be reached: {error_line(error)[:_MAX_TEXT]}"
-        converted = ClusterError(f"{self._client.configuration.host} {problem}")
+        why = f"did not answer within {_TIMEOUT:g} seconds" if late else f"cannot be reached: {error_line(error)}"
+        converted = ClusterError(f"{self._configuration.host} {why[:MAX_MESSAGE]}")
         converted.may_have_run = not isinstance(error, aiohttp.ClientConnectorError)
-        converted.may_pass = not isinstance(error, _PERMANENT)
         converted.__cause__ = error
         return converted
 
@@ -394,13 +359,10 @@ class Cluster:
 
     async def _json(self, path: str, query: Mapping[str, Any] | None = None) -> dict[str, Any]:
         body = await self._send(path, query)
-        try:
-            found = json.loads(body)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise ClusterError(f"The server is not an API server of Kubernetes. It answered: {body[:200]!r}")
-        return found
+        with contextlib.suppress(ValueError):
+            if isinstance(found := json.loads(body), dict):
+                return found
+        raise ClusterError(f"The server is not an API server of Kubernetes. It answered: {body[:200]!r}")
 
     async def get(self, namespace: str, name: str) -> dict[str, Any]:
         """Return a pod."""
@@ -446,27 +408,21 @@ class Cluster:
         """Return the events of a pod."""
         selector = f"involvedObject.kind=Pod,involvedObject.name={pod}" + (f",involvedObject.uid={uid}" if uid else "")
         path = f"namespaces/{quote(namespace)}/events"
-        return list((await self._json(path, {"fieldSelector": selector}))["items"])
+        return (await self._json(path, {"fieldSelector": selector})).get("items") or []
 
     async def node(self, name: str) -> dict[str, Any]:
         return await self._json(f"nodes/{quote(name)}")
 
-    async def watch(
-        self, namespace: str, name: str, version: str, seconds: float
-    ) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
+    async def watch(self, namespace: str, name: str, version: str) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
         """Yield the changes of a pod since a version, as pairs of kind and pod, until the server ends the watch.
 
         The kind is `ADDED`, `MODIFIED` or `DELETED`; `ERROR`, with a status, if the version is too old.
-
-        Args:
-            seconds: time after which the server ends it.
 
         Raises:
             aiohttp.ClientError, OSError: if the connection breaks.
             LookupError, TypeError, ValueError: if an event does not have the form of one.
         """
         query = {"fieldSelector": f"metadata.name={name}", "resourceVersion": version, "watch": "true"}
-        query["timeoutSeconds"] = str(math.ceil(seconds))
         response = await self._send(_pods(namespace), query, method=_WATCH)
         try:
             async for line in response.content:
@@ -494,9 +450,6 @@ class Cluster:
         if opened.protocol != _EXEC_PROTOCOL:
             await opened.close()
             raise ClusterError(_TOO_OLD, code=400)
-        if (connection := opened.get_extra_info("socket")) is not None:
-            for option in _KEEP_ALIVE:
-                connection.setsockopt(*option)
         return opened
 
 
@@ -508,11 +461,11 @@ def _pods(namespace: str, *parts: str) -> str:
 def _forget() -> None:
     """Have a forked process open connections of its own, also for users from before the fork."""
     for cluster in Cluster._known.values():
-        _inherited.extend(cluster._clients)
+        _inherited.extend(cluster._sessions)
         cluster._reset()
 
 
 _inherited: list[Any] = []
-"""Clients of the parent, kept because closing or freeing them would change the event loop that the parent uses."""
+"""Sessions of the parent, kept because closing or freeing them would change the event loop that the parent uses."""
 
 os.register_at_fork(after_in_child=_forget)

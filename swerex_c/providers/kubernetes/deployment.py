@@ -72,9 +72,7 @@ class KubernetesDeployment(SandboxDeployment):
         self._unsure = False  # whether the pod may have been created although no response says so
 
     async def logs(self, *, tail: int | None = None, timeout: float = 30.0) -> str:
-        """Return the output of the container's own command.
-
-        It does not include the output of commands that the runtime runs in the container.
+        """Return the output of the container's own command, without that of the runtime's commands.
 
         Args:
             tail: number of lines from the end; None is all lines.
@@ -114,8 +112,7 @@ class KubernetesDeployment(SandboxDeployment):
             raise startup_error(error, f"create the pod {name}") from error
         await self._step("Waiting for pod")
         began, left = time.monotonic(), self._leave_limit()
-        wait = PodWait(cluster, namespace, name, config.container_name)
-        await wait.ready(began + left - min(_MARGIN_SECONDS, left / 5))
+        await PodWait(cluster, namespace, name, config.container_name).ready(left - min(_MARGIN_SECONDS, left / 5))
         self.logger.info(f"Pod {name} runs after {time.monotonic() - began:.2f}s")
         return KubernetesBackend(cluster, namespace, name, config.container_name)
 

@@ -114,5 +114,5 @@ class KubectlBackend(CommandBackend):
         lines = [line for line in done.stderr.decode(errors="replace").splitlines() if not _LOG_LINE.match(line)]
         message = (" ".join(" ".join(lines).split()) or done.message)[-pods.MAX_MESSAGE :]
         if "(NotFound)" in message and ("pods " in message or "namespaces " in message):
-            return pods.not_found_message(self.name)
+            return pods.gone_message(self.name)
         return f"The {self.name} is out of reach. kubectl says: {message}"

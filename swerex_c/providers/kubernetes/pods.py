@@ -6,21 +6,13 @@ The backends over kubectl and over the API share this module. A pod is the JSON 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from swerex_c.exceptions import SandboxLostError
 
-__all__ = [
-    "MAX_MESSAGE",
-    "PodFailure",
-    "RunningContainer",
-    "check_pod",
-    "condition",
-    "find_running",
-    "not_found_message",
-]
+__all__ = ["MAX_MESSAGE", "PodFailure", "RunningContainer", "check_pod", "condition", "find_running", "gone_message"]
 
 MAX_MESSAGE = 500
 """Maximum number of characters of a cluster's message in an error message."""
@@ -29,12 +21,8 @@ _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 """Annotation with the name of the default container."""
 
 
-def not_found_message(name: str) -> str:
-    """Return the message for a pod that does not exist.
-
-    Args:
-        name: the pod's name in messages.
-    """
+def gone_message(name: str) -> str:
+    """Return the message for a pod that does not exist; `name` is its name in messages."""
     return f"The {name} is gone: it was deleted, or there never was one of that name"
 
 
@@ -43,9 +31,10 @@ def condition(thing: Mapping[str, Any], kind: str) -> dict[str, Any]:
     return next((it for it in (thing.get("status") or {}).get("conditions") or () if it.get("type") == kind), {})
 
 
-def _status_of(statuses: Iterable[dict[str, Any]] | None, container: str) -> dict[str, Any]:
-    """Return the entry of a container in `containerStatuses`; empty for a container that was never created."""
-    return next((it for it in statuses or () if it.get("name") == container), {})
+def _status_of(pod: Mapping[str, Any], container: str) -> dict[str, Any]:
+    """Return the status of a container; empty for a container that was never created."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return next((it for it in statuses if it.get("name") == container), {})
 
 
 # The container of a backend
@@ -53,10 +42,7 @@ def _status_of(statuses: Iterable[dict[str, Any]] | None, container: str) -> dic
 
 @dataclass(frozen=True)
 class RunningContainer:
-    """A running container of a pod.
-
-    A container that is started later under the same names has other ids.
-    """
+    """A running container of a pod. One that is started later under the same names has other ids."""
 
     container: str
     id: str | None
@@ -91,8 +77,7 @@ def find_running(
         raise SandboxLostError(f"The {name} has no container {container}, only {', '.join(names)}")
     if failure := check_pod(pod, container):
         raise SandboxLostError(f"The container {container} of the {name} does not run: {failure}")
-    found = _status_of(pod["status"]["containerStatuses"], container)
-    running = RunningContainer(container, found.get("containerID"), uid)
+    running = RunningContainer(container, _status_of(pod, container).get("containerID"), uid)
     if before is not None and before.id is not None and running.id != before.id:
         raise SandboxLostError(f"The container {container} of the {name} was restarted, which ended all that ran in it")
     return running
@@ -128,19 +113,17 @@ class PodFailure:
         return ": ".join(it for it in (self.reason, message) if it) or self.cause
 
 
-_WAITING_CAUSES = (
-    {"CreateContainerConfigError": "configuration"}
-    | dict.fromkeys(
-        ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
-        + ("RegistryUnavailable", "SignatureValidationFailed"),
-        "image",
-    )
-    | dict.fromkeys(
-        ("CreateContainerError", "RunContainerError", "CrashLoopBackOff", "PostStartHookError", "StartError"),
-        "command",
-    )
-)
-"""Causes of failures that a waiting container reports, by its reason."""
+_REASONS = {
+    "configuration": ("CreateContainerConfigError",),
+    "image": ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
+    + ("RegistryUnavailable", "SignatureValidationFailed"),
+    "command": ("CreateContainerError", "RunContainerError", "CrashLoopBackOff", "PostStartHookError", "StartError"),
+    "deadline": ("DeadlineExceeded",),
+    "evicted": ("Evicted", "Preempting", "PreemptionByScheduler", "EvictionByEvictionAPI", "Preempted"),
+    "node": ("NodeLost", "NodeShutdown", "NodeAffinity", "Shutdown", "Terminated", "UnexpectedAdmissionError")
+    + ("DeletionByTaintManager", "TerminationByKubelet", "DeletionByPodGC"),
+}
+"""Reasons that a waiting container reports, or a pod that has ended, by cause. Others are `unknown`."""
 
 _NEVER = {"InvalidImageName", "ErrImageNeverPull", "SignatureValidationFailed", "CrashLoopBackOff"}
 """Reasons of failures that do not pass."""
@@ -153,19 +136,10 @@ _NEVER_TEXTS = {
 }
 """Parts of the messages, in lower case, of failures that do not pass, by cause."""
 
-_POD_CAUSES = (
-    {"DeadlineExceeded": "deadline"}
-    | dict.fromkeys(
-        ("Evicted", "Preempting", "PreemptionByScheduler", "EvictionByEvictionAPI", "Preempted"),
-        "evicted",
-    )
-    | dict.fromkeys(
-        ("NodeLost", "NodeShutdown", "NodeAffinity", "Shutdown", "Terminated", "UnexpectedAdmissionError")
-        + ("DeletionByTaintManager", "TerminationByKubelet", "DeletionByPodGC"),
-        "node",
-    )
-)
-"""Causes of the end of a whole pod, by its reason. Others are `unknown`."""
+
+def _cause(reason: str) -> str:
+    known = (cause for cause, reasons in _REASONS.items() if reason in reasons)
+    return next(known, "node" if reason.startswith("OutOf") else "unknown")
 
 
 def check_pod(pod: Mapping[str, Any], container: str) -> PodFailure | None:
@@ -173,7 +147,7 @@ def check_pod(pod: Mapping[str, Any], container: str) -> PodFailure | None:
     status = pod.get("status") or {}
     if found := _pod_failure(pod, status):
         return found
-    own = _status_of(status.get("containerStatuses"), container)
+    own = _status_of(pod, container)
     if "running" in (own.get("state") or {}):
         return None
     others = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
@@ -181,9 +155,8 @@ def check_pod(pod: Mapping[str, Any], container: str) -> PodFailure | None:
         if found := _container_failure(one, one is own):
             return found
     if status.get("phase") in ("Failed", "Succeeded"):
-        return PodFailure(
-            "unknown", str(status.get("reason") or ""), str(status.get("message") or "it has ended"), True
-        )
+        reason, message = str(status.get("reason") or ""), str(status.get("message") or "it has ended")
+        return PodFailure("unknown", reason, message, True)
     if status.get("phase") == "Unknown":
         return PodFailure("node", "Unknown", "its node does not report its state")
     scheduled = condition(pod, "PodScheduled")
@@ -201,22 +174,19 @@ def _pod_failure(pod: Mapping[str, Any], status: Mapping[str, Any]) -> PodFailur
     if disrupted and not reason:
         reason, message = disruption.get("reason") or "Evicted", disruption.get("message")
     if reason and (disrupted or reason == "NodeLost" or status.get("phase") == "Failed"):
-        cause = _POD_CAUSES.get(reason, "node" if reason.startswith("OutOf") else "unknown")
-        return PodFailure(cause, reason, str(message or ""), True)
+        return PodFailure(_cause(reason), reason, str(message or ""), True)
     if pod["metadata"].get("deletionTimestamp"):
         return PodFailure("deleted", "", "it is being deleted", True)
     return None
 
 
 def _container_failure(status: Mapping[str, Any], ours: bool) -> PodFailure | None:
-    name = str(status.get("name"))
-    state = status.get("state") or {}
+    name, state = str(status.get("name")), status.get("state") or {}
     if (ended := state.get("terminated")) and (ours or ended.get("exitCode") != 0):
         return _ended(name, ended)
     waiting = state.get("waiting") or {}
     reason = str(waiting.get("reason") or "")
-    cause = _WAITING_CAUSES.get(reason)
-    if cause is None:
+    if (cause := _cause(reason)) == "unknown":
         return None
     if reason == "CrashLoopBackOff" and (last := (status.get("lastState") or {}).get("terminated")):
         found = _ended(name, last)

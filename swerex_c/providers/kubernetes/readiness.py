@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 import aiohttp
 
@@ -20,6 +21,8 @@ from swerex_c.providers.kubernetes.client import Cluster, ClusterError, startup_
 from swerex_c.providers.kubernetes.pods import PodFailure, check_pod
 
 __all__ = ["PodWait"]
+
+T = TypeVar("T")
 
 _PERSISTS_SECONDS = 60.0
 """Seconds for which a registry, or a node that creates a container, may fail in a way that may pass."""
@@ -39,9 +42,6 @@ _LOG_LINES = 20
 _LOG_LENGTH = 20_000
 """Maximum number of characters of these lines, from their end: a line may have any length."""
 
-_BROKEN_WATCH = (ClusterError, aiohttp.ClientError, OSError, LookupError, TypeError, ValueError)
-"""Errors of a watch that breaks, is refused or does not send what it should. The pod is then read again."""
-
 _DELETED = PodFailure("deleted", "", "it was deleted")
 
 
@@ -55,18 +55,15 @@ class PodWait:
         self._pull_error = ""
         self._uid = ""
 
-    async def ready(self, deadline: float) -> None:
+    async def ready(self, seconds: float) -> None:
         """Wait until the container runs.
-
-        Args:
-            deadline: time on the clock `time.monotonic`, in seconds.
 
         Raises:
             PodStartupError: if the container will never run.
-            PodStartupTimeoutError: if the container does not run before the deadline.
+            PodStartupTimeoutError: if the container does not run within `seconds`.
         """
         try:
-            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+            async with asyncio.timeout(seconds):
                 while True:
                     began = time.monotonic()
                     if await self._runs_soon():
@@ -96,9 +93,10 @@ class PodWait:
             return False
         if await self._runs(pod):
             return True
-        with contextlib.suppress(*_BROKEN_WATCH):
+        # A watch that breaks, is refused or does not send what it should: the pod is read again.
+        with contextlib.suppress(ClusterError, aiohttp.ClientError, OSError, LookupError, TypeError, ValueError):
             version = pod["metadata"]["resourceVersion"]
-            changes = self._cluster.watch(self._namespace, self._name, version, _WATCH_SECONDS)
+            changes = self._cluster.watch(self._namespace, self._name, version)
             async with asyncio.timeout(_WATCH_SECONDS), contextlib.aclosing(changes):
                 async for kind, changed in changes:  # every state, in order: those that do not last can tell the most
                     if kind == "ERROR":
@@ -142,27 +140,25 @@ class PodWait:
         """Return the last lines that a container with a failure printed; none if they cannot be read."""
         if failure.container is None:
             return ""
-        with contextlib.suppress(ClusterError, TimeoutError):
-            async with asyncio.timeout(_EXPLAIN_SECONDS):
-                lines = await self._cluster.log(self._namespace, self._name, failure.container, tail=_LOG_LINES)
-            return lines.strip()[-_LOG_LENGTH:]
-        return ""
+        log = self._cluster.log(self._namespace, self._name, failure.container, tail=_LOG_LINES)
+        return (await _if_told(log, "")).strip()[-_LOG_LENGTH:]
 
     async def _warnings(self) -> list[tuple[str, str]]:
         """Return reason and message of the pod's warning events, the last one at the end; none if they are unknown."""
-        with contextlib.suppress(ClusterError, TimeoutError, KeyError):
-            async with asyncio.timeout(_EXPLAIN_SECONDS):
-                events = await self._cluster.events(self._namespace, self._name, self._uid)
-            warnings = [it for it in events if it.get("type") == "Warning"]
-            warnings.sort(key=lambda it: str(it.get("lastTimestamp") or it.get("eventTime") or ""))
-            return [(str(it.get("reason") or ""), str(it.get("message") or "")) for it in warnings]
-        return []
+        events = await _if_told(self._cluster.events(self._namespace, self._name, self._uid), [])
+        warnings = [it for it in events if it.get("type") == "Warning"]
+        warnings.sort(key=lambda it: str(it.get("lastTimestamp") or it.get("eventTime") or ""))
+        return [(str(it.get("reason") or ""), str(it.get("message") or "")) for it in warnings]
 
-    def _error(
-        self, failure: PodFailure, kind: type[PodStartupError] = PodStartupError, log: str = ""
-    ) -> PodStartupError:
+    def _error(self, failure: PodFailure, kind: type[PodStartupError] = PodStartupError, log: str = "") -> Exception:
         how = "did not start in time" if kind is PodStartupTimeoutError else "cannot be started"
-        text = f"The pod {self._name} {how}: {failure}"
-        if log:
-            text += f"\nIts last output:\n{log}"
+        text = f"The pod {self._name} {how}: {failure}" + (f"\nIts last output:\n{log}" if log else "")
         return kind(text, cause=failure.cause, reason=failure.reason, exit_code=failure.exit_code, log=log)
+
+
+async def _if_told(request: Awaitable[T], otherwise: T) -> T:
+    """Return what the cluster answers, or `otherwise` if it does not within `_EXPLAIN_SECONDS`."""
+    with contextlib.suppress(ClusterError, TimeoutError):
+        async with asyncio.timeout(_EXPLAIN_SECONDS):
+            return await request
+    return otherwise

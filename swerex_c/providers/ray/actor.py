@@ -38,16 +38,13 @@ _SWEEP_SECONDS = 15.0
 _MESSAGE_BYTES = 64 << 20
 """Maximum number of bytes of the supervisor's message on the start: an error may quote all that the caller gave."""
 
-_KEPT_CANCELLATIONS = 1000
-"""Number of cancelled calls to remember that have not begun: as many as Ray has run at the same time."""
-
 
 class EnvironmentActor:
     """The actor that starts, serves and ends one environment on its node. Ray runs all calls in one event loop."""
 
     def __init__(self, spec: dict[str, Any]):
         self.spec = spec
-        self._supervisor: asyncio.subprocess.Process
+        self._supervisor: Any
         self._directory = ""
         self._channel: ClientChannel
         self._ended: asyncio.Task[tuple[str, str]] | None = None
@@ -55,12 +52,10 @@ class EnvironmentActor:
         self._outgoing: dict[str, AsyncGenerator[Any, None]] = {}
         self._incoming: dict[str, tuple[asyncio.Queue[bytes], asyncio.Task[None]]] = {}
         self._calls: dict[str, asyncio.Task[Any]] = {}
-        self._cancelled: deque[str] = deque(maxlen=_KEPT_CANCELLATIONS)
+        self._cancelled: deque[str] = deque(maxlen=1000)  # of calls that have not begun; Ray runs as many at once
 
     async def perform(self, call: str, name: str, *args: Any) -> tuple[str, Any]:
-        """Call one of the methods below, and return its encoded outcome.
-
-        The module's docstring describes the encoding.
+        """Call one of the methods below, and return its outcome as the module's docstring describes it.
 
         Args:
             call: id of the call for `cancel`; empty if it is never cancelled.
@@ -141,14 +136,12 @@ class EnvironmentActor:
         return facts | ready
 
     async def _write_line(self, line: bytes) -> None:
-        assert self._supervisor.stdin is not None
         with contextlib.suppress(OSError):  # it has ended
             self._supervisor.stdin.write(line + b"\n")
             await self._supervisor.stdin.drain()
 
     async def _read_message(self) -> dict[str, Any]:
         """Return the next message of the supervisor, or in its place that it was killed."""
-        assert self._supervisor.stdout is not None
         line = await self._supervisor.stdout.readline()
         said: dict[str, Any] = json.loads(line or '{"ended": ["supervisor", "its supervisor was killed"]}')
         return said
@@ -160,7 +153,6 @@ class EnvironmentActor:
         """
         while os.getppid() == raylet:
             await asyncio.sleep(_RAYLET_POLL)
-        assert self._supervisor.stdin is not None
         self._supervisor.stdin.close()
 
     async def _reason(self) -> tuple[str, str]:

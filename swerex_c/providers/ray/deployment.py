@@ -28,7 +28,7 @@ from swerex_c.utils.load import ConfigSignature
 from swerex_c.utils.threads import in_thread, in_thread_to_its_end
 
 if TYPE_CHECKING:
-    from swerex_c.providers.ray.channel import ActorChannel
+    from swerex_c.providers.ray.runtime import ActorChannel
 
 __all__ = ["RayDeployment", "RayDeploymentConfig"]
 
@@ -52,8 +52,7 @@ class RayDeployment(ProviderDeployment):
         self._facts: dict[str, Any] = {}
 
     async def _start(self) -> None:
-        from swerex_c.providers.ray.channel import ActorChannel
-        from swerex_c.providers.ray.runtime import RayRuntime
+        from swerex_c.providers.ray.runtime import ActorChannel, RayRuntime
 
         await self._step("Waiting for a place in the cluster")
         membership = await in_thread(cluster.connect, self._config)
@@ -81,11 +80,11 @@ class RayDeployment(ProviderDeployment):
     def _spec(self) -> dict[str, Any]:
         from swerex_c.remote.server import auth
 
-        environment = self._config.environment
-        limit = self._config.memory_limit
+        environment, limit = self._config.environment, self._config.memory_limit
         if limit is not None and isinstance(environment, DockerDeploymentConfig):
             arguments = ["--memory", str(limit), *environment.docker_args]
             environment = environment.model_copy(update={"docker_args": arguments})
+            limit = None
         return {
             "environment": environment.model_dump(mode="json"),
             "time_limit": self._config.time_limit,

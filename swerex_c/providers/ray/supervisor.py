@@ -59,15 +59,11 @@ _PR_SET_CHILD_SUBREAPER = 36
 _SWEEP_SECONDS = 10.0
 """Maximum seconds to kill processes until none is left."""
 
-_STOP_SECONDS = 5.0
-_STOP_SECONDS_CONTAINER = 30.0
+_STOP_SECONDS = 30.0
 """Seconds that the environment has to end gracefully."""
 
-_IDLE = 60.0
-"""Seconds of one poll without a memory limit; a time limit can shorten it."""
-
 _CHECK_INTERVAL = 0.1
-"""Minimum seconds between two checks of the memory limit."""
+"""Minimum seconds between two checks of the server and of the limits."""
 
 _CHECK_SHARE = 20
 """Minimum ratio of interval to duration of a check: checks use at most 1/20 of a core for any process count."""
@@ -93,23 +89,17 @@ class _Supervisor:
         self.spec = spec
         self.directory = make_temporary("swerex-ray-")
         self.has_container = spec["environment"]["type"] == "docker"
-        # A container has a limit of its own.
-        self.memory_limit: int | None = None if self.has_container else spec["memory_limit"]
         self.server = 0
         self.status: int | None = None
 
     def run(self) -> None:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        wake_read, wake_write = os.pipe()
-        os.set_blocking(wake_read, False)
-        os.set_blocking(wake_write, False)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)  # the supervisor ends with its environment
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the raylet ignores it, which hides how children have ended
         try:
             self._start()
-            self._end(self._wait(wake_read))
+            self._end(self._wait())
         finally:
             shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -120,8 +110,7 @@ class _Supervisor:
             return
         code = 1
         try:
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+            for number in (signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != supervisor:
@@ -143,35 +132,25 @@ class _Supervisor:
 
     # Waiting
 
-    def _wait(self, wake: int) -> tuple[str, str]:
+    def _wait(self) -> tuple[str, str]:
         """Wait for the first reason to end the environment, and return its kind and words."""
-        began = time.monotonic()
-        limit = self.spec["time_limit"]
-        poll = select.poll()
-        poll.register(0, select.POLLIN)
-        poll.register(wake, select.POLLIN)
-        interval = _IDLE if self.memory_limit is None else _CHECK_INTERVAL
+        time_limit, memory_limit = self.spec["time_limit"], self.spec["memory_limit"]
+        began, check_at = time.monotonic(), 0.0
         while True:
-            seconds = interval
-            if limit is not None:
-                seconds = max(0.0, min(seconds, began + limit - time.monotonic()))
-            ready = [fd for fd, _ in poll.poll(seconds * 1000 + 1)]
-            if wake in ready:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(wake, 4096)
+            ready, _, _ = select.select([0], [], [], _CHECK_INTERVAL)
+            now = time.monotonic()
             self._reap()
-            if self.memory_limit is not None:
-                check_began = time.monotonic()
-                if _takes_more_than(self.memory_limit):
-                    return "memory", f"it exceeded its memory limit of {self.memory_limit} bytes"
-                interval = max(_CHECK_INTERVAL, _CHECK_SHARE * (time.monotonic() - check_began))
+            if memory_limit is not None and now >= check_at:
+                if _takes_more_than(memory_limit):
+                    return "memory", f"it exceeded its memory limit of {memory_limit} bytes"
+                check_at = now + _CHECK_SHARE * (time.monotonic() - now)
             if self.status is not None:
                 killed = f"was killed by signal {-self.status}"
                 how = killed if self.status < 0 else f"ended with exit code {self.status}"
                 return "server", f"the process that ran it {how}"
-            if limit is not None and time.monotonic() - began >= limit:
-                return "time", f"it has reached its time limit of {limit:g} seconds"
-            if 0 in ready:
+            if time_limit is not None and now - began >= time_limit:
+                return "time", f"it has reached its time limit of {time_limit:g} seconds"
+            if ready:
                 if os.read(0, 4096):
                     return "stopped", "it was stopped"
                 # If the actor lives to report it, it has closed the pipe because of its node.
@@ -187,7 +166,7 @@ class _Supervisor:
 
     def _end(self, reason: tuple[str, str]) -> None:
         if reason[0] == "stopped":
-            deadline = time.monotonic() + (_STOP_SECONDS_CONTAINER if self.has_container else _STOP_SECONDS)
+            deadline = time.monotonic() + _STOP_SECONDS
             _kill(self.server, signal.SIGTERM)
             while self.status is None and time.monotonic() < deadline:
                 time.sleep(0.005)
@@ -225,7 +204,6 @@ class _Supervisor:
                 if one.facts.get("swerex_c.pid") == str(self.server):
                     yield one
 
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the engine reaps its own clients
         with contextlib.suppress(Exception):
             for one in orphans.prune(own()):
                 if one.error is not None:

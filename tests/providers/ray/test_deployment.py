@@ -31,7 +31,7 @@ from swerex_c.exceptions import (
     StartupTimeoutError,
 )
 from swerex_c.models import BashAction, Command, UploadRequest
-from swerex_c.providers.ray import channel, cluster
+from swerex_c.providers.ray import cluster, runtime
 from tests.support.harness import needs
 from tests.support.original import ROOT, run_python
 from tests.support.processes import memory_of
@@ -156,7 +156,7 @@ async def test_a_full_cluster_is_waited_for(made: Made, mark: str) -> None:
 
 
 async def test_another_version_on_the_workers(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "__version__", "99.0")
+    monkeypatch.setattr(runtime, "__version__", "99.0")
     error = await raised(made().start())
     assert type(error) is DeploymentStartupError
     assert "this process has 99.0" in str(error) and "install swerex-c 99.0" in str(error)
