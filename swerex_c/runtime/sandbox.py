@@ -61,8 +61,7 @@ class SandboxRuntime(SessionsRuntime):
         """
         super().__init__(logger=logger)
         if output_limit < 1024:
-            msg = f"output_limit has to be a number of bytes, 1024 or more: {output_limit!r}"
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"output_limit has to be a number of bytes, 1024 or more: {output_limit!r}")
         self._output_limit, self._read_limit = output_limit, read_limit
         self.sandbox = Sandbox(backend)
         self._opening = asyncio.Lock()  # of the private event loop
@@ -115,8 +114,7 @@ class SandboxRuntime(SessionsRuntime):
         """
         if self._closed:
             return models.IsAliveResponse(is_alive=False, message="The runtime was closed")
-        work = self.sandbox.lost(ALIVE_SECONDS if timeout is None else timeout)
-        error = await background.run(work)
+        error = await background.run(self.sandbox.lost(ALIVE_SECONDS if timeout is None else timeout))
         return models.IsAliveResponse(is_alive=error is None, message=str(error or ""))
 
     # -- sessions
@@ -125,10 +123,9 @@ class SandboxRuntime(SessionsRuntime):
         return SandboxSession(self.sandbox, request, logger=self.logger, output_limit=self._output_limit)
 
     async def create_session(self, request: models.CreateSessionRequest | None = None) -> models.CreateSessionResponse:
-        """Start a session and read its startup files.
+        """Start a session and read its startup files; see `SessionsRuntime.create_session`.
 
-        See `SessionsRuntime.create_session`. `startup_timeout` applies to the startup files. The client that reaches
-        the shell has another minute.
+        `startup_timeout` applies to the startup files. The client that reaches the shell has another minute.
 
         Raises:
             SandboxLostError: if the sandbox is gone.
@@ -140,12 +137,11 @@ class SandboxRuntime(SessionsRuntime):
     # -- commands and files
 
     async def execute(self, command: models.Command) -> models.CommandResponse:
-        """Run a command in the sandbox, outside of sessions.
+        """Run a command in the sandbox; see `AbstractRuntime.execute`.
 
-        See `AbstractRuntime.execute`. Processes that the command leaves in the background run on until the runtime is
-        closed.
+        Processes that the command leaves in the background run on until the runtime is closed.
         """
-        reject_text(command, "execute", "Command(command={}, shell=True)")
+        reject_text(command, "execute")
         return await self._call(execute, command, self._output_limit)
 
     async def _call(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
@@ -168,27 +164,22 @@ class SandboxRuntime(SessionsRuntime):
         Raises:
             ResourceError: if the file has more than `read_limit` bytes, or has no end.
         """
-        reject_text(request, "read_file", "ReadFileRequest(path={})")
-        path, encoding, errors = request.path, request.encoding, request.errors
-        content = await self._call(files.read_text, path, encoding, errors, self._read_limit)
+        reject_text(request, "read_file")
+        limit = self._read_limit
+        content = await self._call(files.read_text, request.path, request.encoding, request.errors, limit)
         return models.ReadFileResponse(content=content)
 
     async def write_file(self, request: models.WriteFileRequest) -> models.WriteFileResponse:
-        """Write a text file, whole or not at all, and create the directories above it."""
         await self._call(files.write_text, request.path, request.content)
         return models.WriteFileResponse()
 
     async def upload(self, request: models.UploadRequest) -> models.UploadResponse:
-        """Copy a file or a tree of this machine into the sandbox.
-
-        An existing directory is merged into. A long upload shows its progress if standard error is a terminal.
-        """
+        """Copy a file or a tree into the sandbox. A long upload shows its progress if standard error is a terminal."""
         with shown(f"Uploading {request.source_path}") as progress:
             await self._call(files.upload, request.source_path, request.target_path, progress)
         return models.UploadResponse()
 
     async def download(self, source_path: str, target_path: str) -> None:
-        """Copy a file or a tree of the sandbox to this machine, by the rules of `AbstractRuntime.download`."""
         with shown(f"Downloading {source_path}") as progress:
             await self._call(files.download, source_path, target_path, progress)
 

@@ -20,7 +20,7 @@ from swerex_c.exceptions import (
     SessionDoesNotExistError,
 )
 from swerex_c.remote.client import http
-from swerex_c.remote.client.frames import Address
+from swerex_c.remote.client.connect import Address
 from swerex_c.remote.server import calls as server_channel
 from swerex_c.remote.server import requests as requests_module
 from swerex_c.remote.server.limits import Limits

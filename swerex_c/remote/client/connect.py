@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 from aiohappyeyeballs import start_connection
 
 from swerex_c.exceptions import AuthenticationError, ConnectionLostError, InvalidInputError
-from swerex_c.remote.client.errors import NotFrames
+from swerex_c.remote.client.base import NotFrames
 from swerex_c.remote.wire.connection import FrameConnection
 from swerex_c.remote.wire.protocol import CHANNEL_HEADER, SERVER_HEADER, UPGRADE
 from swerex_c.utils.threads import start_thread
 
-__all__ = ["Address", "NotFrames", "check_upgrade", "connect", "upgrade_request"]
+__all__ = ["Address", "check_upgrade", "connect", "upgrade_request"]
 
 _NEXT_ADDRESS = 0.25
 """Seconds to wait for a connection to one address of a host before the next one is tried as well (RFC 8305)."""

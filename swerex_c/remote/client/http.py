@@ -1,7 +1,6 @@
 """Client that calls a swerex_c or SWE-ReX server over HTTP/JSON.
 
-Its requests are made in the private event loop, because callers may use a new loop for each call, or one loop forever,
-in any number of threads: they all share the client's connections.
+Its requests are made in the private event loop, so that callers in any loops and threads share its connections.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, M
 from typing import Any, TypeVar
 
 import aiohttp
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from swerex_c.exceptions import (
     AuthenticationError,
@@ -33,8 +32,17 @@ from swerex_c.exceptions import (
 )
 from swerex_c.files import tar, zip
 from swerex_c.models import BashInterruptAction, IsAliveResponse, UploadResponse
-from swerex_c.remote.client.base import ANSWER_LIMIT, MARGIN, ServerInstances, fields_of, http_proxy, patience, too_long
-from swerex_c.remote.client.errors import advice
+from swerex_c.remote.client.base import (
+    ANSWER_LIMIT,
+    MARGIN,
+    ServerInstances,
+    advice,
+    fields_of,
+    http_proxy,
+    patience,
+    response_of,
+    too_long,
+)
 from swerex_c.remote.wire import file_transfer
 from swerex_c.remote.wire.exceptions import from_wire
 from swerex_c.remote.wire.protocol import REQUEST_HEADER, SERVER_HEADER
@@ -99,7 +107,7 @@ class HttpClient:
 
     async def is_alive(self, timeout: float) -> IsAliveResponse:
         """Check whether the server responds within `timeout` seconds; raise its error, or that of the connection."""
-        return _decode(await background.run(self._send_once("GET", "is_alive", None, {}, timeout)), IsAliveResponse)
+        return response_of(IsAliveResponse, await background.run(self._send_once("is_alive", None, {}, timeout)))
 
     async def call(self, method: str, request: BaseModel | None, response_type: Callable[..., M]) -> M:
         """Call a method of the server, and return or raise its outcome.
@@ -117,7 +125,7 @@ class HttpClient:
         """
         # ASCII: lone surrogates are escaped, and infinite numbers are written as `json` does.
         body = b"" if request is None else json.dumps(fields_of(request)).encode()
-        return _decode(await background.run(self._call(method, request, body)), response_type)
+        return response_of(response_type, await background.run(self._call(method, request, body)))
 
     async def _call(self, method: str, request: BaseModel | None, body: bytes) -> bytes:
         """Return the body of the server's response."""
@@ -140,8 +148,7 @@ class HttpClient:
         try:
             check_status(status, answer)
         except Exception as error:
-            explained = self._instances.explain(error, request, instance_id)
-            raise explained from (None if explained is error else error)
+            raise self._instances.explain(error, request, instance_id) from None
         self._instances.note(method, request, instance_id)
         return answer
 
@@ -155,7 +162,7 @@ class HttpClient:
             FileNotFoundError: if the source does not exist.
             UploadError: if the source cannot be copied.
         """
-        return _decode(await background.run(self._upload(source, target, progress)), UploadResponse)
+        return response_of(UploadResponse, await background.run(self._upload(source, target, progress)))
 
     async def _upload(self, source: str, target: str, progress: Progress | None) -> bytes:
         """Return the body of the server's response."""
@@ -169,7 +176,7 @@ class HttpClient:
             if not ours:
                 data = _form(target, data, unzip=json.loads(await anext(pieces))["kind"] == "tree")
             try:
-                return await self._send_once("POST", "upload", data, headers, None)
+                return await self._send_once("upload", data, headers, None)
             except ConnectionLostError:
                 if body.error is not None:
                     raise body.error from None
@@ -180,7 +187,7 @@ class HttpClient:
     async def _identify_server(self) -> None:
         """Call `is_alive` to find out whether the server is a swerex_c server."""
         with contextlib.suppress(SwerexException):
-            await self._exchange("GET", "is_alive", None, {}, MARGIN)
+            await self._exchange("is_alive", None, {}, MARGIN)
 
     async def download(self, source: str, target: str, progress: Progress | None = None) -> None:
         """Copy a file or directory tree from the server's machine.
@@ -197,7 +204,7 @@ class HttpClient:
     async def _download(self, source: str, target: str, progress: Progress | None) -> None:
         body = json.dumps({"path": source}).encode()
         headers = {"Content-Type": "application/json"}
-        async with self._request("POST", "download", body, headers, None) as response:
+        async with self._request("download", body, headers, None) as response:
             if response.status == 200:
                 name = os.path.basename(os.path.normpath(source))
                 await file_transfer.receive(self._pieces(response, "download", None), target, name, progress)
@@ -219,7 +226,7 @@ class HttpClient:
         while True:
             left = None if wait is None else max(0.001, wait - (time.monotonic() - begin))
             try:
-                return await self._exchange("POST", method, body, headers, left)
+                return await self._exchange(method, body, headers, left)
             except ConnectionLostError as error:
                 sent = sent or not isinstance(error.__cause__, _UNSENT)
                 repeatable = not sent or instance_id or method in _READ_ONLY
@@ -250,36 +257,33 @@ class HttpClient:
             with contextlib.suppress(SwerexException):
                 await self._send_repeatedly("cancel", b"", _named(request_id), MARGIN)
 
-    async def _send_once(self, verb: str, path: str, data: Any, headers: dict[str, str], wait: float | None) -> bytes:
+    async def _send_once(self, method: str, data: Any, headers: dict[str, str], wait: float | None) -> bytes:
         """Send a request once, and return the body of the response, or raise the error in it or of the connection."""
-        _, status, body = await self._exchange(verb, path, data, headers, wait)
+        _, status, body = await self._exchange(method, data, headers, wait)
         check_status(status, body)
         return body
 
     async def _exchange(
-        self, verb: str, path: str, data: Any, headers: dict[str, str], wait: float | None
+        self, method: str, data: Any, headers: dict[str, str], wait: float | None
     ) -> tuple[str, int, bytes]:
         """Send a request, and return the server's instance id, and the status and body of its response.
 
         Raises:
             ConnectionLostError: if there is no response, or none within `wait` seconds.
         """
-        async with self._request(verb, path, data, headers, wait) as response:
-            return response.headers.get(SERVER_HEADER, ""), response.status, await self._read(response, path, wait)
+        async with self._request(method, data, headers, wait) as response:
+            return response.headers.get(SERVER_HEADER, ""), response.status, await self._read(response, method, wait)
 
     async def _read(self, response: aiohttp.ClientResponse, method: str, wait: float | None) -> bytes:
         """Return the body of a response, which may be compressed or of unknown length, within the limit."""
         parts: list[bytes] = []
         size = 0
-        if (response.content_length or 0) <= self._answer_limit:
-            async for part in self._pieces(response, method, wait):
-                parts.append(part)
-                size += len(part)
-                if size > self._answer_limit:
-                    break
-            else:
-                return b"".join(parts)
-        raise too_long(method, self._answer_limit)
+        async for part in self._pieces(response, method, wait):
+            parts.append(part)
+            size += len(part)
+            if size > self._answer_limit:
+                raise too_long(method, self._answer_limit)
+        return b"".join(parts)
 
     async def _pieces(
         self, response: aiohttp.ClientResponse, method: str, wait: float | None
@@ -307,19 +311,20 @@ class HttpClient:
 
     @contextlib.asynccontextmanager
     async def _request(
-        self, verb: str, path: str, data: Any, headers: dict[str, str], wait: float | None
+        self, method: str, data: Any, headers: dict[str, str], wait: float | None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        url = f"{self.address.rstrip('/')}/{path}"
+        """Send a request, a POST if there is `data`, and give the response, whose body is not read yet."""
+        url = f"{self.address.rstrip('/')}/{method}"
         if not self.instance_id:
             # SWE-ReX closes the connection after some responses without an announcement. A request that was sent on
             # it meanwhile may or may not have arrived, and cannot be resent.
             headers = {**headers, "Connection": "close"}
         limit = aiohttp.ClientTimeout(total=wait, sock_connect=_CONNECT_SECONDS)
-        with self._raising_lost(path, wait):
+        with self._raising_lost(method, wait):
             try:
                 response = await _session().request(
-                    verb, url, data=data, headers=self.headers | headers, timeout=limit, allow_redirects=False,
-                    proxy=self._proxy,
+                    "GET" if data is None else "POST", url, data=data, headers=self.headers | headers, timeout=limit,
+                    allow_redirects=False, proxy=self._proxy,
                 )  # fmt: skip
             except aiohttp.InvalidURL as error:
                 raise InvalidInputError(f"{url!r} is not the address of a server") from error
@@ -358,13 +363,6 @@ def check_status(status: int, body: bytes) -> None:
     detail = data.get("detail")
     text = f"The server refused the request with status {status}: {str(detail)[:2000]}"
     raise _REFUSALS.get(status, ProtocolError)(text)
-
-
-def _decode(body: bytes, response_type: Callable[..., M]) -> M:
-    try:
-        return response_type(**json.loads(body))
-    except (ValidationError, ValueError, TypeError, RecursionError) as error:
-        raise ProtocolError(f"The server's answer cannot be read: {error}") from error
 
 
 class _Body:
