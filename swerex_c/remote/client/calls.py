@@ -97,7 +97,7 @@ class ClientChannel:
         self.instance_id: str | None = None
         """Id of the server process; None before the first connection."""
         self.closed = False
-        """True if the channel takes no more calls: it was closed, by the runtime or at the end of its loop."""
+        """True if the channel takes no more calls."""
         self._answer_limit = answer_limit
         self._reconnect_seconds = reconnect_seconds
         self._name = os.urandom(16).hex()

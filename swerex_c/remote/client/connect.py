@@ -7,7 +7,6 @@ import contextlib
 import socket
 import ssl
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import urlsplit
 
 from aiohappyeyeballs import start_connection
@@ -124,10 +123,9 @@ async def connect(loop: asyncio.AbstractEventLoop, address: Address, connection:
         except OSError:
             found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         sock = await start_connection(found, happy_eyeballs_delay=_NEXT_ADDRESS)
-        tls: dict[str, Any] = {}
-        if address.tls:
-            tls = {"ssl": ssl.create_default_context(), "server_hostname": address.host}
-        await loop.create_connection(lambda: connection, sock=sock, **tls)
+        context = ssl.create_default_context() if address.tls else None
+        name = address.host if context else None
+        await loop.create_connection(lambda: connection, sock=sock, ssl=context, server_hostname=name)
 
 
 def _start_program(command: tuple[str, ...]) -> socket.socket:

@@ -11,7 +11,6 @@ import contextlib
 import json
 import logging
 import os
-import random
 import socket
 import time
 import uuid
@@ -51,21 +50,20 @@ from swerex_c.utils.progress import Progress
 
 __all__ = ["HttpClient", "check_status"]
 
-_RETRIES = 4
-"""Maximum number of times that a request is resent after its connection failed."""
+_PAUSES = (0.1, 0.3, 0.7, 1.5)
+"""Seconds before each time that a request is resent after its connection failed."""
 
-_FIRST_PAUSE = 0.1  # seconds before the first retry; each later pause is at least twice as long
-_CONNECT_SECONDS = 30.0  # timeout to connect a socket
+_CONNECT_SECONDS = 30.0
+"""Timeout to connect a socket, in seconds."""
 
 _READ_ONLY = {"is_alive", "read_file"}
 """Methods that the server may execute twice, because they change nothing."""
 
 _CANCEL_SECONDS = 2.0
-"""Maximum seconds that a cancelled call waits until its request has ended. Later retries run in the background."""
+"""Maximum seconds that a cancelled call waits until its request has ended, which goes on in the background."""
 
 _KEEPALIVE = 3.0
-"""Seconds to keep an idle connection: less than the 5 seconds after which uvicorn closes it, because a request on a
-connection that is being closed may or may not have arrived."""
+"""Seconds to keep an idle connection: less than the 5 seconds after which uvicorn closes it."""
 
 _REFUSALS: dict[int, type[SwerexException]] = {
     401: AuthenticationError,
@@ -138,11 +136,8 @@ class HttpClient:
             await asyncio.wait(self._cancelling, timeout=_CANCEL_SECONDS)
         try:
             instance_id, status, answer = await self._send_repeatedly(method, body, headers, patience(request))
-        except asyncio.CancelledError:
-            await self._cancel_request(request_id)
-            raise
-        except ConnectionLostError as error:
-            if _is_late(error):
+        except (asyncio.CancelledError, ConnectionLostError) as error:
+            if isinstance(error, asyncio.CancelledError) or _is_late(error):
                 await self._cancel_request(request_id)
             raise
         try:
@@ -153,14 +148,10 @@ class HttpClient:
         return answer
 
     async def upload(self, source: str, target: str, progress: Progress | None = None) -> UploadResponse:
-        """Copy a file or directory tree to the server's machine in chunks.
+        """Copy a file or directory tree to the server's machine; raise the errors of `file_transfer.open_stream`.
 
         A swerex_c server keeps modes and symbolic links. For a SWE-ReX server, the client follows symbolic links to
         files, and the server sets no modes.
-
-        Raises:
-            FileNotFoundError: if the source does not exist.
-            UploadError: if the source cannot be copied.
         """
         return response_of(UploadResponse, await background.run(self._upload(source, target, progress)))
 
@@ -185,19 +176,15 @@ class HttpClient:
                 await body.end()
 
     async def _identify_server(self) -> None:
-        """Call `is_alive` to find out whether the server is a swerex_c server."""
+        """Set `instance_id`."""
         with contextlib.suppress(SwerexException):
             await self._exchange("is_alive", None, {}, MARGIN)
 
     async def download(self, source: str, target: str, progress: Progress | None = None) -> None:
-        """Copy a file or directory tree from the server's machine.
-
-        Modes and symbolic links are kept.
+        """Copy a file or directory tree from the server's machine, with modes and symbolic links.
 
         Raises:
             NotSupportedError: if the server is not a swerex_c server.
-            FileNotFoundError: if the source does not exist.
-            UploadError: if the source cannot replace an existing file or directory at the target.
         """
         await background.run(self._download(source, target, progress))
 
@@ -217,12 +204,11 @@ class HttpClient:
     async def _send_repeatedly(
         self, method: str, body: bytes, headers: dict[str, str], wait: float | None
     ) -> tuple[str, int, bytes]:
-        """Send a request, resend it up to `_RETRIES` times if it cannot run twice, and return the response."""
-        pause = _FIRST_PAUSE
+        """Send a request, resend it after each of `_PAUSES` if it cannot run twice, and return the response."""
         instance_id = self.instance_id
         sent = False
         begin = time.monotonic()
-        retries = _RETRIES
+        pauses = iter(_PAUSES)
         while True:
             left = None if wait is None else max(0.001, wait - (time.monotonic() - begin))
             try:
@@ -230,9 +216,9 @@ class HttpClient:
             except ConnectionLostError as error:
                 sent = sent or not isinstance(error.__cause__, _UNSENT)
                 repeatable = not sent or instance_id or method in _READ_ONLY
-                if not retries or not repeatable or _is_late(error):
+                pause = next(pauses, None)
+                if pause is None or not repeatable or _is_late(error):
                     raise
-                retries -= 1
                 _logger.debug("%s: %s; trying again in %.1f seconds", method, error, pause)
             if sent and instance_id and method not in _READ_ONLY:
                 headers[SERVER_HEADER] = instance_id  # so that no other server process executes it a second time
@@ -240,7 +226,6 @@ class HttpClient:
                 # SWE-ReX repeats its first response to an id: a refusal, if the first request was cut off.
                 headers["X-Request-ID"] = str(uuid.uuid4())
             await asyncio.sleep(pause)
-            pause = pause * 2 + random.uniform(0, _FIRST_PAUSE)
 
     async def _cancel_request(self, request_id: str) -> None:
         """Tell the server to cancel a request, and wait up to `_CANCEL_SECONDS` for it."""
@@ -258,7 +243,7 @@ class HttpClient:
                 await self._send_repeatedly("cancel", b"", _named(request_id), MARGIN)
 
     async def _send_once(self, method: str, data: Any, headers: dict[str, str], wait: float | None) -> bytes:
-        """Send a request once, and return the body of the response, or raise the error in it or of the connection."""
+        """Send a request once, and return the body of the response, or raise the error that it is."""
         _, status, body = await self._exchange(method, data, headers, wait)
         check_status(status, body)
         return body
@@ -266,11 +251,7 @@ class HttpClient:
     async def _exchange(
         self, method: str, data: Any, headers: dict[str, str], wait: float | None
     ) -> tuple[str, int, bytes]:
-        """Send a request, and return the server's instance id, and the status and body of its response.
-
-        Raises:
-            ConnectionLostError: if there is no response, or none within `wait` seconds.
-        """
+        """Send a request, and return the server's instance id, and the status and body of its response."""
         async with self._request(method, data, headers, wait) as response:
             return response.headers.get(SERVER_HEADER, ""), response.status, await self._read(response, method, wait)
 
@@ -294,11 +275,7 @@ class HttpClient:
 
     @contextlib.contextmanager
     def _raising_lost(self, method: str, wait: float | None) -> Iterator[None]:
-        """Convert errors of aiohttp to `ConnectionLostError`. The context must not contain anything else.
-
-        Args:
-            wait: timeout of the request in seconds.
-        """
+        """Convert errors of aiohttp to `ConnectionLostError`. The context must not contain anything else."""
         try:
             yield
         except (TimeoutError, aiohttp.ClientError) as error:
@@ -316,7 +293,7 @@ class HttpClient:
         """Send a request, a POST if there is `data`, and give the response, whose body is not read yet."""
         url = f"{self.address.rstrip('/')}/{method}"
         if not self.instance_id:
-            # SWE-ReX closes the connection after some responses without an announcement. A request that was sent on
+            # SWE-ReX closes the connection after some responses without an announcement: a request that was sent on
             # it meanwhile may or may not have arrived, and cannot be resent.
             headers = {**headers, "Connection": "close"}
         limit = aiohttp.ClientTimeout(total=wait, sock_connect=_CONNECT_SECONDS)
@@ -341,7 +318,7 @@ def _named(request_id: str) -> dict[str, str]:
     return {"X-Request-ID": request_id, REQUEST_HEADER: request_id}
 
 
-def _is_late(error: ConnectionLostError) -> bool:
+def _is_late(error: BaseException) -> bool:
     """Return whether the timeout of a request has expired that may have reached the server."""
     return isinstance(error.__cause__, TimeoutError) and not isinstance(error.__cause__, _UNSENT)
 
