@@ -65,7 +65,7 @@ class SandboxRuntime(SessionsRuntime):
         self._output_limit, self._read_limit = output_limit, read_limit
         self.sandbox = Sandbox(backend)
         self._opening = asyncio.Lock()  # of the private event loop
-        self._openings: set[asyncio.Timeout] = set()  # `close` ends them
+        self._interruption: asyncio.Timeout | None = None  # with which `close` ends an opening
         self._opened = False
         self._runs_bash = runs_bash
         self.ends_with_sandbox = False
@@ -90,21 +90,19 @@ class SandboxRuntime(SessionsRuntime):
             await background.run(self._open(timeout))
 
     async def _open(self, timeout: float) -> None:
-        opening = asyncio.timeout(None)
-        try:
-            async with opening:
-                self._openings.add(opening)
-                async with self._opening:
-                    self._check_open()
-                    if self._opened:
-                        return
+        async with self._opening:
+            self._check_open()
+            if self._opened:
+                return
+            try:
+                async with asyncio.timeout(None) as self._interruption:
                     await self.sandbox.open(timeout, shells=not self._runs_bash)
                     self._opened = True
-        except TimeoutError:
-            self._check_open()
-            raise
-        finally:
-            self._openings.discard(opening)
+            except TimeoutError:
+                self._check_open()
+                raise
+            finally:
+                self._interruption = None
 
     async def is_alive(self, *, timeout: float | None = None) -> models.IsAliveResponse:
         """Check whether the sandbox can run commands; the message is the reason if not.
@@ -197,8 +195,9 @@ class SandboxRuntime(SessionsRuntime):
         return models.CloseResponse()
 
     async def _end(self) -> None:
-        for opening in self._openings:
-            opening.reschedule(0)
+        interruption, self._interruption = self._interruption, None  # a second `close` must not repeat it
+        if interruption is not None:
+            interruption.reschedule(0)
         async with self._opening:
             if self._opened and not self.ends_with_sandbox:
                 left = await self.sandbox.end_all()

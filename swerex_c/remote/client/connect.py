@@ -46,15 +46,14 @@ class Address:
         """
         try:
             parts = urlsplit(url)
-            port = parts.port
+            if parts.scheme == "unix":
+                return cls(unix=parts.path, headers=headers)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError("it needs http:// or https:// and a host, or unix:// and a path")
+            tls = parts.scheme == "https"
+            return cls(parts.hostname, parts.port or (443 if tls else 80), tls, parts.path, headers=headers)
         except ValueError as error:
             raise InvalidInputError(f"{url!r} is not the address of a server: {error}") from None
-        if parts.scheme == "unix":
-            return cls(unix=parts.path, headers=headers)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidInputError(f"{url!r} is not the address of a server")
-        tls = parts.scheme == "https"
-        return cls(parts.hostname, port or (443 if tls else 80), tls, parts.path, headers=headers)
 
     def __str__(self) -> str:
         if self.command:
@@ -71,7 +70,7 @@ def upgrade_request(address: Address, channel: str) -> bytes:
     host = f"[{address.host}]" if ":" in address.host else address.host
     lines = [
         f"GET {address.path.rstrip('/')}/wire HTTP/1.1",
-        f"Host: {host}:{address.port}" if not address.unix and not address.command else "Host: localhost",
+        f"Host: {host}:{address.port}",
         "Connection: Upgrade",
         f"Upgrade: {UPGRADE}",
         f"{CHANNEL_HEADER}: {channel}",

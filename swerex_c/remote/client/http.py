@@ -303,10 +303,8 @@ class HttpClient:
                     "GET" if data is None else "POST", url, data=data, headers=self.headers | headers, timeout=limit,
                     allow_redirects=False, proxy=self._proxy,
                 )  # fmt: skip
-            except aiohttp.InvalidURL as error:
-                raise InvalidInputError(f"{url!r} is not the address of a server") from error
-            except ValueError as error:  # a header that cannot be sent
-                raise InvalidInputError(f"The request cannot be sent: {error}") from error
+            except ValueError as error:  # an invalid URL, or a header that cannot be sent
+                raise InvalidInputError(f"The request to {url!r} cannot be sent: {error}") from error
         named = response.headers.get(SERVER_HEADER, "")
         if named or not self.instance_id or response.status in (200, 511):  # others may be a proxy's
             self.instance_id = named
