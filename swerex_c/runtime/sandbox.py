@@ -74,9 +74,7 @@ class SandboxRuntime(SessionsRuntime):
     # -- the sandbox
 
     async def open(self, timeout: float = OPEN_SECONDS) -> None:
-        """Connect to the sandbox and check that commands can run there.
-
-        Without this call, the first request does it.
+        """Connect to the sandbox and check that commands can run there. Otherwise, the first request does it.
 
         Raises:
             SandboxLostError: if the sandbox does not exist, or cannot be reached.
@@ -105,11 +103,7 @@ class SandboxRuntime(SessionsRuntime):
                 self._interruption = None
 
     async def is_alive(self, *, timeout: float | None = None) -> models.IsAliveResponse:
-        """Check whether the sandbox can run commands; the message is the reason if not.
-
-        Args:
-            timeout: maximum seconds; None is 10.
-        """
+        """Check within 10 seconds, or `timeout`, whether the sandbox can run commands; the message says why not."""
         if self._closed:
             return models.IsAliveResponse(is_alive=False, message="The runtime was closed")
         error = await background.run(self.sandbox.lost(ALIVE_SECONDS if timeout is None else timeout))
@@ -155,9 +149,9 @@ class SandboxRuntime(SessionsRuntime):
             raise
 
     async def read_file(self, request: models.ReadFileRequest) -> models.ReadFileResponse:
-        """Read a text file of the sandbox.
+        """Read a text file. A relative path is relative to the directory that commands start in.
 
-        A relative path is relative to the directory that commands start in. Reading ends when the call is cancelled.
+        Reading ends when the call is cancelled.
 
         Raises:
             ResourceError: if the file has more than `read_limit` bytes, or has no end.
@@ -184,7 +178,7 @@ class SandboxRuntime(SessionsRuntime):
     # -- closing
 
     async def close(self) -> models.CloseResponse:
-        """End all sessions and commands, with everything they started in the sandbox. May be called again."""
+        """End all sessions and commands, with everything they started. May be called again."""
         sessions = self._close_all()
         ends = [each.close(inside=False) if isinstance(each, SandboxSession) else each.close() for each in sessions]
         results = await asyncio.gather(*ends, return_exceptions=True)

@@ -39,11 +39,7 @@ class Address:
 
     @classmethod
     def of(cls, url: str, headers: dict[str, str]) -> Address:
-        """Create an address from a URL with the scheme http, https or unix.
-
-        Raises:
-            InvalidInputError: if `url` is not such a URL.
-        """
+        """Create an address from a URL; raise InvalidInputError if it has another scheme than http, https or unix."""
         try:
             parts = urlsplit(url)
             if parts.scheme == "unix":
@@ -62,11 +58,7 @@ class Address:
 
 
 def upgrade_request(address: Address, channel: str) -> bytes:
-    """Return the HTTP upgrade request for frames on a channel.
-
-    Raises:
-        InvalidInputError: if the address or a header contains a line break or NUL.
-    """
+    """Return the HTTP upgrade request for frames on a channel; raise InvalidInputError if a line has a line break."""
     host = f"[{address.host}]" if ":" in address.host else address.host
     lines = [
         f"GET {address.path.rstrip('/')}/wire HTTP/1.1",
@@ -86,11 +78,10 @@ def check_upgrade(head: bytes, rest: bytes, known_server: str | None) -> tuple[s
 
     Args:
         rest: the part of the body received so far.
-        known_server: id of the server that has spoken frames before; None: there was none.
+        known_server: id of the server that has spoken frames before, if there was one.
 
     Raises:
-        NotFrames: if the server does not support frames.
-        AuthenticationError: if it refuses the key.
+        NotFrames, AuthenticationError: if the server does not support frames, or refuses the key.
         ConnectionLostError: if it has no room now.
     """
     status_line, *lines = head.decode("latin-1").split("\r\n")

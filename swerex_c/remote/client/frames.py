@@ -25,8 +25,8 @@ M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 
 OWN_AFTER = 8
-"""Answered calls of an event loop after which it gets a connection of its own: the calls of a program with a loop for
-each are all made over one connection, and those of a lasting loop need no other thread."""
+"""Answered calls of an event loop after which it gets a connection of its own, so that its calls need no other thread.
+The calls of a program with a new loop for each share one connection."""
 
 
 @dataclass
@@ -39,17 +39,17 @@ class _Caller:
 
 
 class FrameClient:
-    """Client of one server.
+    """Client of one server, whose calls raise `NotFrames` if the server does not support frames.
 
     A connection in the private event loop serves the first calls of every loop, and all calls to a program. A loop that
-    goes on to call gets a connection of its own. Calls raise `NotFrames` if frames are not available.
+    goes on to call gets a connection of its own.
     """
 
     def __init__(self, address: Address, reconnect_seconds: float = 30.0, answer_limit: int = ANSWER_LIMIT):
         """Create a client, which connects at its first call.
 
         Args:
-            reconnect_seconds: seconds of attempts to connect, at first or after a lost connection, before calls fail.
+            reconnect_seconds: seconds of attempts to connect before calls fail.
             answer_limit: maximum size of one response, in bytes.
         """
         self.address = address
@@ -154,10 +154,9 @@ class FrameClient:
                     channel.loop.call_soon_threadsafe(channel.close)
 
     async def run(self, work: Callable[[ClientChannel], Coroutine[Any, Any, T]], *, long: bool = False) -> T:
-        """Make a call with the running loop's own channel, or in the private event loop with the shared one.
+        """Call `work` with the running loop's own channel, or in the private event loop with the shared one.
 
-        Args:
-            long: whether the call is long enough for a connection of its own.
+        A `long` call is worth an own channel, even if it is the first of its loop.
         """
         own = await self.own_channel(long)
         if own is not None:
@@ -207,13 +206,10 @@ class FrameClient:
 
     def shared_channel(self) -> ClientChannel:
         """Return the channel of the private event loop. Call this in that loop."""
-        found = self._shared
-        if found is not None and found.loop is not asyncio.get_running_loop() and self.address.command:
-            raise RuntimeClosedError(
-                f"The program `{self.address}` belongs to the process that started it; a forked child needs a runtime "
-                "of its own"
-            )
-        if found is None or found.closed or found.loop is not asyncio.get_running_loop():
+        found, loop = self._shared, asyncio.get_running_loop()
+        if found is not None and found.loop is not loop and self.address.command:
+            raise RuntimeClosedError(f"The program `{self.address}` is the parent process's: make another runtime")
+        if found is None or found.closed or found.loop is not loop:
             found = self._shared = self._new_channel()
         return found
 

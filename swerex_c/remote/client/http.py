@@ -91,7 +91,7 @@ class HttpClient:
         Args:
             url: the server's URL, with scheme, port and optional path prefix.
             headers: headers of every request, including the key.
-            answer_limit: maximum size of one response, in bytes; it does not apply to downloaded files.
+            answer_limit: maximum size of one response, except of downloads, in bytes.
         """
         self._answer_limit = answer_limit
         self.address = url
@@ -119,14 +119,13 @@ class HttpClient:
         Raises:
             ConnectionLostError: if there is no response.
             ServerRestartedError: if the server process that had the session, or got the request, has ended.
-            AuthenticationError, ServerLimitError, ProtocolError: for a refusal by the server, or an invalid response.
+            AuthenticationError, ServerLimitError, InvalidInputError, ProtocolError: see `check_status`.
         """
         # ASCII: lone surrogates are escaped, and infinite numbers are written as `json` does.
         body = b"" if request is None else json.dumps(fields_of(request)).encode()
         return response_of(response_type, await background.run(self._call(method, request, body)))
 
     async def _call(self, method: str, request: BaseModel | None, body: bytes) -> bytes:
-        """Return the body of the server's response."""
         request_id = str(uuid.uuid4())
         headers = _named(request_id)
         if request is not None:
@@ -156,7 +155,6 @@ class HttpClient:
         return response_of(UploadResponse, await background.run(self._upload(source, target, progress)))
 
     async def _upload(self, source: str, target: str, progress: Progress | None) -> bytes:
-        """Return the body of the server's response."""
         if not self.instance_id:
             await self._identify_server()
         ours = bool(self.instance_id)
@@ -381,7 +379,7 @@ def _form(target: str, content: AsyncIterator[bytes], *, unzip: bool) -> aiohttp
 # Connections
 
 _sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
-"""Connections of this process, by its private event loop. Another loop is that of the process that forked it."""
+"""Connections by private event loop: that of this process, and perhaps that of its parent."""
 
 
 def _session() -> aiohttp.ClientSession:
