@@ -34,14 +34,20 @@ _LAST_STOP_TIMEOUT = 15.0
 """Seconds to wait for the stop of a deployment that was garbage-collected while it was running."""
 
 
-def reject_text(value: object, method: str, kind: str) -> None:
-    """Raise InvalidInputError for a string in the place of a request.
+_FOR_TEXT = {
+    "create_session": "CreateBashSessionRequest(session={!r})",
+    "run_in_session": "BashAction(command={!r})",
+    "execute": "Command(command={!r}, shell=True)",
+    "read_file": "ReadFileRequest(path={!r})",
+}
+"""Requests of methods to which callers pass a string by mistake, with the field for the string."""
 
-    Args:
-        kind: the request that the method takes, with its field for the string: "Command(command={})".
-    """
+
+def reject_text(value: object, method: str) -> None:
+    """Raise InvalidInputError for a string in the place of a method's request."""
     if isinstance(value, str):
-        raise InvalidInputError(f"{method} takes a request, not a string: {method}({kind.format(repr(value[:200]))})")
+        request = _FOR_TEXT.get(method, "...").format(value[:200])
+        raise InvalidInputError(f"{method} takes a request, not a string: {method}({request})")
 
 
 class AbstractRuntime(ABC):

@@ -68,7 +68,7 @@ class SessionsRuntime(AbstractRuntime):
 
         request = CreateBashSessionRequest() if request is None else request
         if not isinstance(request, CreateBashSessionRequest):
-            reject_text(request, "create_session", "CreateBashSessionRequest(session={})")
+            reject_text(request, "create_session")
             raise InvalidInputError(f"unknown session type: {request!r}")
         name = request.session
         with self._changing:
@@ -112,7 +112,7 @@ class SessionsRuntime(AbstractRuntime):
         try:
             session = self._sessions.get(action.session)
         except AttributeError:
-            reject_text(action, "run_in_session", "BashAction(command={})")
+            reject_text(action, "run_in_session")
             raise InvalidInputError(f"unknown action type: {action!r}") from None
         if session is None:
             session = self._session(action.session)

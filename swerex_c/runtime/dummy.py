@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import AsyncIterator
 from typing import Any, Self
@@ -15,9 +16,7 @@ from swerex_c.utils.log import get_logger
 
 __all__ = ["DummyRuntime"]
 
-
-def __getattr__(name: str) -> Any:
-    return handed_on(__name__, name)
+__getattr__ = functools.partial(handed_on, __name__)
 
 
 class DummyRuntime(AbstractRuntime):

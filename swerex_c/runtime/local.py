@@ -91,23 +91,19 @@ class LocalRuntime(SessionsRuntime):
         return self.warm is None or await self.warm.full()
 
     async def is_alive(self, *, timeout: float | None = None) -> models.IsAliveResponse:
-        """Return whether the runtime accepts requests, without waiting."""
         message = "The runtime was closed" if self._closed else ""
         return swerex_c.models.IsAliveResponse(is_alive=not self._closed, message=message)
 
     async def execute(self, command: models.Command) -> models.CommandResponse:
-        """Run a command outside of sessions, with its standard input at the end.
+        """Run a command outside of sessions; see `AbstractRuntime.execute`.
 
         The command is finished when the program itself has ended. Processes that it left in the background run on until
         the runtime is closed.
 
         Raises:
-            CommandTimeoutError: if the command exceeds its timeout; it was killed with everything it started, and its
-                output so far is in `output`.
-            NonZeroExitCodeError: if `check` is set and the exit code is not 0.
             FileNotFoundError, PermissionError, NotADirectoryError: if the program or its directory cannot be used.
         """
-        reject_text(command, "execute", "Command(command={}, shell=True)")
+        reject_text(command, "execute")
         self._check_open()
         return await swerex_c.engine.execute.execute(command, self._config.output_limit, self._processes)
 
@@ -124,7 +120,7 @@ class LocalRuntime(SessionsRuntime):
             ResourceError: if the file has more than `read_limit` bytes, or has no end.
             TimeoutError: if a named pipe or a terminal gives no data for ten seconds.
         """
-        reject_text(request, "read_file", "ReadFileRequest(path={})")
+        reject_text(request, "read_file")
         read, limit = swerex_c.files.local.read_text, self._config.read_limit
         content = await self._call(read, request.path, request.encoding, request.errors, limit=limit)
         return swerex_c.models.ReadFileResponse(content=content)
@@ -135,12 +131,10 @@ class LocalRuntime(SessionsRuntime):
         return swerex_c.models.WriteFileResponse()
 
     async def upload(self, request: models.UploadRequest) -> models.UploadResponse:
-        """Copy a file or a tree by the rules of `AbstractRuntime.upload`."""
         await self._call(swerex_c.files.local.copy, request.source_path, request.target_path)
         return swerex_c.models.UploadResponse()
 
     async def download(self, source_path: str, target_path: str) -> None:
-        """Copy a file or a tree by the rules of `AbstractRuntime.download`."""
         await self._call(swerex_c.files.local.copy, source_path, target_path, follow=False)
 
     async def close(self) -> models.CloseResponse:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from urllib.parse import urlsplit, urlunsplit
 
 import swerex_c
 from swerex_c.exceptions import AuthenticationError, NotSupportedError, SwerexException
 from swerex_c.interfaces import AbstractRuntime, reject_text
-from swerex_c.remote.client.errors import NotFrames
+from swerex_c.remote.client.base import NotFrames, http_proxy
 from swerex_c.utils.load import ConfigSignature, handed_on
 from swerex_c.utils.log import get_logger
 
@@ -48,10 +47,6 @@ class KeyRefusedError(AuthenticationError, TimeoutError):
     """The server's refusal of the key, raised before the timeout has passed."""
 
 
-_creating = threading.Lock()
-"""Lock for creating a client: concurrent threads get the same one, which keeps state and may own a program."""
-
-
 @functools.lru_cache(256)
 def _address(host: str, port: int | None) -> str:
     host = host.rstrip("/")
@@ -61,9 +56,7 @@ def _address(host: str, port: int | None) -> str:
     return urlunsplit(parts._replace(netloc=f"{parts.netloc}:{port}"))
 
 
-def __getattr__(name: str) -> Any:
-    """Import `RemoteRuntimeConfig` on first use, and other names that callers expect in this module."""
-    return handed_on(__name__, name)
+__getattr__ = functools.partial(handed_on, __name__)
 
 
 class RemoteRuntime(AbstractRuntime):
@@ -74,10 +67,6 @@ class RemoteRuntime(AbstractRuntime):
     # Class attributes, as there are subclasses that set only `_config` and `logger`, without this constructor.
     _refusals = 0
     """Number of times in a row that the server has refused the key of `is_alive`."""
-    _http_client: HttpClient | None = None
-    _frame_client: FrameClient | None = None
-    _peer: tuple[str, dict[str, str]] | None = None
-    """Address and headers for which the clients were made."""
     _answered_over_http = False
     """True once a server that did not support frames has answered."""
 
@@ -97,7 +86,6 @@ class RemoteRuntime(AbstractRuntime):
 
     @property
     def _headers(self) -> dict[str, str]:
-        """Return the headers of every request."""
         return {"X-API-Key": self._config.auth_token} if self._config.auth_token else {}
 
     @property
@@ -117,50 +105,41 @@ class RemoteRuntime(AbstractRuntime):
     def _speaks_frames(self) -> bool:
         return not self._answered_over_http and self._setting("wire") != "json"
 
-    def _check_peer(self) -> tuple[str, dict[str, str]]:
-        """Return the address and the headers; drop clients of others, which callers may change at any time."""
-        peer = self._api_url, self._headers
-        if peer != self._peer:
-            with _creating:
-                if peer != self._peer:
-                    self._peer, self._http_client, self._frame_client = (peer[0], dict(peer[1])), None, None
-        return peer
+    def _client(self, kind: str, make: Callable[[str, dict[str, str]], T]) -> T:
+        """Return the client of a kind for the current address and headers, which callers may change at any time."""
+        url, headers = self._api_url, self._headers
+        peer = url, *headers.items()
+        clients = vars(self).setdefault("_clients", {})
+        client: T | None = clients.get((kind, peer))
+        if client is None:
+            for other in [key for key in list(clients) if key[1] != peer]:
+                clients.pop(other, None)
+            # Concurrent threads get the same client, which keeps state; it does not connect before its first call.
+            client = clients.setdefault((kind, peer), make(url, headers))
+        return client
 
     @property
     def _frames(self) -> FrameClient:
-        """Client for frames.
+        """Client for frames; raise NotFrames for a proxy of the environment, which does not pass frames."""
+        return self._client("frames", self._new_frame_client)
 
-        Raises:
-            NotFrames: if a proxy of the environment has to be used, which does not pass frames.
-        """
-        url, headers = self._check_peer()
-        if (client := self._frame_client) is None:
-            from swerex_c.remote.client.base import http_proxy
-            from swerex_c.remote.client.frames import Address, FrameClient
+    def _new_frame_client(self, url: str, headers: dict[str, str]) -> FrameClient:
+        from swerex_c.remote.client.connect import Address
+        from swerex_c.remote.client.frames import FrameClient
 
-            command = self._setting("command")
-            if command is None and self._setting("wire") == "auto" and http_proxy(url):
-                raise NotFrames("a proxy is between")
-            address = Address(command=tuple(command)) if command else Address.of(url, headers)
-            with _creating:
-                if (client := self._frame_client) is None:
-                    limits = self._setting("reconnect_timeout"), self._setting("answer_limit")
-                    client = self._frame_client = FrameClient(address, *limits)
-        return client
+        command = self._setting("command")
+        if command is None and self._setting("wire") == "auto" and http_proxy(url):
+            raise NotFrames("a proxy is between")
+        address = Address(command=tuple(command)) if command else Address.of(url, headers)
+        return FrameClient(address, self._setting("reconnect_timeout"), self._setting("answer_limit"))
 
-    @property
-    def _http(self) -> HttpClient:
-        url, headers = self._check_peer()
-        if (client := self._http_client) is None:
-            from swerex_c.remote.client.http import HttpClient
+    def _new_http_client(self, url: str, headers: dict[str, str]) -> HttpClient:
+        from swerex_c.remote.client.http import HttpClient
 
-            with _creating:
-                if (client := self._http_client) is None:
-                    client = self._http_client = HttpClient(url, headers, self._setting("answer_limit"))
-        return client
+        return HttpClient(url, headers, self._setting("answer_limit"))
 
     def _check_fallback(self, error: Exception) -> None:
-        """Raise an error if HTTP may not take the place of frames, which the server does not support."""
+        """Raise NotSupportedError if HTTP may not take the place of frames, which the server does not support."""
         only_frames = self._setting("wire") == "msgpack" or self._setting("command") is not None
         if only_frames or self._api_url.startswith("unix:"):
             raise NotSupportedError(f"The server {self._api_url} does not speak msgpack frames: {error}") from None
@@ -206,7 +185,7 @@ class RemoteRuntime(AbstractRuntime):
                     return await call(self._frames)
                 except NotFrames as error:
                     self._check_fallback(error)
-            answer = await call(self._http)
+            answer = await call(self._client("http", self._new_http_client))
             if getattr(answer, "is_alive", True):
                 self._answered_over_http = True
             return answer
@@ -220,6 +199,7 @@ class RemoteRuntime(AbstractRuntime):
             output_class: called with the fields of the response.
             num_retries: not used: a request is always resent if it cannot run twice.
         """
+        reject_text(payload, endpoint)
         return await self._with_client(lambda client: client.call(endpoint, payload, output_class))
 
     async def is_alive(self, *, timeout: float | None = None) -> models.IsAliveResponse:
@@ -246,8 +226,8 @@ class RemoteRuntime(AbstractRuntime):
         """Wait until the server responds.
 
         Raises:
-            TimeoutError: if the server does not respond within `timeout` seconds. If it responds but refuses the key at
-                every attempt, the error is also an AuthenticationError, and is raised much sooner.
+            TimeoutError: if the server does not respond within `timeout` seconds; if it refuses the key at every
+                attempt, much sooner and as an AuthenticationError too.
         """
         from swerex_c.utils.wait import _wait_until_alive
 
@@ -265,16 +245,12 @@ class RemoteRuntime(AbstractRuntime):
         await _wait_until_alive(is_alive, timeout=timeout)
 
     async def create_session(self, request: models.CreateSessionRequest | None = None) -> models.CreateSessionResponse:
-        """Start a session and read its startup files."""
-        reject_text(request, "create_session", "CreateBashSessionRequest(session={})")
         request = swerex_c.models.CreateBashSessionRequest() if request is None else request
         return await self._request("create_session", request, swerex_c.models.CreateBashSessionResponse)
 
     async def run_in_session(self, action: models.Action) -> models.Observation:
-        """Run a command in its session; see `AbstractRuntime.run_in_session`."""
         import asyncio
 
-        reject_text(action, "run_in_session", "BashAction(command={})")
         if isinstance(action, swerex_c.models.BashInterruptAction):
             await asyncio.sleep(0)  # the server learns first of commands that were cancelled just before
         return await self._request("run_in_session", action, swerex_c.models.BashObservation)
@@ -301,28 +277,21 @@ class RemoteRuntime(AbstractRuntime):
         yield observation
 
     async def close_session(self, request: models.CloseSessionRequest) -> models.CloseSessionResponse:
-        """End a session with everything it started."""
         return await self._request("close_session", request, swerex_c.models.CloseBashSessionResponse)
 
     async def execute(self, command: models.Command) -> models.CommandResponse:
-        """Run a command outside of sessions, with its standard input at the end."""
-        reject_text(command, "execute", "Command(command={}, shell=True)")
         return await self._request("execute", command, swerex_c.models.CommandResponse)
 
     async def read_file(self, request: models.ReadFileRequest) -> models.ReadFileResponse:
-        """Read a text file. A relative path is relative to the server's process."""
-        reject_text(request, "read_file", "ReadFileRequest(path={})")
         return await self._request("read_file", request, swerex_c.models.ReadFileResponse)
 
     async def write_file(self, request: models.WriteFileRequest) -> models.WriteFileResponse:
-        """Write a text file, creating the directories above it."""
         return await self._request("write_file", request, swerex_c.models.WriteFileResponse)
 
     async def upload(self, request: models.UploadRequest) -> models.UploadResponse:
-        """Copy a file or a tree to the server's machine.
+        """Copy a file or a tree to the server's machine, with modes and links if the server is one of this package.
 
-        An existing directory is merged into. Modes and symbolic links are kept if the server is one of this package. A
-        long upload shows its progress if standard error is a terminal.
+        A long upload shows its progress if standard error is a terminal.
         """
         from swerex_c.utils.progress import shown
 
@@ -332,13 +301,7 @@ class RemoteRuntime(AbstractRuntime):
             return await self._with_client(lambda client: client.upload(source, target, progress))
 
     async def download(self, source_path: str, target_path: str) -> None:
-        """Copy a file or a tree from the server's machine.
-
-        The rules are those of `upload`, in the other direction.
-
-        Raises:
-            NotSupportedError: if the server is not one of this package.
-        """
+        """Copy a file or a tree from the server's machine; raise NotSupportedError if it is a server of SWE-ReX."""
         from swerex_c.utils.progress import shown
 
         self.logger.debug("Downloading %s to %s", source_path, target_path)
@@ -350,5 +313,6 @@ class RemoteRuntime(AbstractRuntime):
         try:
             return await self._request("close", None, swerex_c.models.CloseResponse)
         finally:
-            if self._frame_client is not None:
-                await self._frame_client.close()
+            for (kind, _), client in list(vars(self).get("_clients", {}).items()):
+                if kind == "frames":
+                    await client.close()

@@ -61,12 +61,11 @@ class SandboxRuntime(SessionsRuntime):
         """
         super().__init__(logger=logger)
         if output_limit < 1024:
-            msg = f"output_limit has to be a number of bytes, 1024 or more: {output_limit!r}"
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"output_limit has to be a number of bytes, 1024 or more: {output_limit!r}")
         self._output_limit, self._read_limit = output_limit, read_limit
         self.sandbox = Sandbox(backend)
         self._opening = asyncio.Lock()  # of the private event loop
-        self._openings: set[asyncio.Timeout] = set()  # `close` ends them
+        self._interruption: asyncio.Timeout | None = None  # with which `close` ends an opening
         self._opened = False
         self._runs_bash = runs_bash
         self.ends_with_sandbox = False
@@ -75,9 +74,7 @@ class SandboxRuntime(SessionsRuntime):
     # -- the sandbox
 
     async def open(self, timeout: float = OPEN_SECONDS) -> None:
-        """Connect to the sandbox and check that commands can run there.
-
-        Without this call, the first request does it.
+        """Connect to the sandbox and check that commands can run there. Otherwise, the first request does it.
 
         Raises:
             SandboxLostError: if the sandbox does not exist, or cannot be reached.
@@ -91,32 +88,25 @@ class SandboxRuntime(SessionsRuntime):
             await background.run(self._open(timeout))
 
     async def _open(self, timeout: float) -> None:
-        opening = asyncio.timeout(None)
-        try:
-            async with opening:
-                self._openings.add(opening)
-                async with self._opening:
-                    self._check_open()
-                    if self._opened:
-                        return
+        async with self._opening:
+            self._check_open()
+            if self._opened:
+                return
+            try:
+                async with asyncio.timeout(None) as self._interruption:
                     await self.sandbox.open(timeout, shells=not self._runs_bash)
                     self._opened = True
-        except TimeoutError:
-            self._check_open()
-            raise
-        finally:
-            self._openings.discard(opening)
+            except TimeoutError:
+                self._check_open()
+                raise
+            finally:
+                self._interruption = None
 
     async def is_alive(self, *, timeout: float | None = None) -> models.IsAliveResponse:
-        """Check whether the sandbox can run commands; the message is the reason if not.
-
-        Args:
-            timeout: maximum seconds; None is 10.
-        """
+        """Check within 10 seconds, or `timeout`, whether the sandbox can run commands; the message says why not."""
         if self._closed:
             return models.IsAliveResponse(is_alive=False, message="The runtime was closed")
-        work = self.sandbox.lost(ALIVE_SECONDS if timeout is None else timeout)
-        error = await background.run(work)
+        error = await background.run(self.sandbox.lost(ALIVE_SECONDS if timeout is None else timeout))
         return models.IsAliveResponse(is_alive=error is None, message=str(error or ""))
 
     # -- sessions
@@ -125,10 +115,9 @@ class SandboxRuntime(SessionsRuntime):
         return SandboxSession(self.sandbox, request, logger=self.logger, output_limit=self._output_limit)
 
     async def create_session(self, request: models.CreateSessionRequest | None = None) -> models.CreateSessionResponse:
-        """Start a session and read its startup files.
+        """Start a session and read its startup files; see `SessionsRuntime.create_session`.
 
-        See `SessionsRuntime.create_session`. `startup_timeout` applies to the startup files. The client that reaches
-        the shell has another minute.
+        `startup_timeout` applies to the startup files. The client that reaches the shell has another minute.
 
         Raises:
             SandboxLostError: if the sandbox is gone.
@@ -140,12 +129,11 @@ class SandboxRuntime(SessionsRuntime):
     # -- commands and files
 
     async def execute(self, command: models.Command) -> models.CommandResponse:
-        """Run a command in the sandbox, outside of sessions.
+        """Run a command in the sandbox; see `AbstractRuntime.execute`.
 
-        See `AbstractRuntime.execute`. Processes that the command leaves in the background run on until the runtime is
-        closed.
+        Processes that the command leaves in the background run on until the runtime is closed.
         """
-        reject_text(command, "execute", "Command(command={}, shell=True)")
+        reject_text(command, "execute")
         return await self._call(execute, command, self._output_limit)
 
     async def _call(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
@@ -161,41 +149,36 @@ class SandboxRuntime(SessionsRuntime):
             raise
 
     async def read_file(self, request: models.ReadFileRequest) -> models.ReadFileResponse:
-        """Read a text file of the sandbox.
+        """Read a text file. A relative path is relative to the directory that commands start in.
 
-        A relative path is relative to the directory that commands start in. Reading ends when the call is cancelled.
+        Reading ends when the call is cancelled.
 
         Raises:
             ResourceError: if the file has more than `read_limit` bytes, or has no end.
         """
-        reject_text(request, "read_file", "ReadFileRequest(path={})")
-        path, encoding, errors = request.path, request.encoding, request.errors
-        content = await self._call(files.read_text, path, encoding, errors, self._read_limit)
+        reject_text(request, "read_file")
+        limit = self._read_limit
+        content = await self._call(files.read_text, request.path, request.encoding, request.errors, limit)
         return models.ReadFileResponse(content=content)
 
     async def write_file(self, request: models.WriteFileRequest) -> models.WriteFileResponse:
-        """Write a text file, whole or not at all, and create the directories above it."""
         await self._call(files.write_text, request.path, request.content)
         return models.WriteFileResponse()
 
     async def upload(self, request: models.UploadRequest) -> models.UploadResponse:
-        """Copy a file or a tree of this machine into the sandbox.
-
-        An existing directory is merged into. A long upload shows its progress if standard error is a terminal.
-        """
+        """Copy a file or a tree into the sandbox. A long upload shows its progress if standard error is a terminal."""
         with shown(f"Uploading {request.source_path}") as progress:
             await self._call(files.upload, request.source_path, request.target_path, progress)
         return models.UploadResponse()
 
     async def download(self, source_path: str, target_path: str) -> None:
-        """Copy a file or a tree of the sandbox to this machine, by the rules of `AbstractRuntime.download`."""
         with shown(f"Downloading {source_path}") as progress:
             await self._call(files.download, source_path, target_path, progress)
 
     # -- closing
 
     async def close(self) -> models.CloseResponse:
-        """End all sessions and commands, with everything they started in the sandbox. May be called again."""
+        """End all sessions and commands, with everything they started. May be called again."""
         sessions = self._close_all()
         ends = [each.close(inside=False) if isinstance(each, SandboxSession) else each.close() for each in sessions]
         results = await asyncio.gather(*ends, return_exceptions=True)
@@ -206,8 +189,9 @@ class SandboxRuntime(SessionsRuntime):
         return models.CloseResponse()
 
     async def _end(self) -> None:
-        for opening in self._openings:
-            opening.reschedule(0)
+        interruption, self._interruption = self._interruption, None  # a second `close` must not repeat it
+        if interruption is not None:
+            interruption.reschedule(0)
         async with self._opening:
             if self._opened and not self.ends_with_sandbox:
                 left = await self.sandbox.end_all()

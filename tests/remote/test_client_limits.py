@@ -30,8 +30,9 @@ async def test_a_deployment_stops_when_its_server_is_gone(tmp_path: Path, caplog
         deployment = RemoteDeployment(auth_token=KEY, host=server.url, timeout=10, logger=logger)
         await deployment.start()
         await deployment.runtime.create_session(CreateBashSessionRequest())
-        assert deployment.runtime._frame_client is not None
-        deployment.runtime._frame_client._shared._reconnect_seconds = 0.2
+        shared = deployment.runtime._frames._shared
+        assert shared is not None
+        shared._reconnect_seconds = 0.2
     with caplog.at_level(logging.WARNING):
         await deployment.stop()
     assert "Cannot close the server's sessions" in caplog.text
@@ -64,8 +65,8 @@ async def test_frames_are_given_up_when_http_is_answered(
         for server in (swerex_remote if has_frames else our_server, swerex_remote):
             proxy.to = server.port
             assert all(answer.is_alive for answer in await asyncio.gather(*(runtime.is_alive() for _ in range(20))))
-        assert runtime._frame_client is not None
-        assert bool(runtime._frame_client._shared.instance_id) == has_frames
+        shared = runtime._frames._shared
+        assert shared is not None and bool(shared.instance_id) == has_frames
 
 
 @pytest.mark.parametrize("wire", ["msgpack", "json"])

@@ -16,8 +16,8 @@ import pytest
 
 from swerex_c.exceptions import ProtocolError, SwerexException
 from swerex_c.remote.client import calls as client_channel
+from swerex_c.remote.client.base import NotFrames
 from swerex_c.remote.client.calls import ClientChannel
-from swerex_c.remote.client.connect import NotFrames
 from swerex_c.remote.server import calls as server_channel
 from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.wire import protocol

@@ -72,8 +72,8 @@ async def session_of(url: str, wire: Any = "json") -> AsyncIterator[Session]:
         yield session
     finally:
         await session.close()
-        if (client := getattr(runtime, "_frame_client", None)) is not None:
-            await client.close()
+        if url and wire == "msgpack":
+            await runtime._frames.close()
 
 
 def execute(session: Session, command: str) -> asyncio.Task[Any]:

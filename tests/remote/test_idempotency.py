@@ -20,7 +20,7 @@ from swerex_c.exceptions import (
     SessionDoesNotExistError,
 )
 from swerex_c.remote.client import http
-from swerex_c.remote.client.frames import Address
+from swerex_c.remote.client.connect import Address
 from swerex_c.remote.server import calls as server_channel
 from swerex_c.remote.server import requests as requests_module
 from swerex_c.remote.server.limits import Limits
@@ -240,7 +240,7 @@ async def test_busy_clients_make_no_room(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wire", ["msgpack", "json"])
 async def test_killed(family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wire: Any) -> None:
     """What was under way does not run on the next server of the port and names the restart; what comes later works."""
-    monkeypatch.setattr(http, "_RETRIES", 10)
+    monkeypatch.setattr(http, "_PAUSES", [1.5] * 10)
     ran = tmp_path / "ran"
     with server_process(tmp_path / "log1") as first:
         runtime = RemoteRuntime(host=first.url, auth_token=KEY, wire=wire)

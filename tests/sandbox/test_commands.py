@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -374,6 +375,26 @@ def test_a_loader_is_used_again_only_if_nothing_of_its_script_is_left(here: Any)
         sh(here, "for p in $(pgrep -P $PPID -x cat); do kill $p; done; sleep 0.2; echo")
     assert sh(here, "echo next").stdout == "next\n"
     here.end_marked(here.mark)
+
+
+async def test_a_second_close_while_the_sandbox_is_opened() -> None:
+    opens = threading.Event()
+
+    class Endless(Here):
+        async def open(self) -> None:
+            opens.set()
+            try:
+                await asyncio.sleep(1000)
+            finally:
+                await asyncio.sleep(0.2)
+
+    runtime = SandboxRuntime(Endless())
+    openings = [asyncio.ensure_future(runtime.open()) for _ in range(2)]
+    await until_async(opens.is_set)
+    await asyncio.gather(runtime.close(), runtime.close())
+    for opening in openings:
+        with pytest.raises(RuntimeClosedError):
+            await opening
 
 
 async def test_a_forked_child_cannot_use_the_parents_sandbox() -> None:

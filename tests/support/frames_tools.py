@@ -12,7 +12,8 @@ from typing import Any
 
 from swerex_c import _core
 from swerex_c.remote.client.calls import ClientChannel
-from swerex_c.remote.client.frames import Address, FrameClient
+from swerex_c.remote.client.connect import Address
+from swerex_c.remote.client.frames import FrameClient
 from swerex_c.remote.server.calls import Registry
 from swerex_c.remote.server.gate import Gate
 from swerex_c.remote.server.limits import Limits

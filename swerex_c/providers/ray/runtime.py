@@ -62,8 +62,11 @@ class RayRuntime(RemoteRuntime):
 
     def __init__(self, channel: ActorChannel, *, logger: logging.Logger | None = None):
         super().__init__(auth_token="", wire="msgpack", timeout=_ALIVE_SECONDS, logger=logger)
-        self._check_peer()  # first, as it drops the clients of any other peer
-        self._frame_client = _Client(channel)
+        self._actor_client = _Client(channel)
+
+    @property
+    def _frames(self) -> FrameClient:
+        return self._actor_client
 
     async def close(self) -> models.CloseResponse:
         """Close all sessions and commands, and the runtime. A lost environment counts as closed."""

@@ -1,10 +1,4 @@
-"""Calls of the frame client, executed at most once even if the connection breaks.
-
-    ClientChannel      the calls of one event loop; connects when needed, and resends unanswered requests
-    ClientConnection   one connection, with the HTTP upgrade before its first frame
-
-See `wire.protocol` for the frames.
-"""
+"""Calls of the frame client, executed at most once even if a connection breaks. `wire.protocol` defines the frames."""
 
 from __future__ import annotations
 
@@ -28,9 +22,8 @@ from swerex_c.exceptions import (
     ServerRestartedError,
     SwerexException,
 )
-from swerex_c.remote.client.base import ANSWER_LIMIT, too_long
-from swerex_c.remote.client.connect import Address, NotFrames, check_upgrade, connect, upgrade_request
-from swerex_c.remote.client.errors import advice
+from swerex_c.remote.client.base import ANSWER_LIMIT, NotFrames, advice, too_long
+from swerex_c.remote.client.connect import Address, check_upgrade, connect, upgrade_request
 from swerex_c.remote.wire import file_transfer, protocol
 from swerex_c.remote.wire.connection import FrameConnection
 from swerex_c.remote.wire.exceptions import from_wire
@@ -77,9 +70,11 @@ class _Call:
     method: str
     payload: dict[str, Any] | int
     """The request, or the size in bytes of one that is sent as a stream."""
-    future: asyncio.Future[Any]
+    future: asyncio.Future[dict[str, Any]]
     patient: bool = True
     sent: bool = False
+    dropped: bool = False
+    """True if CANCEL is to be sent over the next connection."""
     up: Sender | None = None
     down: Receiver | None = None
     answer: Receiver | None = None
@@ -94,7 +89,7 @@ class _Call:
 
 
 class ClientChannel:
-    """Calls of one event loop to one server, over a connection reopened when needed."""
+    """Calls of one event loop to one server, over a connection that is opened when needed, and again when it breaks."""
 
     def __init__(self, address: Address, reconnect_seconds: float, answer_limit: int = ANSWER_LIMIT):
         self.address = address
@@ -102,14 +97,12 @@ class ClientChannel:
         self.instance_id: str | None = None
         """Id of the server process; None before the first connection."""
         self.closed = False
-        """True if the channel takes no more calls: it was closed, by the runtime or at the end of its loop."""
+        """True if the channel takes no more calls."""
         self._answer_limit = answer_limit
         self._reconnect_seconds = reconnect_seconds
         self._name = os.urandom(16).hex()
         self._calls: dict[int, _Call] = {}
         self._last_id = 0
-        self._given_up: list[int] = []
-        """Ids of cancelled calls whose CANCEL could not be sent, because there was no connection."""
         self._connection: ClientConnection | None = None
         self._opened_at = 0.0
         self._idle_beats = 0
@@ -130,7 +123,7 @@ class ClientChannel:
     async def call(
         self, method: str, payload: dict[str, Any], seconds: float | None = None, patient: bool = True
     ) -> dict[str, Any]:
-        """Call a method of the server and return its response.
+        """Call a method of the server and return its response, or raise the exception that the server sends.
 
         Args:
             seconds: timeout for the response; None means no limit while the server lives.
@@ -139,29 +132,18 @@ class ClientChannel:
         Raises:
             ConnectionLostError, AuthenticationError, ServerRestartedError, ResultLostError: see these classes.
             NotFrames: if the server does not speak this protocol; nothing was sent.
-            Exception: the exception that the server sends.
         """
         call = self._new(method, payload)
         call.patient = patient
         self._submit(call)
-        try:
-            result: dict[str, Any] = await self._in_time(call, seconds, call.future)
-            return result
-        except asyncio.CancelledError:
-            await self._cancel(call)
-            raise
-        finally:
-            self._forget(call)
+        return await self._finish(call, self._in_time(call, seconds, call.future))
 
     async def stream(
         self, method: str, payload: dict[str, Any], seconds: float | None = None
     ) -> AsyncGenerator[bytes | dict[str, Any], None]:
-        """Yield the output in bytes as it arrives, and finally the response.
+        """Yield the output in bytes as it arrives, and finally the response; `seconds` is the timeout for each.
 
         Ending the iteration cancels the call.
-
-        Args:
-            seconds: timeout for each item; None means no limit while the server lives.
         """
         call = self._new(method, payload)
         down = call.down = Receiver(call.id, protocol.DOWN)
@@ -201,14 +183,19 @@ class ClientChannel:
         self._submit(call)
         moving = asyncio.ensure_future(files)
         try:
-            await asyncio.gather(moving, call.future)
-            result: dict[str, Any] = call.future.result()
-            return result
+            await self._finish(call, asyncio.gather(moving, call.future))
+            return call.future.result()
+        finally:
+            await end_tasks(moving)
+
+    async def _finish(self, call: _Call, work: Awaitable[T]) -> T:
+        """Await work that ends with the call, which is cancelled if its caller is."""
+        try:
+            return await work
         except asyncio.CancelledError:
             await self._cancel(call)
             raise
         finally:
-            await end_tasks(moving)
             self._forget(call)
 
     def _new(self, method: str, payload: dict[str, Any]) -> _Call:
@@ -216,12 +203,10 @@ class ClientChannel:
         return _Call(number, method, payload, self.loop.create_future())
 
     def _submit(self, call: _Call) -> None:
-        if self.closed:
-            self._fail(call, RuntimeClosedError(_CLOSED))
-            return
-        refusal, self._late_refusal = self._late_refusal, None
-        if refusal is not None:
-            self._fail(call, refusal)
+        error = RuntimeClosedError(_CLOSED) if self.closed else self._late_refusal
+        self._late_refusal = None
+        if error is not None:
+            self._fail(call, error)
             return
         self._idle_beats = 0
         self._calls[call.id] = call
@@ -265,10 +250,7 @@ class ClientChannel:
         self._fail(call, ConnectionLostError(msg if self._connection is not None else self._last_error or msg))
 
     async def _cancel(self, call: _Call) -> None:
-        """Cancel a call at the server, and wait until the server has read the cancellation.
-
-        Afterwards the request does not begin, and requests over other connections cannot overtake the cancellation.
-        """
+        """Cancel a call, and wait until the server knows: a later request over another connection must not be first."""
         if self._drop(call) and call.method != "is_alive":
             with contextlib.suppress(Exception):
                 await self.call("is_alive", {}, _CANCEL_SECONDS, patient=False)
@@ -280,12 +262,12 @@ class ClientChannel:
             call.future.exception()
 
     def _drop(self, call: _Call) -> bool:
-        """Drop a call, and send CANCEL if it is unanswered; return whether CANCEL was sent."""
-        if self._calls.pop(call.id, None) is None or not call.sent:
+        """Drop a call, and send CANCEL if it is unanswered, now or over the next connection; return whether now."""
+        if call.id in self._calls and call.sent and self._connection is None and call.method != "is_alive":
+            call.dropped = True
+            call.future.cancel()
             return False
-        if self._connection is None:
-            if call.method != "is_alive":
-                self._given_up.append(call.id)
+        if self._calls.pop(call.id, None) is None or not call.sent or self._connection is None:
             return False
         with contextlib.suppress(Exception):  # the loop is closed
             self._connection.send([protocol.CANCEL, call.id])
@@ -312,19 +294,20 @@ class ClientChannel:
 
     def _fail_all(self, error: BaseException) -> None:
         for call in list(self._calls.values()):
-            if isinstance(error, NotFrames) and call.sent:
-                msg = f"The server {self.address} is another one now; whether it carried {call.method} out is not known"
-                self._settle(call, ServerRestartedError(msg))
-            else:
-                self._settle(call, error)
-        self._given_up.clear()
+            self._settle(call, self._restarted(call) if isinstance(error, NotFrames) and call.sent else error)
         self._end_outage()
+
+    def _restarted(self, call: _Call) -> ServerRestartedError:
+        return ServerRestartedError(
+            f"The server {self.address} was restarted: its sessions are gone, and whether {call.method} was "
+            "carried out is not known"
+        )
 
     # -- the connection
 
     def _connect(self) -> None:
-        """Start an attempt to connect if calls or cancellations need a connection, unless one is in progress."""
-        if (self._calls or self._given_up) and self._connection is None and self._connecting is None:
+        """Start an attempt to connect if calls need a connection, unless one is in progress."""
+        if self._calls and self._connection is None and self._connecting is None:
             if self._retry is not None:
                 self._retry.cancel()
             self._outage_began = min(self._outage_began, self.loop.time())
@@ -342,9 +325,10 @@ class ClientChannel:
                 if connection.transport is not None:
                     connection.abort()
                 raise
-        except (NotFrames, AuthenticationError, InvalidInputError, ProtocolError) as error:
-            if not self._calls and isinstance(error, NotFrames):
-                self._late_refusal = error
+        except NotFrames as error:
+            self._late_refusal = None if self._calls else error
+            self._fail_all(error)
+        except (AuthenticationError, InvalidInputError, ProtocolError) as error:
             self._fail_all(error)
         except (OSError, SwerexException) as error:
             hint = f"; {advice(error)}" if isinstance(error, OSError) and not self.address.command else ""
@@ -360,18 +344,15 @@ class ClientChannel:
         """Connect again after a pause. Fail calls that do not retry, or all calls after `reconnect_seconds`.
 
         Args:
-            worked: whether there was a connection until now.
+            worked: whether there was a useful connection until now.
         """
         now = self.loop.time()
         if worked:
             self._outage_began, self._pause = now, 0.0
         late = not worked and now - self._outage_began >= self._reconnect_seconds
-        give_up = late or bool(self.address.command)
-        for call in [c for c in self._calls.values() if give_up or not c.patient]:
+        for call in [c for c in self._calls.values() if late or self.address.command or not c.patient]:
             self._settle(call, ConnectionLostError(message))
-        if give_up:
-            self._given_up.clear()
-        if self._calls or self._given_up:
+        if self._calls:
             self._pause = min(2 * self._pause, _BACKOFF[1]) or _BACKOFF[0]
             self._retry = self.loop.call_later(self._pause, self._connect)
         else:
@@ -381,10 +362,9 @@ class ClientChannel:
         self._outage_began, self._pause = math.inf, 0.0
 
     def attach(self, connection: ClientConnection, instance_id: str, known: bool) -> None:
-        """Use a new connection: send the waiting requests, and resend those without a response.
+        """Use a new connection to a server process: send all requests without a response, for the first time or again.
 
         Args:
-            instance_id: id of the server process at its other end.
             known: whether that process knows the channel.
         """
         if self.closed:
@@ -395,11 +375,7 @@ class ClientChannel:
             if call.method == "is_alive":
                 call.sent = known  # a new server process can answer it as well
             elif restarted:
-                msg = (
-                    f"The server {self.address} was restarted: its sessions are gone, and whether {call.method} was "
-                    "carried out is not known"
-                )
-                self._settle(call, ServerRestartedError(msg))
+                self._settle(call, self._restarted(call))
             elif not known:
                 msg = f"The server {self.address} no longer knows of this {call.method}; it may have been carried out"
                 self._settle(call, ResultLostError(msg))
@@ -407,16 +383,15 @@ class ClientChannel:
         self._opened_at = self.loop.time()
         self._last_error = ""
         self._connection = connection
-        given_up, self._given_up = self._given_up, []
-        if known:
-            for number in given_up:
-                connection.send([protocol.CANCEL, number])
         for call in list(self._calls.values()):
-            self._send_request(connection, call)
+            if call.dropped:
+                self._drop(call)
+            else:
+                self._send_request(connection, call)
         self.loop.call_later(HEARTBEAT, self._beat, connection)
 
     def lost(self, connection: ClientConnection, error: BaseException) -> None:
-        """Detach the streams from a lost connection, and reconnect if calls or cancellations are waiting."""
+        """Detach the streams from a lost connection, and reconnect if calls are waiting."""
         if connection is not self._connection:
             return
         self._connection = None
@@ -460,12 +435,12 @@ class ClientChannel:
             await self.close_and_wait()
 
     async def close_and_wait(self) -> None:
-        """Close the channel, and wait until its connection has closed."""
+        """Close the channel, and wait until its connection is closed."""
         if (connection := self.close()) is not None:
             await connection.closed.wait()
 
     def close(self) -> ClientConnection | None:
-        """Close the channel, fail its calls, and return its closing connection or None."""
+        """Close the channel, fail its calls, and return its connection, which is closing."""
         self.closed = True
         if self._connecting is not None:
             self._connecting.cancel()
@@ -478,8 +453,7 @@ class ClientChannel:
     # -- frames
 
     def result(self, frame: list[Any]) -> None:
-        call = self._calls.get(frame[1])
-        if call is not None:
+        if (call := self._calls.get(frame[1])) is not None:
             self._end_outage()
             call.outcome = frame
             self._complete(call)
@@ -524,8 +498,7 @@ class ClientChannel:
 
     def credit(self, frame: list[Any]) -> None:
         _, number, _, offset = frame
-        call = self._calls.get(number)
-        if call is not None and call.up is not None:
+        if (call := self._calls.get(number)) is not None and call.up is not None:
             call.up.credit(offset)
 
 
@@ -563,8 +536,7 @@ class ClientConnection(FrameConnection):
     def lost(self, error: BaseException) -> None:
         self.closed.set()
         if not self.ready.done():
-            error = self._explained(error)
-            self.ready.set_exception(error)
+            self.ready.set_exception(self._explained(error))
         self._channel.lost(self, error)
 
     def _explained(self, error: BaseException) -> BaseException:
@@ -585,8 +557,7 @@ class ClientConnection(FrameConnection):
     def send_goodbye(self) -> None:
         """Send GOODBYE, so that the server closes the connection.
 
-        If the client closed it with unread data, the operating system would reset the connection, and the last frames
-        could be lost. The client aborts the connection after `_GOODBYE_SECONDS`.
+        If the client did with unread data, the system would reset the connection, and the last frames could be lost.
         """
         if not self.closing:
             self.send([protocol.GOODBYE, ""])

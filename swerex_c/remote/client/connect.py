@@ -7,18 +7,17 @@ import contextlib
 import socket
 import ssl
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import urlsplit
 
 from aiohappyeyeballs import start_connection
 
 from swerex_c.exceptions import AuthenticationError, ConnectionLostError, InvalidInputError
-from swerex_c.remote.client.errors import NotFrames
+from swerex_c.remote.client.base import NotFrames
 from swerex_c.remote.wire.connection import FrameConnection
 from swerex_c.remote.wire.protocol import CHANNEL_HEADER, SERVER_HEADER, UPGRADE
 from swerex_c.utils.threads import start_thread
 
-__all__ = ["Address", "NotFrames", "check_upgrade", "connect", "upgrade_request"]
+__all__ = ["Address", "check_upgrade", "connect", "upgrade_request"]
 
 _NEXT_ADDRESS = 0.25
 """Seconds to wait for a connection to one address of a host before the next one is tried as well (RFC 8305)."""
@@ -40,22 +39,17 @@ class Address:
 
     @classmethod
     def of(cls, url: str, headers: dict[str, str]) -> Address:
-        """Create an address from a URL with the scheme http, https or unix.
-
-        Raises:
-            InvalidInputError: if `url` is not such a URL.
-        """
+        """Create an address from a URL; raise InvalidInputError if it has another scheme than http, https or unix."""
         try:
             parts = urlsplit(url)
-            port = parts.port
+            if parts.scheme == "unix":
+                return cls(unix=parts.path, headers=headers)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError("it needs http:// or https:// and a host, or unix:// and a path")
+            tls = parts.scheme == "https"
+            return cls(parts.hostname, parts.port or (443 if tls else 80), tls, parts.path, headers=headers)
         except ValueError as error:
             raise InvalidInputError(f"{url!r} is not the address of a server: {error}") from None
-        if parts.scheme == "unix":
-            return cls(unix=parts.path, headers=headers)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidInputError(f"{url!r} is not the address of a server")
-        tls = parts.scheme == "https"
-        return cls(parts.hostname, port or (443 if tls else 80), tls, parts.path, headers=headers)
 
     def __str__(self) -> str:
         if self.command:
@@ -64,15 +58,11 @@ class Address:
 
 
 def upgrade_request(address: Address, channel: str) -> bytes:
-    """Return the HTTP upgrade request for frames on a channel.
-
-    Raises:
-        InvalidInputError: if the address or a header contains a line break or NUL.
-    """
+    """Return the HTTP upgrade request for frames on a channel; raise InvalidInputError if a line has a line break."""
     host = f"[{address.host}]" if ":" in address.host else address.host
     lines = [
         f"GET {address.path.rstrip('/')}/wire HTTP/1.1",
-        f"Host: {host}:{address.port}" if not address.unix and not address.command else "Host: localhost",
+        f"Host: {host}:{address.port}",
         "Connection: Upgrade",
         f"Upgrade: {UPGRADE}",
         f"{CHANNEL_HEADER}: {channel}",
@@ -88,11 +78,10 @@ def check_upgrade(head: bytes, rest: bytes, known_server: str | None) -> tuple[s
 
     Args:
         rest: the part of the body received so far.
-        known_server: id of the server that has spoken frames before; None: there was none.
+        known_server: id of the server that has spoken frames before, if there was one.
 
     Raises:
-        NotFrames: if the server does not support frames.
-        AuthenticationError: if it refuses the key.
+        NotFrames, AuthenticationError: if the server does not support frames, or refuses the key.
         ConnectionLostError: if it has no room now.
     """
     status_line, *lines = head.decode("latin-1").split("\r\n")
@@ -124,10 +113,9 @@ async def connect(loop: asyncio.AbstractEventLoop, address: Address, connection:
         except OSError:
             found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         sock = await start_connection(found, happy_eyeballs_delay=_NEXT_ADDRESS)
-        tls: dict[str, Any] = {}
-        if address.tls:
-            tls = {"ssl": ssl.create_default_context(), "server_hostname": address.host}
-        await loop.create_connection(lambda: connection, sock=sock, **tls)
+        context = ssl.create_default_context() if address.tls else None
+        name = address.host if context else None
+        await loop.create_connection(lambda: connection, sock=sock, ssl=context, server_hostname=name)
 
 
 def _start_program(command: tuple[str, ...]) -> socket.socket:

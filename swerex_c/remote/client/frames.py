@@ -5,29 +5,28 @@ from __future__ import annotations
 import asyncio
 import codecs
 import contextlib
-import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from swerex_c.exceptions import ProtocolError, RuntimeClosedError
 from swerex_c.models import IsAliveResponse, UploadResponse
-from swerex_c.remote.client.base import ANSWER_LIMIT, ServerInstances, fields_of, patience, too_long
+from swerex_c.remote.client.base import ANSWER_LIMIT, ServerInstances, fields_of, patience, response_of, too_long
 from swerex_c.remote.client.calls import ClientChannel
-from swerex_c.remote.client.connect import Address, NotFrames
+from swerex_c.remote.client.connect import Address
 from swerex_c.utils import background
 from swerex_c.utils.progress import Progress
 
-__all__ = ["Address", "NotFrames", "FrameClient"]
+__all__ = ["FrameClient"]
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 
 OWN_AFTER = 8
-"""Answered calls of an event loop after which it gets a connection of its own: the calls of a program with a loop for
-each are all made over one connection, and those of a lasting loop need no other thread."""
+"""Answered calls of an event loop after which it gets a connection of its own, so that its calls need no other thread.
+The calls of a program with a new loop for each share one connection."""
 
 
 @dataclass
@@ -40,24 +39,23 @@ class _Caller:
 
 
 class FrameClient:
-    """Client of one server.
+    """Client of one server, whose calls raise `NotFrames` if the server does not support frames.
 
     A connection in the private event loop serves the first calls of every loop, and all calls to a program. A loop that
-    goes on to call gets a connection of its own. Calls raise `NotFrames` if frames are not available.
+    goes on to call gets a connection of its own.
     """
 
     def __init__(self, address: Address, reconnect_seconds: float = 30.0, answer_limit: int = ANSWER_LIMIT):
         """Create a client, which connects at its first call.
 
         Args:
-            reconnect_seconds: seconds of attempts to connect, at first or after a lost connection, before calls fail.
+            reconnect_seconds: seconds of attempts to connect before calls fail.
             answer_limit: maximum size of one response, in bytes.
         """
         self.address = address
         self._answer_limit = answer_limit
         self._reconnect_seconds = reconnect_seconds
         self._callers: dict[asyncio.AbstractEventLoop, _Caller] = {}
-        self._lock = threading.Lock()
         self._instances = ServerInstances()
         self._shared: ClientChannel | None = None
         """Channel of the private event loop, which alone sets it."""
@@ -67,12 +65,10 @@ class FrameClient:
     async def is_alive(self, timeout: float) -> IsAliveResponse:
         """Check whether the server responds within `timeout` seconds; raise its error, or that of the connection."""
         answer = await self.run(lambda channel: channel.call("is_alive", {}, timeout, patient=False))
-        return _model(IsAliveResponse, answer)
+        return response_of(IsAliveResponse, answer)
 
     async def call(self, method: str, request: BaseModel | None, response_type: Callable[..., M]) -> M:
-        """Call a method of the server, and return or raise its outcome.
-
-        The server executes the call at most once.
+        """Call a method of the server, which executes the call at most once, and return or raise its outcome.
 
         Args:
             response_type: called with the fields of the response.
@@ -80,7 +76,7 @@ class FrameClient:
         Raises:
             ConnectionLostError, AuthenticationError, ServerRestartedError, ResultLostError: see these classes.
         """
-        payload = {} if request is None else fields_of(request)
+        payload = fields_of(request)
 
         async def work(channel: ClientChannel) -> dict[str, Any]:
             try:
@@ -92,43 +88,42 @@ class FrameClient:
             self._instances.note(method, request, channel.instance_id)
             return answer
 
-        return _model(response_type, await self.run(work))
+        return response_of(response_type, await self.run(work))
 
     async def stream(self, request: BaseModel, response_type: Callable[..., M]) -> AsyncGenerator[str | M, None]:
         """Yield the output of an action as it arrives, and finally its observation."""
         decode = codecs.getincrementaldecoder("utf-8")("surrogatepass").decode
-        pieces: list[str] | None = []
+        pieces: list[str] = []
         size = 0
         async with contextlib.aclosing(self._items(request)) as items:
             async for item in items:
                 if isinstance(item, bytes):
                     size += len(item)
-                    if size > self._answer_limit:
-                        pieces = None  # the limit is for the output kept for the observation, not for the stream
                     try:
                         text = decode(item)
                     except UnicodeDecodeError as error:
                         raise ProtocolError(f"The server's output is not text: {error}") from error
+                    if size <= self._answer_limit:
+                        pieces.append(text)
+                    else:
+                        pieces.clear()  # the limit is for the output kept for the observation, not for the stream
                     if text:
-                        if pieces is not None:
-                            pieces.append(text)
                         yield text
                 else:
                     if item.get("output", "") is None:
-                        if pieces is None:
+                        if size > self._answer_limit:
                             raise too_long("stream_in_session", self._answer_limit)
                         item["output"] = "".join(pieces)
-                    yield _model(response_type, item)
+                    yield response_of(response_type, item)
 
     async def _items(self, request: BaseModel) -> AsyncGenerator[bytes | dict[str, Any], None]:
         """Yield what a channel's `stream` yields."""
-        payload = request.model_dump()
         own = await self.own_channel(long=True)
 
         async def items() -> AsyncGenerator[bytes | dict[str, Any], None]:
             channel = own or self.shared_channel()
             try:
-                stream = channel.stream("stream_in_session", payload, patience(request))
+                stream = channel.stream("stream_in_session", fields_of(request), patience(request))
                 async with contextlib.aclosing(stream):
                     async for item in stream:
                         yield item
@@ -141,12 +136,12 @@ class FrameClient:
                     yield item
 
     async def upload(self, source: str, target: str, progress: Progress | None = None) -> UploadResponse:
-        """Copy a file or directory tree to the server's machine in chunks, with modes and symbolic links."""
+        """Copy a file or directory tree to the server's machine, with modes and symbolic links."""
         await self.run(lambda channel: channel.upload(source, target, progress), long=True)
         return UploadResponse()
 
     async def download(self, source: str, target: str, progress: Progress | None = None) -> None:
-        """Copy a file or directory tree from the server's machine in chunks, with modes and symbolic links."""
+        """Copy a file or directory tree from the server's machine, with modes and symbolic links."""
         await self.run(lambda channel: channel.download(source, target, progress), long=True)
 
     # Channels
@@ -159,10 +154,9 @@ class FrameClient:
                     channel.loop.call_soon_threadsafe(channel.close)
 
     async def run(self, work: Callable[[ClientChannel], Coroutine[Any, Any, T]], *, long: bool = False) -> T:
-        """Make a call with the running loop's own channel, or in the private event loop with the shared one.
+        """Call `work` with the running loop's own channel, or in the private event loop with the shared one.
 
-        Args:
-            long: whether the call is long enough for a connection of its own.
+        A `long` call is worth an own channel, even if it is the first of its loop.
         """
         own = await self.own_channel(long)
         if own is not None:
@@ -188,10 +182,9 @@ class FrameClient:
         loop = asyncio.get_running_loop()
         caller = self._callers.get(loop)
         if caller is None:
-            with self._lock:
-                for ended in [other for other in self._callers if other.is_closed()]:
-                    del self._callers[ended]
-                caller = self._callers[loop] = _Caller()
+            for ended in [other for other in list(self._callers) if other.is_closed()]:
+                self._callers.pop(ended, None)  # another thread may have done so
+            caller = self._callers[loop] = _Caller()
         return caller
 
     async def own_channel(self, long: bool = False) -> ClientChannel | None:
@@ -213,13 +206,10 @@ class FrameClient:
 
     def shared_channel(self) -> ClientChannel:
         """Return the channel of the private event loop. Call this in that loop."""
-        found = self._shared
-        if found is not None and found.loop is not asyncio.get_running_loop() and self.address.command:
-            raise RuntimeClosedError(
-                f"The program `{self.address}` belongs to the process that started it; a forked child needs a runtime "
-                "of its own"
-            )
-        if found is None or found.closed or found.loop is not asyncio.get_running_loop():
+        found, loop = self._shared, asyncio.get_running_loop()
+        if found is not None and found.loop is not loop and self.address.command:
+            raise RuntimeClosedError(f"The program `{self.address}` is the parent process's: make another runtime")
+        if found is None or found.closed or found.loop is not loop:
             found = self._shared = self._new_channel()
         return found
 
@@ -236,10 +226,3 @@ class FrameClient:
         channel, self._shared = self._shared, None
         if channel is not None and channel.loop is asyncio.get_running_loop():
             await channel.close_and_wait()
-
-
-def _model(response_type: Callable[..., M], fields: Any) -> M:
-    try:
-        return response_type(**fields)
-    except (ValidationError, TypeError) as error:
-        raise ProtocolError(f"The server's answer cannot be read: {error}") from error

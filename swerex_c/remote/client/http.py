@@ -1,7 +1,6 @@
 """Client that calls a swerex_c or SWE-ReX server over HTTP/JSON.
 
-Its requests are made in the private event loop, because callers may use a new loop for each call, or one loop forever,
-in any number of threads: they all share the client's connections.
+Its requests are made in the private event loop, so that callers in any loops and threads share its connections.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import contextlib
 import json
 import logging
 import os
-import random
 import socket
 import time
 import uuid
@@ -20,7 +18,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, M
 from typing import Any, TypeVar
 
 import aiohttp
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from swerex_c.exceptions import (
     AuthenticationError,
@@ -33,8 +31,17 @@ from swerex_c.exceptions import (
 )
 from swerex_c.files import tar, zip
 from swerex_c.models import BashInterruptAction, IsAliveResponse, UploadResponse
-from swerex_c.remote.client.base import ANSWER_LIMIT, MARGIN, ServerInstances, fields_of, http_proxy, patience, too_long
-from swerex_c.remote.client.errors import advice
+from swerex_c.remote.client.base import (
+    ANSWER_LIMIT,
+    MARGIN,
+    ServerInstances,
+    advice,
+    fields_of,
+    http_proxy,
+    patience,
+    response_of,
+    too_long,
+)
 from swerex_c.remote.wire import file_transfer
 from swerex_c.remote.wire.exceptions import from_wire
 from swerex_c.remote.wire.protocol import REQUEST_HEADER, SERVER_HEADER
@@ -43,21 +50,20 @@ from swerex_c.utils.progress import Progress
 
 __all__ = ["HttpClient", "check_status"]
 
-_RETRIES = 4
-"""Maximum number of times that a request is resent after its connection failed."""
+_PAUSES = (0.1, 0.3, 0.7, 1.5)
+"""Seconds before each time that a request is resent after its connection failed."""
 
-_FIRST_PAUSE = 0.1  # seconds before the first retry; each later pause is at least twice as long
-_CONNECT_SECONDS = 30.0  # timeout to connect a socket
+_CONNECT_SECONDS = 30.0
+"""Timeout to connect a socket, in seconds."""
 
 _READ_ONLY = {"is_alive", "read_file"}
 """Methods that the server may execute twice, because they change nothing."""
 
 _CANCEL_SECONDS = 2.0
-"""Maximum seconds that a cancelled call waits until its request has ended. Later retries run in the background."""
+"""Maximum seconds that a cancelled call waits until its request has ended, which goes on in the background."""
 
 _KEEPALIVE = 3.0
-"""Seconds to keep an idle connection: less than the 5 seconds after which uvicorn closes it, because a request on a
-connection that is being closed may or may not have arrived."""
+"""Seconds to keep an idle connection: less than the 5 seconds after which uvicorn closes it."""
 
 _REFUSALS: dict[int, type[SwerexException]] = {
     401: AuthenticationError,
@@ -85,7 +91,7 @@ class HttpClient:
         Args:
             url: the server's URL, with scheme, port and optional path prefix.
             headers: headers of every request, including the key.
-            answer_limit: maximum size of one response, in bytes; it does not apply to downloaded files.
+            answer_limit: maximum size of one response, except of downloads, in bytes.
         """
         self._answer_limit = answer_limit
         self.address = url
@@ -99,7 +105,7 @@ class HttpClient:
 
     async def is_alive(self, timeout: float) -> IsAliveResponse:
         """Check whether the server responds within `timeout` seconds; raise its error, or that of the connection."""
-        return _decode(await background.run(self._send_once("GET", "is_alive", None, {}, timeout)), IsAliveResponse)
+        return response_of(IsAliveResponse, await background.run(self._send_once("is_alive", None, {}, timeout)))
 
     async def call(self, method: str, request: BaseModel | None, response_type: Callable[..., M]) -> M:
         """Call a method of the server, and return or raise its outcome.
@@ -113,14 +119,13 @@ class HttpClient:
         Raises:
             ConnectionLostError: if there is no response.
             ServerRestartedError: if the server process that had the session, or got the request, has ended.
-            AuthenticationError, ServerLimitError, ProtocolError: for a refusal by the server, or an invalid response.
+            AuthenticationError, ServerLimitError, InvalidInputError, ProtocolError: see `check_status`.
         """
         # ASCII: lone surrogates are escaped, and infinite numbers are written as `json` does.
         body = b"" if request is None else json.dumps(fields_of(request)).encode()
-        return _decode(await background.run(self._call(method, request, body)), response_type)
+        return response_of(response_type, await background.run(self._call(method, request, body)))
 
     async def _call(self, method: str, request: BaseModel | None, body: bytes) -> bytes:
-        """Return the body of the server's response."""
         request_id = str(uuid.uuid4())
         headers = _named(request_id)
         if request is not None:
@@ -130,35 +135,26 @@ class HttpClient:
             await asyncio.wait(self._cancelling, timeout=_CANCEL_SECONDS)
         try:
             instance_id, status, answer = await self._send_repeatedly(method, body, headers, patience(request))
-        except asyncio.CancelledError:
-            await self._cancel_request(request_id)
-            raise
-        except ConnectionLostError as error:
-            if _is_late(error):
+        except (asyncio.CancelledError, ConnectionLostError) as error:
+            if isinstance(error, asyncio.CancelledError) or _is_late(error):
                 await self._cancel_request(request_id)
             raise
         try:
             check_status(status, answer)
         except Exception as error:
-            explained = self._instances.explain(error, request, instance_id)
-            raise explained from (None if explained is error else error)
+            raise self._instances.explain(error, request, instance_id) from None
         self._instances.note(method, request, instance_id)
         return answer
 
     async def upload(self, source: str, target: str, progress: Progress | None = None) -> UploadResponse:
-        """Copy a file or directory tree to the server's machine in chunks.
+        """Copy a file or directory tree to the server's machine; raise the errors of `file_transfer.open_stream`.
 
         A swerex_c server keeps modes and symbolic links. For a SWE-ReX server, the client follows symbolic links to
         files, and the server sets no modes.
-
-        Raises:
-            FileNotFoundError: if the source does not exist.
-            UploadError: if the source cannot be copied.
         """
-        return _decode(await background.run(self._upload(source, target, progress)), UploadResponse)
+        return response_of(UploadResponse, await background.run(self._upload(source, target, progress)))
 
     async def _upload(self, source: str, target: str, progress: Progress | None) -> bytes:
-        """Return the body of the server's response."""
         if not self.instance_id:
             await self._identify_server()
         ours = bool(self.instance_id)
@@ -169,7 +165,7 @@ class HttpClient:
             if not ours:
                 data = _form(target, data, unzip=json.loads(await anext(pieces))["kind"] == "tree")
             try:
-                return await self._send_once("POST", "upload", data, headers, None)
+                return await self._send_once("upload", data, headers, None)
             except ConnectionLostError:
                 if body.error is not None:
                     raise body.error from None
@@ -178,26 +174,22 @@ class HttpClient:
                 await body.end()
 
     async def _identify_server(self) -> None:
-        """Call `is_alive` to find out whether the server is a swerex_c server."""
+        """Set `instance_id`."""
         with contextlib.suppress(SwerexException):
-            await self._exchange("GET", "is_alive", None, {}, MARGIN)
+            await self._exchange("is_alive", None, {}, MARGIN)
 
     async def download(self, source: str, target: str, progress: Progress | None = None) -> None:
-        """Copy a file or directory tree from the server's machine.
-
-        Modes and symbolic links are kept.
+        """Copy a file or directory tree from the server's machine, with modes and symbolic links.
 
         Raises:
             NotSupportedError: if the server is not a swerex_c server.
-            FileNotFoundError: if the source does not exist.
-            UploadError: if the source cannot replace an existing file or directory at the target.
         """
         await background.run(self._download(source, target, progress))
 
     async def _download(self, source: str, target: str, progress: Progress | None) -> None:
         body = json.dumps({"path": source}).encode()
         headers = {"Content-Type": "application/json"}
-        async with self._request("POST", "download", body, headers, None) as response:
+        async with self._request("download", body, headers, None) as response:
             if response.status == 200:
                 name = os.path.basename(os.path.normpath(source))
                 await file_transfer.receive(self._pieces(response, "download", None), target, name, progress)
@@ -210,22 +202,21 @@ class HttpClient:
     async def _send_repeatedly(
         self, method: str, body: bytes, headers: dict[str, str], wait: float | None
     ) -> tuple[str, int, bytes]:
-        """Send a request, resend it up to `_RETRIES` times if it cannot run twice, and return the response."""
-        pause = _FIRST_PAUSE
+        """Send a request, resend it after each of `_PAUSES` if it cannot run twice, and return the response."""
         instance_id = self.instance_id
         sent = False
         begin = time.monotonic()
-        retries = _RETRIES
+        pauses = iter(_PAUSES)
         while True:
             left = None if wait is None else max(0.001, wait - (time.monotonic() - begin))
             try:
-                return await self._exchange("POST", method, body, headers, left)
+                return await self._exchange(method, body, headers, left)
             except ConnectionLostError as error:
                 sent = sent or not isinstance(error.__cause__, _UNSENT)
                 repeatable = not sent or instance_id or method in _READ_ONLY
-                if not retries or not repeatable or _is_late(error):
+                pause = next(pauses, None)
+                if pause is None or not repeatable or _is_late(error):
                     raise
-                retries -= 1
                 _logger.debug("%s: %s; trying again in %.1f seconds", method, error, pause)
             if sent and instance_id and method not in _READ_ONLY:
                 headers[SERVER_HEADER] = instance_id  # so that no other server process executes it a second time
@@ -233,7 +224,6 @@ class HttpClient:
                 # SWE-ReX repeats its first response to an id: a refusal, if the first request was cut off.
                 headers["X-Request-ID"] = str(uuid.uuid4())
             await asyncio.sleep(pause)
-            pause = pause * 2 + random.uniform(0, _FIRST_PAUSE)
 
     async def _cancel_request(self, request_id: str) -> None:
         """Tell the server to cancel a request, and wait up to `_CANCEL_SECONDS` for it."""
@@ -250,36 +240,29 @@ class HttpClient:
             with contextlib.suppress(SwerexException):
                 await self._send_repeatedly("cancel", b"", _named(request_id), MARGIN)
 
-    async def _send_once(self, verb: str, path: str, data: Any, headers: dict[str, str], wait: float | None) -> bytes:
-        """Send a request once, and return the body of the response, or raise the error in it or of the connection."""
-        _, status, body = await self._exchange(verb, path, data, headers, wait)
+    async def _send_once(self, method: str, data: Any, headers: dict[str, str], wait: float | None) -> bytes:
+        """Send a request once, and return the body of the response, or raise the error that it is."""
+        _, status, body = await self._exchange(method, data, headers, wait)
         check_status(status, body)
         return body
 
     async def _exchange(
-        self, verb: str, path: str, data: Any, headers: dict[str, str], wait: float | None
+        self, method: str, data: Any, headers: dict[str, str], wait: float | None
     ) -> tuple[str, int, bytes]:
-        """Send a request, and return the server's instance id, and the status and body of its response.
-
-        Raises:
-            ConnectionLostError: if there is no response, or none within `wait` seconds.
-        """
-        async with self._request(verb, path, data, headers, wait) as response:
-            return response.headers.get(SERVER_HEADER, ""), response.status, await self._read(response, path, wait)
+        """Send a request, and return the server's instance id, and the status and body of its response."""
+        async with self._request(method, data, headers, wait) as response:
+            return response.headers.get(SERVER_HEADER, ""), response.status, await self._read(response, method, wait)
 
     async def _read(self, response: aiohttp.ClientResponse, method: str, wait: float | None) -> bytes:
         """Return the body of a response, which may be compressed or of unknown length, within the limit."""
         parts: list[bytes] = []
         size = 0
-        if (response.content_length or 0) <= self._answer_limit:
-            async for part in self._pieces(response, method, wait):
-                parts.append(part)
-                size += len(part)
-                if size > self._answer_limit:
-                    break
-            else:
-                return b"".join(parts)
-        raise too_long(method, self._answer_limit)
+        async for part in self._pieces(response, method, wait):
+            parts.append(part)
+            size += len(part)
+            if size > self._answer_limit:
+                raise too_long(method, self._answer_limit)
+        return b"".join(parts)
 
     async def _pieces(
         self, response: aiohttp.ClientResponse, method: str, wait: float | None
@@ -290,11 +273,7 @@ class HttpClient:
 
     @contextlib.contextmanager
     def _raising_lost(self, method: str, wait: float | None) -> Iterator[None]:
-        """Convert errors of aiohttp to `ConnectionLostError`. The context must not contain anything else.
-
-        Args:
-            wait: timeout of the request in seconds.
-        """
+        """Convert errors of aiohttp to `ConnectionLostError`. The context must not contain anything else."""
         try:
             yield
         except (TimeoutError, aiohttp.ClientError) as error:
@@ -307,24 +286,23 @@ class HttpClient:
 
     @contextlib.asynccontextmanager
     async def _request(
-        self, verb: str, path: str, data: Any, headers: dict[str, str], wait: float | None
+        self, method: str, data: Any, headers: dict[str, str], wait: float | None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        url = f"{self.address.rstrip('/')}/{path}"
+        """Send a request, a POST if there is `data`, and give the response, whose body is not read yet."""
+        url = f"{self.address.rstrip('/')}/{method}"
         if not self.instance_id:
-            # SWE-ReX closes the connection after some responses without an announcement. A request that was sent on
+            # SWE-ReX closes the connection after some responses without an announcement: a request that was sent on
             # it meanwhile may or may not have arrived, and cannot be resent.
             headers = {**headers, "Connection": "close"}
         limit = aiohttp.ClientTimeout(total=wait, sock_connect=_CONNECT_SECONDS)
-        with self._raising_lost(path, wait):
+        with self._raising_lost(method, wait):
             try:
                 response = await _session().request(
-                    verb, url, data=data, headers=self.headers | headers, timeout=limit, allow_redirects=False,
-                    proxy=self._proxy,
+                    "GET" if data is None else "POST", url, data=data, headers=self.headers | headers, timeout=limit,
+                    allow_redirects=False, proxy=self._proxy,
                 )  # fmt: skip
-            except aiohttp.InvalidURL as error:
-                raise InvalidInputError(f"{url!r} is not the address of a server") from error
-            except ValueError as error:  # a header that cannot be sent
-                raise InvalidInputError(f"The request cannot be sent: {error}") from error
+            except ValueError as error:  # an invalid URL, or a header that cannot be sent
+                raise InvalidInputError(f"The request to {url!r} cannot be sent: {error}") from error
         named = response.headers.get(SERVER_HEADER, "")
         if named or not self.instance_id or response.status in (200, 511):  # others may be a proxy's
             self.instance_id = named
@@ -336,7 +314,7 @@ def _named(request_id: str) -> dict[str, str]:
     return {"X-Request-ID": request_id, REQUEST_HEADER: request_id}
 
 
-def _is_late(error: ConnectionLostError) -> bool:
+def _is_late(error: BaseException) -> bool:
     """Return whether the timeout of a request has expired that may have reached the server."""
     return isinstance(error.__cause__, TimeoutError) and not isinstance(error.__cause__, _UNSENT)
 
@@ -358,13 +336,6 @@ def check_status(status: int, body: bytes) -> None:
     detail = data.get("detail")
     text = f"The server refused the request with status {status}: {str(detail)[:2000]}"
     raise _REFUSALS.get(status, ProtocolError)(text)
-
-
-def _decode(body: bytes, response_type: Callable[..., M]) -> M:
-    try:
-        return response_type(**json.loads(body))
-    except (ValidationError, ValueError, TypeError, RecursionError) as error:
-        raise ProtocolError(f"The server's answer cannot be read: {error}") from error
 
 
 class _Body:
@@ -408,7 +379,7 @@ def _form(target: str, content: AsyncIterator[bytes], *, unzip: bool) -> aiohttp
 # Connections
 
 _sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
-"""Connections of this process, by its private event loop. Another loop is that of the process that forked it."""
+"""Connections by private event loop: that of this process, and perhaps that of its parent."""
 
 
 def _session() -> aiohttp.ClientSession:
