@@ -1,18 +1,18 @@
 """AWS resources of a Fargate task: functions that get them and run the task.
 
-The resources are the role, the network, the cluster and the task definition; those that are missing are created. The
-functions block, and several processes may call them at once: a resource that another process has created meanwhile is
-used. Every created resource has the tag `origin=swe-rex-deployment-auto`, by which `swerex_c.utils.aws_teardown` finds
-it. Names other than a cluster's end in a hash of the settings, so that a resource in use is never changed.
+Missing resources are created, with the tag `origin=swe-rex-deployment-auto`, by which `swerex_c.utils.aws_teardown`
+finds them. The functions block, and several processes may call them at once: a resource that another process has
+created meanwhile is used. Names other than a cluster's end in a hash of the settings, so that a resource in use is
+never changed.
 
-All functions raise `AwsError` when AWS cannot be reached or refuses the request: without a region, without credentials,
-or with credentials that lack the permission.
+All functions raise `AwsError` when AWS cannot be reached or refuses the request.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from typing import Any
 from urllib.parse import quote
@@ -21,6 +21,7 @@ from swerex_c.utils.aws_client import TAG_KEY, TAG_VALUE, AwsError, client, expl
 
 __all__ = [
     "AwsError",
+    "describe_task",
     "find_public_ip",
     "get_cloudwatch_log_url",
     "get_cluster_arn",
@@ -34,9 +35,13 @@ __all__ = [
     "run_fargate_task",
 ]
 
-_LOG_GROUP = "/ecs/swe-rex-deployment"
-"""Default log group."""
-
+_ACTIONS = [
+    "logs:CreateLogGroup",
+    "logs:CreateLogStream",
+    "logs:PutLogEvents",
+    "logs:DescribeLogStreams",
+    "secretsmanager:GetSecretValue",
+]
 _INLINE_POLICY = "LogsAndSecretsPolicy"
 _MANAGED_POLICIES = ("service-role/AmazonECSTaskExecutionRolePolicy", "AmazonEC2ContainerRegistryReadOnly")
 
@@ -65,7 +70,7 @@ def get_container_name(image_name: str) -> str:
 
     The name has the characters of the image's name that ECS allows. If none are left, or more than 255, it is a hash.
     """
-    name = "".join(c for c in image_name if (c.isascii() and c.isalnum()) or c in "-_")
+    name = re.sub(r"[^A-Za-z0-9_-]", "", image_name)
     return name if 0 < len(name) <= 255 else hashlib.sha256(image_name.encode()).hexdigest()
 
 
@@ -82,35 +87,11 @@ def get_execution_role_arn(execution_role_prefix: str, log_group: str | None = N
     """
     iam = client("iam")
     partition = iam.meta.partition
-    group = log_group or _LOG_GROUP
-    trust = {
-        "Version": "2012-10-17",
-        "Statement": [
-            {"Effect": "Allow", "Principal": {"Service": "ecs-tasks.amazonaws.com"}, "Action": "sts:AssumeRole"}
-        ],
-    }
-    policy = {
-        "Version": "2012-10-17",
-        "Statement": [
-            {
-                "Effect": "Allow",
-                "Action": [
-                    "logs:CreateLogGroup",
-                    "logs:CreateLogStream",
-                    "logs:PutLogEvents",
-                    "logs:DescribeLogStreams",
-                    "secretsmanager:GetSecretValue",
-                ],
-                "Resource": [
-                    f"arn:{partition}:logs:*:*:log-group:{group}:*",
-                    f"arn:{partition}:logs:*:*:log-group:{group}",
-                ],
-            }
-        ],
-    }
+    logs = f"arn:{partition}:logs:*:*:log-group:{log_group or '/ecs/swe-rex-deployment'}"
+    policy = _policy(Action=_ACTIONS, Resource=[f"{logs}:*", logs])
     name = get_name_hash(execution_role_prefix, policy, max_length=64)
     with explained(f"get or create the role {name}"):
-        arn = _role(iam, name, trust)
+        arn = _role(iam, name)
         # Do this for an existing role too: the process that created it may have stopped before this.
         attached = iam.list_attached_role_policies(RoleName=name)["AttachedPolicies"]
         for managed in _MANAGED_POLICIES:
@@ -122,10 +103,15 @@ def get_execution_role_arn(execution_role_prefix: str, log_group: str | None = N
         return arn
 
 
-def _role(iam: Any, name: str, trust: dict[str, Any]) -> str:
+def _policy(**allowed: Any) -> dict[str, Any]:
+    return {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", **allowed}]}
+
+
+def _role(iam: Any, name: str) -> str:
     """Return the role's ARN; create the role if it does not exist."""
     with ignored("NoSuchEntity"):
         return str(iam.get_role(RoleName=name)["Role"]["Arn"])
+    trust = _policy(Principal={"Service": "ecs-tasks.amazonaws.com"}, Action="sts:AssumeRole")
     with ignored("EntityAlreadyExists"):  # another process creates it as well
         iam.create_role(
             RoleName=name,
@@ -136,7 +122,7 @@ def _role(iam: Any, name: str, trust: dict[str, Any]) -> str:
         )
     # It is not visible at once to all parts of AWS, whoever created it. The waiter gives up after 20 seconds.
     iam.get_waiter("role_exists").wait(RoleName=name)
-    return _role(iam, name, trust)
+    return _role(iam, name)
 
 
 # Clusters and definitions
@@ -149,9 +135,7 @@ def get_task_definition(
     task_definition_prefix: str,
     log_group: str | None = None,
 ) -> dict[str, Any]:
-    """Return a task definition for the image; register it if there is none.
-
-    The task has one container.
+    """Return a definition of a task with one container; register it if there is none.
 
     Args:
         log_group: log group of the output, in the region where the task runs; None disables the log.
@@ -218,8 +202,8 @@ def get_default_vpc_and_subnet() -> tuple[str, str]:
             where = ec2.meta.region_name
             raise AwsError(f"AWS: No default VPC found in the region {where}; run `aws ec2 create-default-vpc`")
         vpc = str(vpcs[0]["VpcId"])
-        pages = ec2.get_paginator("describe_subnets").paginate(Filters=[{"Name": "vpc-id", "Values": [vpc]}])
-        subnets = [subnet for page in pages for subnet in page["Subnets"]]
+        filters = [{"Name": "vpc-id", "Values": [vpc]}]
+        subnets = list(ec2.get_paginator("describe_subnets").paginate(Filters=filters).search("Subnets[]"))
         if not subnets:
             raise AwsError(f"AWS: No subnets found in the default VPC {vpc}; run `aws ec2 create-default-subnet`")
         # Default subnets lead to the internet; the account's other subnets may not.
@@ -228,13 +212,10 @@ def get_default_vpc_and_subnet() -> tuple[str, str]:
 
 
 def get_security_group(vpc_id: str, port: int, security_group_prefix: str, cidr: str = "0.0.0.0/0") -> str:
-    """Return the id of a security group that allows connections to the port.
-
-    The group is created if there is none.
+    """Return the id of a security group that allows connections to the port; create it if there is none.
 
     Args:
-        cidr: IPv4 addresses that may connect, such as "198.51.100.0/24". By default the whole internet may connect,
-            and only the server's key protects the server.
+        cidr: IPv4 addresses that may connect, such as "198.51.100.0/24"; by default the whole internet.
     """
     ec2 = client("ec2")
     rule = {"IpProtocol": "tcp", "FromPort": port, "ToPort": port, "IpRanges": [{"CidrIp": cidr}]}
@@ -335,12 +316,15 @@ def run_fargate_task(
     raise AwsError(f"AWS: the task was not placed: {'; '.join(reasons)}")
 
 
-def find_public_ip(task: dict[str, Any]) -> str | None:
-    """Return the public address of a task; None if it has none, or not yet.
+def describe_task(cluster_arn: str, task_arn: str) -> dict[str, Any] | None:
+    """Return ECS's description of a task; None if the task was run just now, or ended an hour ago or more."""
+    with explained(f"describe the task {task_arn}"):
+        tasks = client("ecs").describe_tasks(cluster=cluster_arn, tasks=[task_arn])["tasks"]
+    return dict(tasks[0]) if tasks else None
 
-    Args:
-        task: the task's description, as `describe_tasks` returns it.
-    """
+
+def find_public_ip(task: dict[str, Any]) -> str | None:
+    """Return the public address of a task that `describe_task` describes; None if it has none, or not yet."""
     details = [detail for attachment in task.get("attachments", ()) for detail in attachment.get("details", ())]
     interfaces = [detail["value"] for detail in details if detail.get("name") == "networkInterfaceId"]
     if not interfaces:
@@ -361,12 +345,9 @@ def get_public_ip(task_arn: str, cluster_arn: str, timeout: float = 60.0) -> str
     Raises:
         AwsError: if the task has no address by then, or there is no such task.
     """
-    ecs = client("ecs")
     deadline = time.monotonic() + timeout
     while True:
-        with explained(f"describe the task {task_arn}"):
-            tasks = ecs.describe_tasks(cluster=cluster_arn, tasks=[task_arn])["tasks"]
-        if tasks and (address := find_public_ip(tasks[0])):
+        if address := find_public_ip(describe_task(cluster_arn, task_arn) or {}):
             return address
         if time.monotonic() >= deadline:
             raise AwsError(f"AWS: the task {task_arn} got no public IP address within {timeout:g} seconds")

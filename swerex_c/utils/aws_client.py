@@ -16,15 +16,9 @@ TAG_KEY = "origin"
 TAG_VALUE = "swe-rex-deployment-auto"
 """Value of the tag on every resource that SWE-ReX or this package creates for a deployment."""
 
-_CONNECT_SECONDS = 10
-_READ_SECONDS = 20
-_ATTEMPTS = 3
-"""Maximum attempts of a request that is throttled or gets no response."""
-
 _WORDS = 1000
 """Maximum characters of botocore's message in an error: a proxy on the way may respond with a whole page."""
 
-_SET_REGION = "set the variable AWS_DEFAULT_REGION, or `region` in ~/.aws/config"
 _SET_CREDENTIALS = (
     "set the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile of ~/.aws in AWS_PROFILE"
 )
@@ -39,7 +33,10 @@ _REFUSED_CREDENTIALS = (
     "SignatureDoesNotMatch",
     "UnrecognizedClientException",
 )
-_HINTS = {"NoRegionError": _SET_REGION, **dict.fromkeys(_REFUSED_CREDENTIALS, _SET_CREDENTIALS)}
+_HINTS = {
+    "NoRegionError": "set the variable AWS_DEFAULT_REGION, or `region` in ~/.aws/config",
+    **dict.fromkeys(_REFUSED_CREDENTIALS, _SET_CREDENTIALS),
+}
 """Advice by the code of an error, or by the name of botocore's exception."""
 
 _creating = threading.Lock()
@@ -47,9 +44,9 @@ _creating = threading.Lock()
 
 
 class AwsError(SwerexException, RuntimeError):
-    """A request to AWS that failed, because AWS could not be reached or refused it.
+    """A request that AWS refused, or that did not reach AWS.
 
-    `code` is AWS's own name of the error; None if it has none. The exception of botocore is the `__cause__`.
+    `code` is AWS's name of the error, or None. The exception of botocore is the `__cause__`.
     """
 
     def __init__(self, message: str = "AWS refuses the request", *, code: str | None = None):
@@ -58,9 +55,7 @@ class AwsError(SwerexException, RuntimeError):
 
 
 def client(service: str) -> Any:
-    """Return a boto3 client for a service, which several threads may use.
-
-    The region and the credentials are those of boto3's default session.
+    """Return a client of boto3's default session for a service, which several threads may use.
 
     Raises:
         NotAvailableError: if boto3 is not installed.
@@ -69,12 +64,8 @@ def client(service: str) -> Any:
     boto3 = load_library("boto3", "fargate")
     from botocore.config import Config
 
-    config = Config(
-        connect_timeout=_CONNECT_SECONDS,
-        read_timeout=_READ_SECONDS,
-        retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
-        user_agent_extra="swerex-c",
-    )
+    retries = {"mode": "standard", "total_max_attempts": 3}  # of a request that is throttled or gets no response
+    config = Config(connect_timeout=10, read_timeout=20, retries=retries, user_agent_extra="swerex-c")
     with explained(f"connect to the service {service}"), _creating:
         return boto3.client(service, config=config)
 

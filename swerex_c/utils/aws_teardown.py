@@ -2,11 +2,10 @@
 
     python -m swerex_c.utils.aws_teardown [--dry-run] [--yes]
 
-These are the resources with the tag `origin=swe-rex-deployment-auto`. The program lists them and asks before it deletes
-them, in the order of their dependencies: tasks, clusters, task definitions (which AWS keeps, inactive), security
-groups, roles. It reports each resource that cannot be deleted and continues with the rest; another run continues with
-the resources that are left. It deletes clusters, definitions and groups of the configured region only, and roles of the
-whole account. It keeps logs.
+The program lists the resources with the tag `origin=swe-rex-deployment-auto`, asks, and deletes them in the order of
+their dependencies. It reports each resource that cannot be deleted and continues with the rest; another run continues
+with those that are left. Roles are those of the whole account, all else of the configured region only. AWS keeps task
+definitions, inactive. Logs are kept.
 """
 
 from __future__ import annotations
@@ -56,20 +55,22 @@ def get_confirmation(message: str) -> bool:
 
 
 def has_target_tag(tags: list[dict[str, Any]]) -> bool:
-    """Check whether tags mark a resource that was created for a deployment.
-
-    The fields of the tags are `key` and `value`, or `Key` and `Value`.
-    """
-    return any(
-        tag.get("key", tag.get("Key")) == TAG_KEY and tag.get("value", tag.get("Value")) == TAG_VALUE for tag in tags
-    )
+    """Check whether tags mark a resource that was created for a deployment; AWS writes `key` or `Key`."""
+    ours = {"key": TAG_KEY, "value": TAG_VALUE}
+    return any({name.lower(): text for name, text in tag.items()} == ours for tag in tags)
 
 
 # Finding and deleting each kind of resource
 
 
-def _clusters(ecs: Any) -> Iterator[tuple[str, bool]]:
+def _listed(api: Any, operation: str, found: str, **arguments: Any) -> Iterator[Any]:
+    """Yield what the JMESPath expression `found` selects from all pages of a list."""
+    yield from api.get_paginator(operation).paginate(**arguments).search(found)
+
+
+def _clusters() -> Iterator[tuple[str, bool]]:
     """Yield the ARN of each active cluster of the region, and whether it has the tag."""
+    ecs = client("ecs")
     for page in ecs.get_paginator("list_clusters").paginate():
         if page["clusterArns"]:  # at most 100, the limit of describe_clusters
             for cluster in ecs.describe_clusters(clusters=page["clusterArns"], include=["TAGS"])["clusters"]:
@@ -80,7 +81,7 @@ def _clusters(ecs: Any) -> Iterator[tuple[str, bool]]:
 def _find_tasks() -> Iterator[str]:
     # Include clusters without the tag: a deployment can use an existing cluster.
     ecs = client("ecs")
-    for cluster, is_ours in _clusters(ecs):
+    for cluster, is_ours in _clusters():
         for page in ecs.get_paginator("list_tasks").paginate(cluster=cluster, desiredStatus="RUNNING"):
             if page["taskArns"]:
                 for task in ecs.describe_tasks(cluster=cluster, tasks=page["taskArns"], include=["TAGS"])["tasks"]:
@@ -94,23 +95,16 @@ def _stop_task(which: str) -> None:
     client("ecs").stop_task(cluster=cluster, task=task, reason="swerex_c.utils.aws_teardown")
 
 
-def _delete_cluster(arn: str) -> None:
-    ecs = client("ecs")
-    _when_unused(lambda: ecs.delete_cluster(cluster=arn))
-
-
 def _find_task_definitions() -> Iterator[str]:
     ecs = client("ecs")
-    for page in ecs.get_paginator("list_task_definitions").paginate(status="ACTIVE"):
-        for arn in page["taskDefinitionArns"]:
-            if has_target_tag(ecs.list_tags_for_resource(resourceArn=arn)["tags"]):
-                yield arn
+    for arn in _listed(ecs, "list_task_definitions", "taskDefinitionArns[]", status="ACTIVE"):
+        if has_target_tag(ecs.list_tags_for_resource(resourceArn=arn)["tags"]):
+            yield arn
 
 
 def _find_security_groups() -> Iterator[str]:
     filters = [{"Name": f"tag:{TAG_KEY}", "Values": [TAG_VALUE]}]
-    for page in client("ec2").get_paginator("describe_security_groups").paginate(Filters=filters):
-        yield from (group["GroupId"] for group in page["SecurityGroups"])
+    return _listed(client("ec2"), "describe_security_groups", "SecurityGroups[].GroupId", Filters=filters)
 
 
 def _delete_security_group(group: str) -> None:
@@ -121,15 +115,14 @@ def _delete_security_group(group: str) -> None:
         ec2.revoke_security_group_ingress(GroupId=group, IpPermissions=found["IpPermissions"])
     if found.get("IpPermissionsEgress"):
         ec2.revoke_security_group_egress(GroupId=group, IpPermissions=found["IpPermissionsEgress"])
-    _when_unused(lambda: ec2.delete_security_group(GroupId=group))
+    _when_unused(ec2.delete_security_group, GroupId=group)
 
 
 def _find_roles() -> Iterator[str]:
     iam = client("iam")
-    for page in iam.get_paginator("list_roles").paginate():
-        for role in page["Roles"]:
-            if has_target_tag(iam.list_role_tags(RoleName=role["RoleName"])["Tags"]):
-                yield role["RoleName"]
+    for name in _listed(iam, "list_roles", "Roles[].RoleName"):
+        if has_target_tag(iam.list_role_tags(RoleName=name)["Tags"]):
+            yield name
 
 
 def _delete_role(name: str) -> None:
@@ -141,12 +134,12 @@ def _delete_role(name: str) -> None:
     iam.delete_role(RoleName=name)
 
 
-def _when_unused(delete: Callable[[], object]) -> None:
-    """Call `delete`, and retry it while the resource is in use."""
+def _when_unused(delete: Callable[..., object], **which: str) -> None:
+    """Delete a resource, and retry that while the resource is in use."""
     deadline = time.monotonic() + _END_SECONDS
     while True:
         try:
-            delete()
+            delete(**which)
             return
         except Exception as error:
             if code_of(error) not in _WAITS or time.monotonic() >= deadline:
@@ -156,7 +149,10 @@ def _when_unused(delete: Callable[[], object]) -> None:
 
 _KINDS: dict[str, tuple[Callable[[], Iterator[str]], Callable[[str], object]]] = {
     "ECS tasks": (_find_tasks, _stop_task),
-    "ECS clusters": (lambda: (arn for arn, is_ours in _clusters(client("ecs")) if is_ours), _delete_cluster),
+    "ECS clusters": (
+        lambda: (arn for arn, is_ours in _clusters() if is_ours),
+        lambda arn: _when_unused(client("ecs").delete_cluster, cluster=arn),
+    ),
     "task definitions": (
         _find_task_definitions,
         lambda arn: client("ecs").deregister_task_definition(taskDefinition=arn),
@@ -171,7 +167,7 @@ _KINDS: dict[str, tuple[Callable[[], Iterator[str]], Callable[[str], object]]] =
 
 
 def _run(*kinds: str, dry_run: bool, ask: bool) -> int:
-    """Find and show resources, ask, delete them in this order, and return the number of failures."""
+    """Find and show resources, ask, delete them, and return the number of failures."""
     found: list[tuple[str, str]] = []
     failed = 0
     for kind in kinds:
@@ -189,9 +185,7 @@ def _run(*kinds: str, dry_run: bool, ask: bool) -> int:
         print(f"The following AWS resources would be deleted:\n\n{shown}\n\nThis is a dry run.")
         return failed
     message = f"The following AWS resources will be deleted:\n\n{shown}\n\nThis action cannot be undone."
-    if not ask:
-        print(message)
-    elif not get_confirmation(message):
+    if ask and not get_confirmation(message):
         print("Cleanup cancelled.")
         return failed
     for kind, thing in found:
@@ -210,7 +204,7 @@ def delete_ecs_clusters(*, dry_run: bool = False, ask: bool = True) -> int:
 
     Args:
         dry_run: only show the resources.
-        ask: True to ask the user before.
+        ask: ask the user before.
 
     Returns: the number of failed searches and deletions, which are reported on standard error.
     """
@@ -233,13 +227,7 @@ def delete_iam_roles(*, dry_run: bool = False, ask: bool = True) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code.
-
-    The code is 1 if a search or a deletion failed, or the account of the credentials cannot be read.
-
-    Args:
-        arguments: the options; None means no options.
-    """
+    """Run the command with these options; return 1 if something failed, else 0."""
     parser = argparse.ArgumentParser(
         prog="python -m swerex_c.utils.aws_teardown",
         description=f"Delete all AWS resources that have the tag {TAG_KEY}={TAG_VALUE}.",

@@ -9,10 +9,9 @@ __all__ = ["restore_child_signal"]
 
 
 def restore_child_signal() -> None:
-    """Set SIGCHLD to its default.
+    """Set SIGCHLD to its default, in programs: the library does not change its host's signals.
 
-    A program inherits from its parent that the signal is ignored, and then the kernel discards the exit codes of its
-    child processes. Only for programs, which own their process: the library does not change its host's signals.
+    If the parent ignored the signal, a program inherits that, and the kernel discards its child processes' exit codes.
     """
     with contextlib.suppress(ValueError):  # the main function was called in another thread, so the process is a host's
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

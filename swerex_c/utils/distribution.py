@@ -1,7 +1,4 @@
-"""Substitute distribution for SWE-ReX, while this package replaces it.
-
-`importlib.metadata.version("swe-rex")` then finds the substitute.
-"""
+"""Substitute distribution that `importlib.metadata.version("swe-rex")` finds while this package replaces SWE-ReX."""
 
 from __future__ import annotations
 
@@ -35,10 +32,7 @@ class StandIn(importlib.metadata.Distribution):
 
 
 def original_distribution() -> importlib.metadata.Distribution | None:
-    """Return the distribution of the original package; None if it is not installed.
-
-    Only the import path of this process is searched.
-    """
+    """Return the distribution of the original package; None if the import path of this process has none."""
     context = importlib.metadata.DistributionFinder.Context(name=PACKAGE_NAME)
     return next(iter(importlib.metadata.MetadataPathFinder.find_distributions(context)), None)
 

@@ -20,32 +20,27 @@ _lock = threading.Lock()
 
 
 def find_free_port(max_attempts: int = 10, sleep_between_attempts: float = 0.1) -> int:
-    """Return a free TCP port that none of the last 1,000 calls in this process has returned.
+    """Return a TCP port that is free on every address, and that none of the last 1,000 calls has returned.
 
-    The port is free on every address. Another process can still take it before the caller does.
+    Another process can still take it before the caller does.
 
     Args:
         max_attempts: number of ports to try.
-        sleep_between_attempts: seconds to wait after the system had no port at all.
+        sleep_between_attempts: seconds between the attempts.
 
     Raises:
         ResourceError: if there is no free port.
     """
     both = socket.has_dualstack_ipv6()
-    # Keep unsuitable ports bound until the search is over, so that the system does not offer them again.
-    with _lock, contextlib.ExitStack() as unfit:
-        for _ in range(max_attempts):
-            taken = unfit.enter_context(socket.socket(socket.AF_INET6 if both else socket.AF_INET))
+    for _ in range(max_attempts):
+        with _lock, socket.socket(socket.AF_INET6 if both else socket.AF_INET) as probe, contextlib.suppress(OSError):
             if both:
-                taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            try:
-                taken.bind(("", 0))
-            except OSError:
-                time.sleep(sleep_between_attempts)
-                continue
-            port = int(taken.getsockname()[1])
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            probe.bind(("", 0))
+            port = int(probe.getsockname()[1])
             if port not in _RECENT_PORTS:
                 _RECENT_PORTS.append(port)
                 get_logger("free_port").debug(f"Found free port {port}")
                 return port
+        time.sleep(sleep_between_attempts)
     raise ResourceError(f"Failed to find a unique free port after {max_attempts} attempts")

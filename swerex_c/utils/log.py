@@ -75,7 +75,7 @@ def get_logger(name: str, *, emoji: str = "🦖") -> logging.Logger:
 
 
 class _TerminalHandler(logging.Handler):
-    """Handler that prints through rich, which it imports for its first record: most loggers never have one."""
+    """Handler that imports rich for its first record: most loggers never have one."""
 
     def __init__(self, emoji: str):
         super().__init__()

@@ -18,10 +18,9 @@ _AFTER = 1.0
 
 @contextlib.contextmanager
 def shown(what: str) -> Iterator[Progress | None]:
-    """Yield a function that shows the progress of a transfer on standard error.
+    """Yield a function that shows the progress of a transfer on standard error, or None if that is no terminal.
 
-    Yield None if standard error is no terminal. The function may be called from any thread, but by one thread at a
-    time.
+    The function may be called from any thread, but by one thread at a time.
 
     Args:
         what: a short description, such as "Uploading data".

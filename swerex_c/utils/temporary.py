@@ -1,4 +1,4 @@
-"""Create temporary directories. All functions raise ResourceError if there is no writable place for them."""
+"""Create temporary directories, or raise a ResourceError if there is no writable place for them."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ transports their bytes in frames, never more at a time than were requested.
               == "1", "2": one more frame may come ==>
 
 The frames begin with a nonce that programs do not get, so that other output on the terminal is ignored. A process of
-the same user that searches the script's memory or pipes in /proc could forge frames, as in any sandbox. This is also
-true of the mark that ends the pipes, which travels in them behind the program's last output, and of the exit code.
-We end the terminal after all of these have arrived.
+the same user that searches the script's memory or pipes in /proc could forge frames, as in any sandbox; also the mark
+that ends the pipes, which travels in them behind the program's last output, and the exit code. We end the terminal
+after all of these have arrived.
 
 A program that needs a terminal gets a second one, inside, made by `script` (util-linux) or python3, so that its
 output can be held back too. The sandbox needs bash 4.4, and `stty`, `dd` and `base64` of coreutils or busybox.
@@ -64,7 +64,6 @@ class DaytonaProgram(Process):
     """A program on a terminal of the toolbox, run by the script `TRANSPORT`."""
 
     def __init__(self, name: str) -> None:
-        """Prepare a program. `name` is the sandbox's name in messages."""
         self._name = name
         self._nonce_begin, self._nonce_end = secrets.token_hex(8), secrets.token_hex(8)
         self._frame_key = secrets.token_hex(16).encode()
@@ -87,21 +86,9 @@ class DaytonaProgram(Process):
         self._watching: asyncio.Task[None] | None = None
 
     async def start(
-        self,
-        process: Any,
-        argv: Sequence[str],
-        environment: Mapping[str, str],
-        terminal: tuple[int, int] | None,
+        self, process: Any, argv: Sequence[str], environment: Mapping[str, str], terminal: tuple[int, int] | None
     ) -> None:
-        """Start the program. `close` ends what was started, also if this fails.
-
-        Args:
-            process: attribute `process` of the SDK's sandbox.
-
-        Raises:
-            SandboxLostError: if the sandbox cannot run the program, with the reason.
-            Exception: any error of the SDK, if the sandbox cannot be reached.
-        """
+        """Start the program with `sandbox.process` of the SDK. `close` ends what was started, also if this fails."""
         self._process = process
         self._handle = await process.create_pty_session(self._id, self._on_output)
         self._watching = asyncio.create_task(self._watch())
@@ -137,14 +124,11 @@ class DaytonaProgram(Process):
 
     def _find_readiness(self, data: bytes) -> None:
         self._preamble += data
-        nonce = f"{self._nonce_begin}{self._nonce_end}".encode()
-        at = self._preamble.find(nonce)
-        if at >= 0 and len(self._preamble) > at + len(nonce):
-            self._readiness = chr(self._preamble[at + len(nonce)])
-            del self._preamble[at:]
+        _, _, after = self._preamble.partition(f"{self._nonce_begin}{self._nonce_end}".encode())
+        if after:
+            self._readiness = chr(after[0])
             self._ready.set()
-        elif at < 0:
-            del self._preamble[: -_PREAMBLE - len(nonce)]
+        del self._preamble[:-_PREAMBLE]
 
     def _on_line(self, line: bytes) -> None:
         """Handle a line of the terminal. A line that is not a frame comes from another program and is ignored."""
@@ -251,11 +235,7 @@ class DaytonaBackend(ApiBackend):
     """A running sandbox of Daytona. It keeps running when the backend is closed."""
 
     def __init__(self, sandbox: Any) -> None:
-        """Create a backend for a running sandbox.
-
-        Args:
-            sandbox: an `AsyncSandbox` of the SDK, made in the event loop of `swerex_c.utils.background`.
-        """
+        """Take an `AsyncSandbox` of the SDK, made in the event loop of `swerex_c.utils.background`."""
         self.name = f"sandbox {sandbox.id}"
         self._sandbox = sandbox
 
@@ -272,9 +252,7 @@ class DaytonaBackend(ApiBackend):
         return program
 
     async def why_lost(self) -> str | None:
-        """Return why the sandbox can no longer run programs, as a sentence, or None.
-
-        None means that its state does not rule it out: the sandbox runs or is starting.
+        """Return why the sandbox can run nothing more; None if it runs or is starting; see `Backend.why_lost`.
 
         Raises:
             TimeoutError: if the state cannot be read now.
@@ -311,10 +289,7 @@ def sentence(error: BaseException) -> str:
     if isinstance(error, SwerexException):
         return str(error)
     words = visible(error_line(error)).rstrip(".")
-    for prefix in ("Failed to create sandbox: ", "Failure during waiting for sandbox to start: "):
-        words = words.removeprefix(prefix)
     name, status = type(error).__name__, getattr(error, "status_code", None)
-    words = words or name
     if status == 401 or name == "DaytonaAuthenticationError":
         return f"Daytona refuses the key: {words} (set api_key or DAYTONA_API_KEY)"
     if status == 403:

@@ -51,25 +51,15 @@ sdk = functools.partial(load_library, "daytona", "daytona")
 class DaytonaDeployment(SandboxDeployment):
     """A deployment that starts a Daytona sandbox.
 
-    Commands run over Daytona's terminals, for which the image needs bash and coreutils. There is no server in the
-    sandbox.
+    Commands run over Daytona's terminals, for which the image needs bash and coreutils.
     """
 
     _ends_sandbox = True
 
     __signature__ = ConfigSignature("swerex_c.providers.daytona.config:DaytonaDeploymentConfig")
 
-    def __init__(
-        self,
-        *,
-        logger: logging.Logger | None = None,
-        **kwargs: Unpack[DaytonaKeywords],
-    ):
-        """Prepare a deployment. No request is sent to Daytona before `start`.
-
-        Args:
-            **kwargs: the fields of `DaytonaDeploymentConfig`.
-        """
+    def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Unpack[DaytonaKeywords]):
+        """Take the fields of `DaytonaDeploymentConfig` as keyword arguments. No request is sent before `start`."""
         super().__init__(logger=logger)
         self._config: DaytonaDeploymentConfig = DaytonaDeploymentConfig(**kwargs)
         self._sandbox: Any = None
@@ -77,6 +67,7 @@ class DaytonaDeployment(SandboxDeployment):
         self._daytona: Any = None
         self._creating: asyncio.Future[Any] | None = None
         self._name = ""
+        self._minutes = max(1, math.ceil(self._config.container_timeout / 60))
 
     # Starting
 
@@ -98,10 +89,9 @@ class DaytonaDeployment(SandboxDeployment):
         await self._step("Creating sandbox")
         self._name = f"swerex-{uuid.uuid4()}"
         labels = _OURS | ownership.labels(self._name, keep=False)
-        minutes = max(1, math.ceil(self._config.container_timeout / 60))
         params = sdk().CreateSandboxFromImageParams(
             image=self._config.image, name=self._name, labels=labels,
-            auto_stop_interval=minutes, ephemeral=True, ttl_minutes=minutes,
+            auto_stop_interval=self._minutes, ephemeral=True, ttl_minutes=self._minutes,
         )  # fmt: skip
         # Cancelling the start does not cancel the creation: `_end_sandbox` deletes a sandbox that results.
         self._creating = asyncio.ensure_future(self._daytona.create(params, timeout=0))
@@ -131,10 +121,9 @@ class DaytonaDeployment(SandboxDeployment):
                     await delete(sandbox)
                     self.logger.info("Daytona sandbox removed successfully")
         except Exception as error:
-            minutes = max(1, math.ceil(self._config.container_timeout / 60))
             self.logger.error(
-                f"Failed to remove Daytona sandbox: {sentence(error)}. Daytona deletes the sandbox {name} after "
-                f"{minutes} idle minutes, and `swerex-c prune --cloud daytona` deletes it when this process has ended"
+                f"Failed to remove Daytona sandbox: {sentence(error)}. Daytona deletes {name} after {self._minutes} "
+                "idle minutes, and `swerex-c prune --cloud daytona` deletes it when this process has ended"
             )
         finally:
             if creating is not None:
@@ -172,9 +161,7 @@ def _was_not_sent(creating: asyncio.Future[Any]) -> bool:
 
 
 async def connect(api_key: str = "", target: str | None = None) -> Any:
-    """Return a client for the event loop of `background`, to be closed there.
-
-    Defaults come from the variables DAYTONA_*.
+    """Return a client for the event loop of `background`, to be closed there; the SDK reads the variables DAYTONA_*.
 
     Raises:
         NotAvailableError: if the SDK cannot be imported.

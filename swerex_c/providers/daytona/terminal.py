@@ -19,18 +19,18 @@ _OUTPUT = 36 * 1024
 BOOTSTRAP = (
     ' unset HISTFILE POSIXLY_CORRECT; export swx_place="$(base64 -w 0 </proc/$$/environ 2>/dev/null)"; '
     "command -v bash >/dev/null && exec bash --noprofile --norc -p -c '"
-    "stty raw -echo -tostop 2>/dev/null || {{ printf %s%s {a} {b}S; read -r k; exit; }}; "
-    "k=$(printf x | dd bs=1 count=1 iflag=fullblock 2>/dev/null | base64 -w 0 2>/dev/null); "
+    "stty raw -echo -tostop 2>/dev/null && "
+    "k=$(printf x | dd bs=1 count=1 iflag=fullblock 2>/dev/null | base64 -w 0 2>/dev/null) && "
     "[[ $k == eA== ]] || {{ printf %s%s {a} {b}T; read -r k; exit; }}; "
     "exec 0< <(exec dd bs=4096 <&0 2>/dev/null); printf %s%s {a} {b}R; "
     'while IFS=" " read -r k n && [[ $k != {b} ]]; do :; done; '
     's=$(dd bs="$n" count=1 iflag=fullblock 2>/dev/null); eval "$s"\'; printf %s%s {a} {b}B\n'
 )
 """Input for the shell that the toolbox starts, whatever shell it is. It prints the two halves of a nonce, which are
-separate in the echo of the input, and a letter. R: the terminal is raw, and the size of the script is expected. S:
-there is no `stty`. T: other tools are missing. B: there is no bash. After a failure the shell waits, because output
-before an exit may be lost. Bash reads more than the requested line from a terminal, but not from a pipe, so a `dd` is
-between them. (The `cat` of busybox waits for more data before it passes on its data.)"""
+separate in the echo of the input, and a letter. R: the terminal is raw, and the size of the script is expected. T:
+tools are missing. B: there is no bash. After a failure the shell waits, because output before an exit may be lost. Bash
+reads more than the requested line from a terminal, but not from a pipe, so a `dd` is between them. (The `cat` of
+busybox waits for more data before it passes on its data.)"""
 
 TRANSPORT = read_script("providers/daytona/transport.bash")
 
@@ -43,9 +43,8 @@ _SPAWN = (
 """Python program that runs a command on a new terminal, where there is no `script`."""
 
 FAILURES = {
-    "S": "there is no program stty in its PATH (it is part of coreutils)",
     "B": "there is no bash in its PATH",
-    "T": "dd and base64 of coreutils or busybox are not in its PATH, or do not know iflag=fullblock or -w",
+    "T": "its PATH needs stty, dd (that knows iflag=fullblock) and base64 (that knows -w) of coreutils or busybox",
     "terminal": "a terminal needs script (of util-linux; in bsdutils on Debian) or python3, and its PATH has neither",
     "pipes": "its shell cannot create pipes: /proc must be mounted, and file descriptors available",
 }
@@ -54,7 +53,7 @@ FAILURES = {
 def script(
     key: str, mark: str, argv: Sequence[str], environment: Mapping[str, str], terminal: tuple[int, int] | None
 ) -> bytes:
-    """Return the script to send when `BOOTSTRAP` has made the terminal's bash ready.
+    """Return the script for the bash that `BOOTSTRAP` has started.
 
     Args:
         key: nonce at the beginning of each frame.

@@ -24,6 +24,7 @@ from swerex_c.providers.sandbox_deployment import State
 from swerex_c.providers.server_deployment import ServerDeployment
 from swerex_c.remote.server.auth import VARIABLE
 from swerex_c.utils.aws import (
+    describe_task,
     find_public_ip,
     get_cloudwatch_log_url,
     get_cluster_arn,
@@ -66,6 +67,19 @@ class FargateDeployment(ServerDeployment):
 
     _config: FargateDeploymentConfig
     _ends_sandbox = True
+    _next_look = 0.0
+
+    # None until a start knows them
+    _cluster_arn: Any = None
+    _execution_role_arn: Any = None
+    _task_definition: Any = None
+    _vpc_id: Any = None
+    _subnet_id: Any = None
+    _security_group_id: Any = None
+    _container_name: Any = None
+    _task_arn: Any = None
+    _started_by: Any = None
+    """A word that identifies the task even before its ARN is known."""
 
     __signature__ = ConfigSignature("swerex_c.providers.fargate.config:FargateDeploymentConfig")
 
@@ -73,49 +87,33 @@ class FargateDeployment(ServerDeployment):
         """Take the fields of `FargateDeploymentConfig` as keyword arguments."""
         super().__init__(logger=logger)
         self._config = FargateDeploymentConfig(**kwargs)
-        self._container_name: str | None = None
-        self._cluster_arn: str | None = None
-        self._execution_role_arn: str | None = None
-        self._task_definition: dict[str, Any] | None = None
-        self._vpc_id: str | None = None
-        self._subnet_id: str | None = None
-        self._security_group_id: str | None = None
-        self._task_arn: str | None = None
-        self._started_by: str | None = None
-        """A word that identifies the task even before its ARN is known."""
-        self._next_look = 0.0
 
     @property
     def container_name(self) -> str | None:
         """Return the container's name within its task, or None if there is no container."""
-        return self._container_name
+        name: str | None = self._container_name
+        return name
 
     def _get_container_name(self) -> str:
-        """Return the container's name in the task definition."""
         return self._container_name or get_container_name(self._config.image)
 
-    # Command of the container
-
     def _get_command(self, *, token: str) -> list[str]:
-        """Return the arguments of the container's `sh -c`: a time-limited server with this key. Can be overridden."""
-        return [self._command("", shlex.quote(token))]
+        """Return the arguments of the container's `sh -c`: a time-limited server with this key. Can be overridden.
 
-    def _own_command(self) -> list[str]:
-        """Return the arguments if `_get_command` is not overridden: the key is in a variable that sessions lack."""
-        return [self._command(f"key=${VARIABLE}; unset {VARIABLE}; ", '"$key"')]
-
-    def _command(self, begin: str, key: str) -> str:
-        arguments = f"--port {self._config.port} --auth-token {key}"
+        By default the key is read from the variable that the container has it in, and that sessions lack.
+        """
+        arguments = f'--port {self._config.port} --auth-token "$key"'
         # Not `server || install`: a server that has run and failed must not be followed by another.
         inner = (
-            f"{begin}if command -v {REMOTE_EXECUTABLE_NAME} >/dev/null; then {REMOTE_EXECUTABLE_NAME} {arguments}; "
+            f"key=${VARIABLE}; unset {VARIABLE}; "
+            f"if command -v {REMOTE_EXECUTABLE_NAME} >/dev/null; then {REMOTE_EXECUTABLE_NAME} {arguments}; "
             "else (command -v pipx >/dev/null || "
             "(apt-get update -y && DEBIAN_FRONTEND=noninteractive apt-get install pipx -y) || "
             "python3 -m pip install pipx) && "
             f"$(command -v pipx || echo python3 -m pipx) run {PACKAGE_NAME} {arguments}; fi"
         )
         # The timeout includes the installation, so that it limits the cost of a task that is never stopped.
-        return f"timeout {max(1, math.ceil(self._config.container_timeout))}s bash -c {shlex.quote(inner)}"
+        return [f"timeout {max(1, math.ceil(self._config.container_timeout))}s bash -c {shlex.quote(inner)}"]
 
     # Starting
 
@@ -146,10 +144,9 @@ class FargateDeployment(ServerDeployment):
         token = await in_thread_to_its_end(self._get_token)
         await self._step("Starting task")
         self._started_by = f"swerex-c-{uuid.uuid4()}"
-        await self._when_roles_are_known(lambda: self._run_task(token))
+        await self._when_roles_are_known(self._run_task, token)
         self.logger.info(f"Container task submitted: {self._task_arn} - waiting for it to start...")
-        if self._config.log_group:
-            self._tell_log()
+        self._tell_log()
         began = time.monotonic()
         address = await self._wait_for_address()
         self.logger.info(f"Fargate container started in {time.monotonic() - began:.2f}s")
@@ -159,12 +156,12 @@ class FargateDeployment(ServerDeployment):
             host=f"http://{address}", port=config.port, auth_token=token, timeout=config.runtime_timeout
         )
 
-    async def _when_roles_are_known(self, work: Callable[[], None]) -> None:
+    async def _when_roles_are_known(self, work: Callable[..., None], *args: str) -> None:
         """Call `work` in a thread, and retry it while ECS does not know a role that was just created."""
         deadline = time.monotonic() + _AGREE_SECONDS
         while True:
             try:
-                return await in_thread_to_its_end(work)
+                return await in_thread_to_its_end(work, *args)
             except AwsError as error:
                 if "unable to assume" not in str(error).lower() or time.monotonic() > deadline:
                     raise
@@ -173,36 +170,32 @@ class FargateDeployment(ServerDeployment):
 
     def _run_task(self, token: str) -> None:
         """Run the task. If the response is lost, `_end_sandbox` finds the task by `_started_by`."""
-        own = not self._overrides("_get_command")
-        command = self._own_command() if own else self._get_command(token=token)
         try:
             self._task_arn = run_fargate_task(
-                command=command,
-                name=str(self._container_name),
-                task_definition_arn=(self._task_definition or {})["taskDefinitionArn"],
-                subnet_id=str(self._subnet_id),
-                security_group_id=str(self._security_group_id),
-                cluster_arn=str(self._cluster_arn),
+                command=self._get_command(token=token),
+                name=self._container_name,
+                task_definition_arn=self._task_definition["taskDefinitionArn"],
+                subnet_id=self._subnet_id,
+                security_group_id=self._security_group_id,
+                cluster_arn=self._cluster_arn,
                 started_by=self._started_by,
-                environment={VARIABLE: token} if own else None,
+                environment={VARIABLE: token},
                 **self._config.fargate_args,
             )
         except (TypeError, ValueError) as error:
             raise DeploymentStartupError(f"The task cannot be run with these fargate_args: {error}") from error
 
     def _tell_log(self) -> None:
-        try:
-            definition = self._task_definition or {}
-            url = get_cloudwatch_log_url(str(self._task_arn), definition, str(self._container_name))
+        # There may be no log, and a subclass may have its own task definition.
+        with contextlib.suppress(Exception):
+            url = get_cloudwatch_log_url(self._task_arn, self._task_definition, self._container_name)
             self.logger.info(f"Monitor logs at: {url}")
-        except Exception as error:  # a subclass may have its own task definition
-            self.logger.warning(f"Failed to get CloudWatch Logs URL: {error}")
 
     async def _wait_for_address(self) -> str:
         """Wait until the task runs and has a public address, which it may get later; return the address."""
         running = None
         while True:
-            task = await in_thread(tasks.describe, str(self._cluster_arn), str(self._task_arn)) or {}
+            task = await in_thread(describe_task, self._cluster_arn, self._task_arn) or {}
             if why := await self._end_of(task):
                 raise DeploymentStartupError(f"The task is not running. {why}")
             if task.get("lastStatus") == "RUNNING":
@@ -224,7 +217,7 @@ class FargateDeployment(ServerDeployment):
             return None
         self._next_look = now + _LOOK_EVERY_SECONDS
         try:
-            task = await in_thread(tasks.describe, str(self._cluster_arn), str(self._task_arn))
+            task = await in_thread(describe_task, self._cluster_arn, self._task_arn)
         except AwsError as error:
             self.logger.debug("%s", error)
             return None
@@ -245,7 +238,7 @@ class FargateDeployment(ServerDeployment):
     async def _server_output(self) -> str:
         if not (group := self._config.log_group):
             return ""
-        return await in_thread(tasks.output, group, str(self._container_name), str(self._task_arn))
+        return await in_thread(tasks.output, group, self._container_name, self._task_arn)
 
     def _has_begun(self) -> bool:
         # A subclass with its own `start` sets `_task_arn`.
@@ -260,10 +253,10 @@ class FargateDeployment(ServerDeployment):
             async with asyncio.timeout(_END_SECONDS):
                 await in_thread(tasks.stop, cluster, arn, word)
         except (AwsError, TimeoutError) as error:
-            find = f"list-tasks --cluster {cluster} --started-by {word}"
-            stop = f"stop-task --cluster {cluster} --task {arn}"
+            command = f"stop-task --cluster {cluster} --task {arn}` ends it sooner"
+            if arn is None:
+                command = f"list-tasks --cluster {cluster} --started-by {word}` finds it"
             self.logger.warning(
                 f"{error or 'AWS does not answer in time'}. If the task runs, it ends after "
-                f"{self._config.container_timeout:g} seconds; `aws ecs {stop if arn else find}` "
-                f"{'ends it sooner' if arn else 'finds it'}"
+                f"{self._config.container_timeout:g} seconds; `aws ecs {command}"
             )

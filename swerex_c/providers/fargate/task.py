@@ -1,4 +1,4 @@
-"""Describe and stop ECS tasks, and read the output of their containers. All functions block."""
+"""The end of ECS tasks: stop them, and read why they ended and what they printed. All functions but one block."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from typing import Any
 
 from swerex_c.utils.aws_client import client, explained, ignored
 
-__all__ = ["describe", "output", "stop", "why_ended"]
+__all__ = ["output", "stop", "why_ended"]
 
 _LINES = 50
 """Maximum number of lines of a container's output to return."""
 
 _LENGTH = 20_000
 """Maximum number of characters of these lines, from their end: a line may have 256 KiB."""
-
-_TIMED_OUT = 124
-"""Exit code of timeout(1) when the time is over."""
 
 _FIND_SECONDS = 5.0
 """Seconds to look for a task when the response to the request to run it was lost."""
@@ -25,24 +22,8 @@ _GONE = ("ClusterNotFoundException", "InvalidParameterException")
 """Error codes of ECS when there is no task to stop, because it ended an hour ago or more."""
 
 
-def describe(cluster: str, arn: str) -> dict[str, Any] | None:
-    """Return ECS's description of a task, or None.
-
-    None means that the task was run just now, or ended an hour ago or more.
-
-    Raises:
-        AwsError: if ECS cannot be asked.
-    """
-    with explained(f"describe the task {arn}"):
-        tasks = client("ecs").describe_tasks(cluster=cluster, tasks=[arn])["tasks"]
-    return dict(tasks[0]) if tasks else None
-
-
 def why_ended(task: dict[str, Any], container_timeout: float) -> str | None:
-    """Return why a task has ended or is about to end, as a sentence, or None.
-
-    None means that the task is not about to end, or that the reason is not known yet.
-    """
+    """Return why a task has ended or is about to end; None if it is not, or the reason is not known yet."""
     status, reason = task.get("lastStatus"), task.get("stoppedReason")
     if status != "STOPPED" and not (task.get("desiredStatus") == "STOPPED" and reason):
         return None
@@ -53,7 +34,7 @@ def why_ended(task: dict[str, Any], container_timeout: float) -> str | None:
             said.append(str(why))
         if code is not None:
             said.append(f"the container's exit code is {code}")
-        if code == _TIMED_OUT:
+        if code == 124:  # of timeout(1) when the time is over
             said.append(f"the code of a container that reached its container_timeout of {container_timeout:g} seconds")
     if not said:
         said.append(str(task.get("stopCode") or "ECS gives no reason"))
@@ -61,9 +42,7 @@ def why_ended(task: dict[str, Any], container_timeout: float) -> str | None:
 
 
 def output(group: str, container: str, arn: str) -> str:
-    """Return the last lines that a task's container has printed.
-
-    The lines come from the log; if the task has no log yet, the result is "".
+    """Return the last lines in the log of a task's container; "" if there is no log yet.
 
     Raises:
         AwsError: if the log cannot be read.
@@ -80,8 +59,7 @@ def stop(cluster: str, arn: str | None, started_by: str | None) -> None:
     """Stop a task, unless it has ended; do not wait for its end.
 
     Args:
-        arn: the task's ARN. If it is None, the task is looked for, because the request to run it may have succeeded
-            without a response.
+        arn: the task's ARN. If the request to run it got no response, it is None, and the task is looked for.
         started_by: the word that the task was run with.
 
     Raises:

@@ -25,13 +25,11 @@ __all__ = ["ModalBackend", "sentence"]
 T = TypeVar("T")
 
 _GRACE_SECONDS = 2.0
-"""Seconds to wait, once the sandbox has ended, for the last output and the exit code of a program."""
+"""Seconds to wait for the last output and the exit code of a program in a sandbox that has ended, for the end of an
+abandoned program's input, or for that of the watch task."""
 
 _PAUSE_SECONDS = 5.0
 """Seconds to pause before watching for the end of a sandbox again, as after Modal could not be reached."""
-
-_EOF_SECONDS = 2.0
-"""Seconds to wait for the end of an abandoned program's input, or of the watch task."""
 
 _CODES = {
     124: "was ended because its time limit was reached (deployment_timeout)",
@@ -129,7 +127,7 @@ class _Process(Process):
             return
         # This ends a shell that waits for its next script now, rather than with the sandbox.
         with contextlib.suppress(Exception):
-            await asyncio.wait_for(self.end_input(), _EOF_SECONDS)
+            await asyncio.wait_for(self.end_input(), _GRACE_SECONDS)
 
 
 async def _unless_lost(work: Awaitable[T], lost: asyncio.Task[str], context: str = "") -> T:
@@ -156,10 +154,9 @@ async def _unless_lost(work: Awaitable[T], lost: asyncio.Task[str], context: str
 
 
 class ModalBackend(ApiBackend):
-    """A running sandbox of Modal. This class neither starts nor ends it."""
+    """A running `modal.Sandbox`. This class neither starts nor ends it."""
 
     def __init__(self, sandbox: Any) -> None:
-        """Create a backend for a running `modal.Sandbox`."""
         self.sandbox = sandbox
         self.name = f"sandbox {sandbox.object_id}"
         self._watching: asyncio.Task[str] | None = None
@@ -190,11 +187,7 @@ class ModalBackend(ApiBackend):
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _why(self) -> str | None:
-        """Return why the sandbox has ended; None while it runs.
-
-        Raises:
-            Exception: any error of the SDK, if the state cannot be read.
-        """
+        """Return why the sandbox has ended; None while it runs. Raise the SDK's error if its state cannot be read."""
         try:
             code = await self.sandbox.poll.aio()
         except Exception as error:
@@ -216,4 +209,4 @@ class ModalBackend(ApiBackend):
         watching, self._watching = self._watching, None
         if watching is not None:
             watching.cancel()
-            await asyncio.wait((watching,), timeout=_EOF_SECONDS)
+            await asyncio.wait((watching,), timeout=_GRACE_SECONDS)

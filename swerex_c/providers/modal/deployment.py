@@ -30,7 +30,6 @@ from swerex_c.providers.modal.config import ModalDeploymentConfig
 from swerex_c.providers.modal.image import _ImageBuilder, sdk
 from swerex_c.providers.modal.tags import find_owned
 from swerex_c.providers.sandbox_deployment import SandboxDeployment, State
-from swerex_c.utils import background
 from swerex_c.utils.shell_script import read_script
 from swerex_c.utils.threads import in_thread, in_thread_to_its_end
 from swerex_c.utils.wait import settle
@@ -42,9 +41,6 @@ __all__ = ["ModalDeployment", "ModalDeploymentConfig", "find_owned"]
 
 _WAIT = read_script("providers/wait.bash")
 """Script of the sandbox's main process, which waits while commands run in the sandbox."""
-
-_LOOKUP_SECONDS = 90.0
-"""Seconds to wait for the response to the first request. The SDK gives up connecting after a minute."""
 
 _SETTLE_SECONDS = 20.0
 """Seconds to wait for Modal's answer whether an abandoned sandbox was created."""
@@ -106,28 +102,18 @@ class ModalDeployment(SandboxDeployment):
         self._runtime_timeout = runtime_timeout
         self._deployment_timeout = deployment_timeout
         self._modal_kwargs = dict(modal_sandbox_kwargs or {})
+        self._app: Any = None
         self._sandbox: Any = None
-        self._unsure: dict[str, str] | None = None
+        self._tags: dict[str, str] | None = None  # of the sandbox that was requested
 
-    # Attributes that callers of SWE-ReX read, or assign, each created on its first use
+    # Attributes that callers of SWE-ReX read, or assign
 
     @functools.cached_property
     def _image(self) -> Any:
-        """The `modal.Image` that `start` builds."""
         try:
             return _ImageBuilder(install_pipx=False, logger=self.logger).auto(self._image_spec)
         except (sdk().exception.Error, ValueError) as error:
             raise DeploymentStartupError(sentence(error)) from error
-
-    @functools.cached_property
-    def _app(self) -> Any:
-        """The `modal.App`. The first use looks it up, which blocks."""
-        return background.run_blocking(self._look_up(), _LOOKUP_SECONDS)
-
-    async def _look_up(self) -> Any:
-        modal = await in_thread(sdk)  # the import takes a second, which must not block the event loop
-        with explained(sentence):
-            return await modal.App.lookup.aio(_modal_tags.APP, create_if_missing=True)
 
     @functools.cached_property
     def _user(self) -> str:
@@ -138,8 +124,10 @@ class ModalDeployment(SandboxDeployment):
         """The app that the sandbox belongs to.
 
         Raises:
-            DeploymentStartupError: if the app was not looked up before, and Modal cannot be reached.
+            DeploymentNotStartedError: if the deployment was never started.
         """
+        if self._app is None:
+            raise DeploymentNotStartedError()
         return self._app
 
     @property
@@ -165,20 +153,15 @@ class ModalDeployment(SandboxDeployment):
     # Starting and ending
 
     async def start(self, *args: Any, **kwargs: Any) -> None:
-        """Start a sandbox, and wait until a command can run in it.
-
-        Do nothing if the deployment is already started. A start that fails or is cancelled ends everything that it
-        began before it raises.
+        """Start the sandbox; see `ProviderDeployment.start`. Do nothing if the deployment is already started.
 
         Raises:
-            DeploymentStartupError: if the start fails: no account, no image, no capacity, no connection.
-            StartupTimeoutError: if it takes longer than `startup_timeout`; this is also a TimeoutError.
             NotSupportedError: if the sandbox is to run a server: `server` is True, or a subclass of SWE-ReX's class has
                 a `_start_swerex_cmd`.
         """
         if self._config.server or hasattr(self, "_start_swerex_cmd"):
             raise NotSupportedError("A Modal sandbox runs no server: its commands run over Sandbox.exec")
-        if self._runtime is not None and self._sandbox is not None and self._state is State.STARTED:
+        if self._state is State.STARTED:
             self.logger.warning("Deployment is already started. Ignoring duplicate start() call.")
             return
         await super().start(*args, **kwargs)
@@ -192,10 +175,10 @@ class ModalDeployment(SandboxDeployment):
     async def _start_sandbox(self) -> ModalBackend:
         self.logger.info("Starting modal sandbox")
         await self._step("Starting modal sandbox")
-        modal = await in_thread(sdk)
-        self._limit_start(self._startup_timeout)
-        if "_app" not in vars(self):
-            self._app = await asyncio.wait_for(self._look_up(), _LOOKUP_SECONDS)
+        modal = await in_thread(sdk)  # the import takes a second, which must not block the event loop
+        if self._app is None:
+            with explained(sentence):
+                self._app = await modal.App.lookup.aio(_modal_tags.APP, create_if_missing=True)
         self._limit_start(None)  # building an image has no time limit
         image = await in_thread_to_its_end(getattr, self, "_image")
         if "image" not in self._modal_kwargs:
@@ -203,17 +186,17 @@ class ModalDeployment(SandboxDeployment):
                 await image.build.aio(self._app)
         began = time.monotonic()
         self._limit_start(self._startup_timeout)
-        tags = _modal_tags.new_tags()
+        self._tags = _modal_tags.new_tags()
         arguments = {
             "image": image,
             "timeout": math.ceil(self._deployment_timeout),
             "app": self._app,
             **self._modal_kwargs,
-            "tags": {**(self._modal_kwargs.get("tags") or {}), **tags},
+            "tags": {**(self._modal_kwargs.get("tags") or {}), **self._tags},
         }
         with explained(sentence):
             request = modal.Sandbox.create.aio("/usr/bin/env", "bash", "-c", _WAIT, **arguments)
-            await settle(self._create(request, tags), _SETTLE_SECONDS)
+            await settle(self._create(request), _SETTLE_SECONDS)
         self.logger.info(f"Sandbox ({self._sandbox.object_id}) created in {time.monotonic() - began:.2f}s")
         try:
             self.logger.info(f"Check sandbox logs at {await self.get_modal_log_url()}")
@@ -222,16 +205,8 @@ class ModalDeployment(SandboxDeployment):
         self.logger.info(f"Sandbox created with id {self._sandbox.object_id}")
         return ModalBackend(self._sandbox)
 
-    async def _create(self, request: Awaitable[Any], tags: dict[str, str]) -> None:
-        """Create a sandbox with these tags. Until the response it is unknown whether the sandbox exists."""
-        self._unsure = tags
-        try:
-            self._sandbox = await request
-            self._unsure = None
-        except Exception as error:
-            if type(error).__name__ in _REFUSALS:
-                self._unsure = None
-            raise
+    async def _create(self, request: Awaitable[Any]) -> None:
+        self._sandbox = await request
 
     async def _why_ended(self) -> str | None:
         with contextlib.suppress(ConnectionLostError):
@@ -241,14 +216,14 @@ class ModalDeployment(SandboxDeployment):
 
     async def _end_sandbox(self) -> None:
         sandbox, self._sandbox = self._sandbox, None
-        tags, self._unsure = self._unsure, None
+        tags, self._tags = self._tags, None
         try:
             async with asyncio.timeout(_TERMINATE_SECONDS):
                 if sandbox is not None:
                     await _modal_tags.terminate(sandbox)
                     with contextlib.suppress(Exception):  # what is left are connections
                         await sandbox.detach.aio()
-                elif tags is not None:
+                elif tags is not None:  # without a response it is unknown whether the sandbox exists
                     await _modal_tags.terminate_new(self._modal_kwargs.get("app") or self._app, tags)
         except Exception as error:
             which = "that was requested" if sandbox is None else sandbox.object_id
@@ -258,28 +233,13 @@ class ModalDeployment(SandboxDeployment):
             )
 
 
-_REFUSALS = (
-    "AlreadyExistsError",
-    "AuthError",
-    "InvalidError",
-    "NotFoundError",
-    "PermissionDeniedError",
-    "ResourceExhaustedError",
-    "TypeError",
-    "ValueError",
-)
-"""Names of the errors after which it is certain that no sandbox was created."""
-
-
 async def _printed(sandbox: Any) -> str:
     """Return the output of a sandbox, as far as it arrives in time."""
-    parts: dict[str, str] = {"stdout": "", "stderr": ""}
 
-    async def read(name: str) -> None:
-        with contextlib.suppress(Exception):
-            async for text in getattr(sandbox, name):
-                parts[name] = (parts[name] + text)[-_OUTPUT_LIMIT:]
+    async def read(name: str) -> str:
+        text = ""
+        with contextlib.suppress(Exception):  # TimeoutError is one
+            text = await asyncio.wait_for(getattr(sandbox, name).read.aio(), _OUTPUT_SECONDS)
+        return f"{name}:\n{text[-_OUTPUT_LIMIT:]}"
 
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(asyncio.gather(*map(read, parts)), _OUTPUT_SECONDS)
-    return "\n".join(f"{name}:\n{text}" for name, text in parts.items())
+    return "\n".join(await asyncio.gather(read("stdout"), read("stderr")))

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from swerex_c.utils.aws_client import explained
 from swerex_c.utils.load import load_library
@@ -27,11 +27,7 @@ class _ImageBuilder:
     """A builder of `modal.Image` objects from file paths and image names."""
 
     def __init__(self, *, install_pipx: bool = True, logger: logging.Logger | None = None):
-        """Create a builder.
-
-        Args:
-            install_pipx: whether `auto` adds pipx to the image, with apt.
-        """
+        """Create a builder whose `auto` adds pipx to the image, with apt, if `install_pipx` is true."""
         self.logger = logger or get_logger("rex_image_builder")
         self._install_pipx = install_pipx
 
@@ -87,14 +83,14 @@ class _ImageBuilder:
         Raises:
             FileNotFoundError: if `image_spec` is a path, and there is no such file.
         """
-        image: Any = image_spec
-        if isinstance(image_spec, PurePath) and not Path(image_spec).is_file():
+        if not isinstance(image_spec, str | PurePath):
+            image = image_spec
+        elif Path(image_spec).is_file():
+            image = self.from_file(Path(image_spec))
+        elif isinstance(image_spec, PurePath):
             raise FileNotFoundError(f"File {image_spec} does not exist")
-        if isinstance(image_spec, str | PurePath):
-            if Path(image_spec).is_file():
-                image = self.from_file(Path(image_spec))
-            elif "amazonaws.com" in str(image_spec):
-                image = self.from_ecr(str(image_spec))
-            else:
-                image = self.from_registry(str(image_spec))
+        elif "amazonaws.com" in image_spec:
+            image = self.from_ecr(image_spec)
+        else:
+            image = self.from_registry(image_spec)
         return self.ensure_pipx_installed(image) if self._install_pipx else image

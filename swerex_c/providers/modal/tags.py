@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import re
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -21,32 +22,25 @@ __all__ = ["APP", "find_owned", "new_tags", "terminate", "terminate_new"]
 APP = "swe-rex"
 """Name of the Modal app that the sandboxes belong to."""
 
-_HOST = "swerex_c"
-_START = "swerex_c-start"
-_PROCESS = "swerex_c-process"
+_HOST = "swerex_c-host"
+_TAGS = {label: label.replace(".", "-") for label in ownership.OWNER_LABELS}
+"""The tag for each label of `ownership`. Names and values of tags are letters, digits, `_` and `-`, 63 at most."""
 
 _LOOK_AGAIN_SECONDS = (0.0, 1.0, 3.0)
 """Seconds to pause before each search for a sandbox that Modal may be about to create."""
 
 
 def new_tags() -> dict[str, str]:
-    """Return the tags of a sandbox that this process is about to start.
-
-    Their names and values have at most 63 characters: letters, digits, `_` and `-`.
-    """
-    start, host, boot, space, pid, started = ownership.labels(uuid.uuid4().hex, keep=False).values()
-    process = (boot.replace("-", ""), "".join(filter(str.isdigit, space)), pid, started)
-    return {_HOST: host, _START: start, _PROCESS: "_".join(process)}
+    """Return the tags of a sandbox that this process is about to start."""
+    facts = ownership.labels(uuid.uuid4().hex, keep=False)
+    return {_TAGS[label]: re.sub(r"[^\w-]", "_", value) for label, value in facts.items() if value}
 
 
 def _facts(tags: Mapping[str, str]) -> dict[str, str]:
     """Return the ownership labels that the tags were made from."""
-    boot, space, pid, started = (tags.get(_PROCESS, "").split("_") + [""] * 4)[:4]
-    if len(boot) == 32:
-        boot = str(uuid.UUID(boot))
-    space = f"pid:[{space}]" if space else ""
-    values = (tags.get(_START, ""), tags.get(_HOST, ""), boot, space, pid, started)
-    return dict(zip(ownership.OWNER_LABELS, values, strict=False))  # none of them is kept
+    facts = {label: tags.get(tag, "") for label, tag in _TAGS.items()}
+    # A pid namespace is written as pid:[4026531836], which a tag cannot hold.
+    return {label: re.sub(r"^pid__(\d+)_$", r"pid:[\1]", value) for label, value in facts.items()}
 
 
 async def terminate(sandbox: Any) -> None:
@@ -60,10 +54,7 @@ async def terminate(sandbox: Any) -> None:
 
 
 async def terminate_new(app: Any, tags: dict[str, str]) -> None:
-    """End a sandbox with these tags, which may exist already or be created soon.
-
-    Modal is searched several times, with pauses.
-    """
+    """End a sandbox with these tags, which may exist already or be created soon."""
     for pause in _LOOK_AGAIN_SECONDS:
         await asyncio.sleep(pause)
         found = [sandbox async for sandbox in sdk().Sandbox.list.aio(app_id=app.app_id, tags=tags)]

@@ -102,7 +102,7 @@ async def test_a_subclass_has_its_own_network_key_and_command(aws: World) -> Non
     (task,) = aws.client("ecs").describe_tasks(cluster="swe-rex-cluster", tasks=[str(place._task_arn)])["tasks"]
     details = {each["name"]: each["value"] for each in task["attachments"][0]["details"]}
     assert details["subnetId"] == place._subnet_id
-    assert [played.environment for played in aws.tasks.values()] == [{}]
+    assert [played.environment for played in aws.tasks.values()] == [{"SWEREX_AUTH_TOKEN": "own token's $key"}]
     assert await says(place, "echo $OWN") == "own\n"
     await place.stop()
 

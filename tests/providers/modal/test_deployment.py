@@ -202,9 +202,9 @@ async def test_the_request_for_a_sandbox(world: ModalWorld, make: Make) -> None:
     image = world.calls("ImageGetOrCreate")[0]["image"]
     assert image["dockerfile_commands"] == ["FROM debian:12"]
     plain, request = world.calls("SandboxCreateV2")
-    assert plain["definition"]["timeout_secs"] == 9 and len(plain["tags"]) == 3
+    assert plain["definition"]["timeout_secs"] == 9 and len(plain["tags"]) == 6
     assert request["definition"]["timeout_secs"] == 77 and request["definition"]["workdir"] == "/tmp"
-    assert {"tag_name": "mine", "tag_value": "1"} in request["tags"] and len(request["tags"]) == 4
+    assert {"tag_name": "mine", "tag_value": "1"} in request["tags"] and len(request["tags"]) == 7
     assert request["secret_sources"] == [{"env": {"contents": {"A": "b"}}}]
     assert kwargs["tags"] == {"mine": "1"}
 
