@@ -184,7 +184,7 @@ class PrestartedShells:
         core = _core.Session(bash, surroundings.variables, None, _PLAIN.rows, _PLAIN.columns, limit)
         if _surroundings() != surroundings:
             return  # they have changed meanwhile, and the shell may have the new ones
-        operation = core.start(startup_script(_PLAIN), _STARTUP_SECONDS, ends, None)
+        operation = core.start(startup_script(_PLAIN, "", in_sandbox=False), _STARTUP_SECONDS, ends, None)
         shell = PrestartedShell(core, operation, surroundings)
         self._shells.append(shell)
         if self._closed:
