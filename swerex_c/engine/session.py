@@ -27,7 +27,6 @@ from swerex_c.engine.outcomes import (
     death_reason,
     failure,
     finish,
-    resource_error,
     retrieve_exception,
     shorten,
     start_error,
@@ -210,15 +209,10 @@ class BashSession(Session):
         script = add_probe(self._startup_script(), self._token)
 
         def begin() -> None:
-            try:
+            size = request.rows, request.columns
+            with translated("A session cannot be started"), self._unless_closed():
                 program = os.fsencode(find_bash()) if argv is None else find_program(argv[0], os.environ)
-                size = request.rows, request.columns
-                with self._unless_closed():
-                    self._core = _core.Session(program, variables, directory, *size, self._output_limit, argv=argv)
-            except (OSError, MemoryError) as e:
-                raise resource_error(e, "A session cannot be started") from e
-            except ValueError as e:
-                raise InvalidInputError(f"A session cannot be started: {e}") from None
+                self._core = _core.Session(program, variables, directory, *size, self._output_limit, argv=argv)
 
         limit = startup_seconds(request) + _BEFORE_STARTUP_SECONDS
         with spawner.used():
@@ -227,31 +221,32 @@ class BashSession(Session):
                 operation = await self._complete(
                     lambda core, *notify: core.start(script, limit, *notify, self._patience)
                 )
-                await self._check_started(operation, find_bash() if argv is None else os.fsdecode(argv[0]))
+                await self._check_started(operation, argv)
             except BaseException:
                 if self._core is not None:
                     await asyncio.shield(self.close())
                 raise
         return CreateBashSessionResponse(output=take_out(operation.output, self._token, self.logger))
 
-    async def _check_started(self, operation: _core.Operation, program: str) -> None:
+    async def _check_started(self, operation: _core.Operation, argv: list[bytes] | None) -> None:
         """Raise the error of a shell that has not read its startup files."""
         end = operation.end
         if end == "done":
             return
         output = take_out(operation.output, self._token, self.logger)
-        missing = output.partition(f"{self._token}: ")[2]
+        missing = output.partition(f"{self._token}: ")[2].partition("\n")[0].strip()
+        program = find_bash() if argv is None else os.fsdecode(argv[0])
         if end in ("died", "lost") and not missing:
             await self._died(operation)
         if end == "died" and not operation.typed:
             msg = f"{program!r} started no shell. {death_reason(operation)} It printed: {output.strip()!r}"
             raise SessionDiedError(msg, **death_details(operation))
         if end == "died" and missing:
-            raise InvalidInputError(missing.strip())
+            raise InvalidInputError(missing)
         if end == "died":
             how, files = death_reason(operation), ", ".join([*READ_BY_BASH, *self.request.startup_source])
-            msg = f"The shell ended while it read its startup files ({files}). {how}"
-            msg = f"{msg} Its last output was {output[-_SHOWN:]!r}"
+            msg = f"The shell ended while it read its startup files ({files}). {how} Its last output was "
+            msg += repr(output[-_SHOWN:])
             raise SessionDiedError(msg, **death_details(operation))
         if end == "lost" or (end == "timeout" and not operation.typed):
             msg = f"{program!r} showed no shell's prompt. It printed: {output.strip()!r}"
@@ -355,7 +350,9 @@ class BashSession(Session):
         answer = await self._interrupt(action, matcher)
         kills = _KILLS
         while answer.end == "timeout" and kills and await self._kill_foreground():
-            answer = await self._wait_idle(_KILL_SECONDS)
+            answer = await self._complete(
+                lambda core, *notify: core.line(b"", _KILL_SECONDS, None, None, *notify, None)
+            )
             kills -= 1
             if answer.end == "timeout" and kills:  # the killed command was one of several in a loop
                 again = BashInterruptAction(timeout=_KILL_SECONDS / 10, n_retry=1)
@@ -369,10 +366,6 @@ class BashSession(Session):
             why = answer.error or self._held or "the running command ignores SIGINT and could not be killed"
             raise CommandTimeoutError(f"Failed to interrupt session: {why}", output=answer.output)
         raise failure(answer, "<interrupt>")
-
-    async def _wait_idle(self, seconds: float) -> _core.Operation:
-        """Wait until the shell is idle. The returned operation has the output that belongs to no other operation."""
-        return await self._complete(lambda core, *notify: core.line(b"", seconds, None, None, *notify, None))
 
     async def _interrupt(self, action: BashInterruptAction, matcher: _core.Matcher | Search | None) -> _core.Operation:
         seconds, tries, patterns = attempt_seconds(action), action.n_retry, patterns_of(matcher)
@@ -403,22 +396,50 @@ class BashSession(Session):
         return operation
 
     async def _run_normal(self, values: dict[str, Any], stream: OutputStream | None) -> BashObservation:
-        """Run a command, the fields of whose action are `values`."""
-        operation, search = self._submit(values, stream)
-        if stream is not None or search is not None or operation.held or not operation.done:
-            await self._follow(operation, search, values, stream)
+        """Run a command, the fields of whose action are `values`.
+
+        If the loop has no other work, the calling thread first waits a moment for the command's end.
+        """
+        command, timeout, quiet = values["command"], values["timeout"], values["no_output_timeout"]
+        if timeout is not None or quiet is not None:
+            validate_seconds(timeout, "timeout")
+            validate_seconds(quiet, "no_output_timeout")
+        matcher = patterns = None
+        grace = 0
+        news = stream.news if stream is not None else None
+        if values["expect"]:
+            matcher = make_matcher(values["expect"])
+            patterns = patterns_of(matcher, news)
+            grace = _GRACE[values["check"]]
+        followed = stream is not None or isinstance(matcher, Search)
+        completions = current_completions()
+        core = self._core or self.core
+        try:
+            operation = core.run(
+                command, -1, timeout, quiet, patterns, completions.core, None, news,
+                0 if followed else completions.inline_wait(), completions.wake_fd, grace,
+            )  # fmt: skip
+        except (ValueError, OSError, MemoryError, RuntimeError) as e:
+            raise start_error(e) from e
+        if followed or not operation.done or operation.held:
+            await self._follow(operation, matcher, values, stream)
         end = operation.end
         if end == "done":
             return _checked(values, operation, _PROMPT)
         if end == "matched":
             return _after_match(values, operation)
-        if end == "died":
-            await self._died(operation)
-        if end == "died" and operation.begun and operation.code >= 0:
-            return _checked(values, operation, "", f"The command ended the session's shell. {death_reason(operation)}")
-        command = values["command"]
+        if reason := await self._end_of_shell(operation, operation.begun):
+            return _checked(values, operation, "", reason)
         waits = end in ("timeout", "quiet") and operation.typed and self._awaits_input(command)
-        raise failure(operation, command, values["timeout"], values["no_output_timeout"], waits)
+        raise failure(operation, command, timeout, quiet, waits)
+
+    async def _end_of_shell(self, operation: _core.Operation, has_run: bool) -> str:
+        """Return the reason if a command that `has_run` ended the shell with a known exit code, else nothing."""
+        if operation.end == "died":
+            await self._died(operation)
+            if has_run and operation.code >= 0:
+                return f"The command ended the session's shell. {death_reason(operation)}"
+        return ""
 
     def _awaits_input(self, command: str) -> bool:
         """Check whether the running command is known to wait for input from its terminal."""
@@ -430,40 +451,12 @@ class BashSession(Session):
             return False  # it may be at its prompt, and the core does not know yet
         return reader is not None and not core.facts()["idle"]
 
-    def _submit(self, values: dict[str, Any], stream: OutputStream | None) -> tuple[_core.Operation, Search | None]:
-        """Submit a command.
-
-        If the loop has no other work, the calling thread first waits a moment for the command's end.
-
-        Returns:
-            the operation, and the search of its output if the core does not search it.
-        """
-        command, timeout, quiet = values["command"], values["timeout"], values["no_output_timeout"]
-        if timeout is not None or quiet is not None:
-            validate_seconds(timeout, "timeout")
-            validate_seconds(quiet, "no_output_timeout")
-        search = patterns = None
-        grace = 0
-        news = stream.news if stream is not None else None
-        if values["expect"]:
-            matcher = make_matcher(values["expect"])
-            patterns = patterns_of(matcher, news)
-            search = matcher if isinstance(matcher, Search) else None
-            grace = _GRACE[values["check"]]
-        completions = current_completions()
-        direct = completions.inline_wait() if news is None and search is None else 0
-        core = self._core or self.core
-        try:
-            operation = core.run(
-                command, -1, timeout, quiet, patterns, completions.core, None, news, direct,
-                completions.wake_fd, grace,
-            )  # fmt: skip
-        except (ValueError, OSError, MemoryError, RuntimeError) as e:
-            raise start_error(e) from e
-        return operation, search
-
     async def _follow(
-        self, operation: _core.Operation, search: Search | None, values: dict[str, Any], stream: OutputStream | None
+        self,
+        operation: _core.Operation,
+        matcher: _core.Matcher | Search | None,
+        values: dict[str, Any],
+        stream: OutputStream | None,
     ) -> None:
         """Wait for a command that did not end at once, or whose output is streamed or searched."""
         # Created only now, as a short command needs no future. No wake-up is lost: this thread reads the queue, later.
@@ -473,15 +466,11 @@ class BashSession(Session):
             await self._release(operation, values["command"], values["timeout"])
         if stream is not None:
             stream.source.set_result(operation)
-        if not operation.done or search is not None:
-            await finish_search(search, operation, self._wait_for(operation, future))
-
-    async def _wait_for(self, operation: _core.Operation, future: asyncio.Future[None]) -> None:
         completions = current_completions()
         completions.pending += 1
         try:
             with self._while_pending():
-                await finish(operation, future)
+                await finish_search(matcher, operation, finish(operation, future))
         finally:
             completions.pending -= 1
 
@@ -510,12 +499,10 @@ class BashSession(Session):
         queue = current_completions().core
         future = asyncio.get_running_loop().create_future()
         argv, env = [b"bash", *options, b"-n"], encode_variables({}, english_environment())
-        try:
+        with translated("Cannot check the syntax of the command with bash"):
             process = _core.Process(
                 os.fsencode(find_bash()), argv, env, None, text, False, None, 1 << 20, queue, future
             )
-        except (OSError, MemoryError) as e:
-            raise resource_error(e, "Cannot check the syntax of the command with bash") from e
         await finish(process, future)
         return int(check_result(command, process.returncode, process.stdout, process.stderr))
 
@@ -545,10 +532,7 @@ class BashSession(Session):
         if end in ("done", "matched"):
             expect_string = action.expect[operation.hit] if end == "matched" else _PROMPT
             return _observation(output, 0, expect_string, "", operation.dropped)
-        if end == "died":
-            await self._died(operation)
-        if end == "died" and operation.typed and operation.code >= 0:
-            reason = f"The command ended the session's shell. {death_reason(operation)}"
+        if reason := await self._end_of_shell(operation, operation.typed):
             return _observation(output, operation.code, "", reason, operation.dropped)
         raise failure(operation, action.command, *limits)
 

@@ -116,9 +116,9 @@ class SandboxSession(BashSession):
     def _startup_script(self) -> bytes:
         return processes.TAG_LIMITS.encode() + super()._startup_script()
 
-    async def _check_started(self, operation: _core.Operation, program: str) -> None:
+    async def _check_started(self, operation: _core.Operation, argv: list[bytes] | None) -> None:
         self._ready = operation.typed
-        await super()._check_started(operation, program)
+        await super()._check_started(operation, argv)
 
     async def start(self) -> models.CreateBashSessionResponse:
         answer = await super().start()
