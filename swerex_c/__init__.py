@@ -59,36 +59,27 @@ if TYPE_CHECKING:
     from swerex_c.swap import uninstall as uninstall
 
 _MODULES = {
-    "DaytonaDeployment": "deployment.daytona",
-    "DockerDeployment": "deployment.docker",
-    "FargateDeployment": "deployment.fargate",
-    "KubernetesDeployment": "deployment.kubernetes",
-    "LocalDeployment": "deployment.local",
-    "ModalDeployment": "deployment.modal",
-    "RayDeployment": "deployment.ray",
-    "RemoteDeployment": "deployment.remote",
-    "SSHDeployment": "deployment.ssh",
-    "BashIncorrectSyntaxError": "exceptions",
-    "CommandTimeoutError": "exceptions",
-    "NonZeroExitCodeError": "exceptions",
-    "SandboxLostError": "exceptions",
-    "SessionDiedError": "exceptions",
-    "SwerexException": "exceptions",
-    "BashAction": "models",
-    "BashInterruptAction": "models",
-    "BashObservation": "models",
-    "CloseBashSessionRequest": "models",
-    "Command": "models",
-    "CommandResponse": "models",
-    "CreateBashSessionRequest": "models",
-    "ReadFileRequest": "models",
-    "UploadRequest": "models",
-    "WriteFileRequest": "models",
-    "Pool": "pool",
-    "LocalRuntime": "runtime.local",
-    "RemoteRuntime": "runtime.remote",
-    "install": "swap",
-    "uninstall": "swap",
+    name: module
+    for module, names in {
+        "deployment.daytona": "DaytonaDeployment",
+        "deployment.docker": "DockerDeployment",
+        "deployment.fargate": "FargateDeployment",
+        "deployment.kubernetes": "KubernetesDeployment",
+        "deployment.local": "LocalDeployment",
+        "deployment.modal": "ModalDeployment",
+        "deployment.ray": "RayDeployment",
+        "deployment.remote": "RemoteDeployment",
+        "deployment.ssh": "SSHDeployment",
+        "exceptions": "BashIncorrectSyntaxError CommandTimeoutError NonZeroExitCodeError SandboxLostError "
+        "SessionDiedError SwerexException",
+        "models": "BashAction BashInterruptAction BashObservation CloseBashSessionRequest Command CommandResponse "
+        "CreateBashSessionRequest ReadFileRequest UploadRequest WriteFileRequest",
+        "pool": "Pool",
+        "runtime.local": "LocalRuntime",
+        "runtime.remote": "RemoteRuntime",
+        "swap": "install uninstall",
+    }.items()
+    for name in names.split()
 }
 """Names of this module that are imported on first use, each with the submodule that has it."""
 

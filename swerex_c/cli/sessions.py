@@ -49,8 +49,6 @@ _REMOVE_SECONDS = 10.0
 _HANG_UP_SECONDS = 5.0
 """Seconds for a shell to end after SIGHUP, before it is killed."""
 
-_MISSING = "swerex-c: this does not exist in the sandbox, --cwd being 0 and the first --startup-source 1: "
-
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that request the end of the process."""
 
@@ -272,20 +270,20 @@ async def run_shell(target: Target | None, request: CreateBashSessionRequest) ->
     Args:
         target: where the bash runs, by a client of the target's backend; None means this machine.
     """
-    from swerex_c.engine.startup_files import check_request, sandbox_startup_script, startup_script
+    from swerex_c.engine.startup_files import check_request, startup_script
     from swerex_c.engine.syntax import find_bash
     from swerex_c.runtime.sandbox import SandboxRuntime
     from swerex_c.sandbox.processes import MARK, new_mark
 
+    bash = _interactive_bash(startup_script(request, "swerex-c: ", in_sandbox=target is not None))
     if target is None:
         check_request(request, in_sandbox=False)
-        bash = [find_bash(), *_interactive_bash(startup_script(request))[1:]]
+        bash[0] = find_bash()
         return await _run_on_terminal(bash, {**os.environ, **(request.env or {})}, request.cwd)
     async with _opened(target) as runtime:
         if not isinstance(runtime, SandboxRuntime):
             fail(f"{target.name} has no terminal to open a shell in: use `swerex-c exec`", Exit.USAGE)
         sandbox = runtime.sandbox
-        bash = _interactive_bash(sandbox_startup_script(request, _MISSING))
         argv = sandbox.backend.terminal(bash, ("TERM", MARK))
         return await _run_on_terminal(
             argv, {"TERM": "xterm", **sandbox.backend.environment(), MARK: new_mark(sandbox.mark)}

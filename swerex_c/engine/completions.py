@@ -11,7 +11,7 @@ import weakref
 from typing import Any
 
 from swerex_c import _core
-from swerex_c.engine.outcomes import resource_error, translated
+from swerex_c.engine.outcomes import translated
 
 __all__ = ["CompletionQueue", "current_completions", "end_shell"]
 
@@ -79,10 +79,8 @@ def current_completions() -> CompletionQueue:
     known = getattr(loop, _ATTRIBUTE, None)
     found: CompletionQueue | None = known() if known is not None else None
     if found is None:
-        try:
+        with translated("Cannot create the completion queue of this event loop"):
             found = CompletionQueue(loop)
-        except (OSError, MemoryError) as e:
-            raise resource_error(e, "Cannot create the completion queue of this event loop") from e
         setattr(loop, _ATTRIBUTE, weakref.ref(found))
     return found
 

@@ -15,7 +15,7 @@ from itertools import compress
 from swerex_c import _core
 from swerex_c.engine import spawner
 from swerex_c.engine.completions import current_completions
-from swerex_c.engine.outcomes import UNKNOWN_STATUS, finish, resource_error, shorten, validate_seconds
+from swerex_c.engine.outcomes import UNKNOWN_STATUS, finish, resource_error, shorten, start_error, validate_seconds
 from swerex_c.engine.syntax import own_environment
 from swerex_c.exceptions import (
     CommandTimeoutError,
@@ -24,7 +24,6 @@ from swerex_c.exceptions import (
     NonZeroExitCodeError,
     ResourceError,
     RuntimeClosedError,
-    SwerexException,
 )
 from swerex_c.models import Command, CommandResponse
 from swerex_c.utils.threads import in_thread
@@ -146,7 +145,8 @@ def _start(
     command: Command, argv: list[bytes], text: bytes, output_limit: int, queue: _core.Completions, future: object
 ) -> _core.Process:
     try:
-        _check_directory(command.cwd)
+        if command.cwd is not None and not stat.S_ISDIR(os.stat(command.cwd).st_mode):
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), command.cwd)
         return _core.Process(
             find_program(argv[0], os.environ if command.env is None else command.env, command.cwd),
             argv,
@@ -159,18 +159,14 @@ def _start(
             queue,
             future,
         )
-    except SwerexException:
-        raise
     except OSError as e:
         words = isinstance(command.command, str) and not command.shell and len(command.command.split()) > 1
         if e.errno == errno.ENOENT and words:
             why = f"{os.strerror(errno.ENOENT)} (a single string is a program: use shell=True or a list of words)"
             raise FileNotFoundError(errno.ENOENT, why, command.command) from None
         raise _exec_error(e, argv[0]) from None
-    except MemoryError as e:
-        raise resource_error(e, "The command cannot be run") from e
-    except ValueError as e:
-        raise InvalidInputError(f"The command cannot be run: {e}") from e
+    except (MemoryError, ValueError) as e:
+        raise start_error(e) from e
 
 
 def as_bytes(text: str) -> bytes:
@@ -246,14 +242,6 @@ def find_program(program: bytes, env: Mapping[str, str], directory: str | None =
     if found is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
     return os.fsencode(found)
-
-
-def _check_directory(path: str | None) -> None:
-    if path is not None:
-        if "\0" in path:
-            raise InvalidInputError("A path cannot contain a NUL byte")
-        if not stat.S_ISDIR(os.stat(path).st_mode):
-            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
 
 
 def _exec_error(e: OSError, program: bytes) -> Exception:

@@ -169,21 +169,21 @@ def failure(
     return SwerexException(f"The command {shorten(command)} was cancelled")
 
 
-def start_error(e: Exception) -> SwerexException:
-    """Translate an exception that the core raised at the start of an operation."""
-    if isinstance(e, SwerexException):
-        return e
+def start_error(e: Exception, what: str = "The command cannot be run") -> SwerexException:
+    """Translate an exception that the core raised at the start of an operation or a program."""
     if isinstance(e, ValueError):
-        return InvalidInputError(str(e))
+        return InvalidInputError(f"{what}: {e}")
     if isinstance(e, OSError | MemoryError):
-        return resource_error(e, "The command cannot be run")
+        return resource_error(e, what)
     return SessionDiedError(str(e)) if "fork" in str(e) else SwerexException(str(e))
 
 
 @contextlib.contextmanager
-def translated() -> Iterator[None]:
-    """Translate exceptions that the core raises at the start of an operation."""
+def translated(what: str = "The command cannot be run") -> Iterator[None]:
+    """Translate exceptions that the core raises at the start of an operation or a program."""
     try:
         yield
+    except SwerexException:
+        raise
     except (ValueError, OSError, MemoryError, RuntimeError) as e:
-        raise start_error(e) from e
+        raise start_error(e, what) from e

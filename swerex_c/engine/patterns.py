@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
-from typing import Any, NamedTuple
+from typing import Any
 
 from swerex_c import _core
 from swerex_c.engine.search import IrregularPattern, Search, compile_irregular
@@ -52,23 +52,14 @@ def make_matcher(patterns: Sequence[str]) -> _core.Matcher | Search:
             matches the empty text, which would end every action at once. The message names the pattern.
         NotAvailableError: if a pattern is irregular (look-around, back-references), and `regex` is not installed.
     """
-    compiled = _compile(tuple(patterns))
-    matcher = _core.Matcher(compiled.program)
-    if not compiled.irregular:
-        return matcher
-    return Search(matcher, compiled.regular, [IrregularPattern(*each) for each in compiled.irregular])
-
-
-class _Compiled(NamedTuple):
-    program: bytes
-    regular: list[int]
-    """Numbers of the program's patterns in the list of all patterns."""
-    irregular: list[tuple[int, Any, str, int, bool]]
-    """Arguments of `IrregularPattern`."""
+    program, regular, irregular = _compile(tuple(patterns))
+    matcher = _core.Matcher(program)
+    return Search(matcher, regular, [IrregularPattern(*each) for each in irregular]) if irregular else matcher
 
 
 @lru_cache(maxsize=64)
-def _compile(patterns: tuple[str, ...]) -> _Compiled:
+def _compile(patterns: tuple[str, ...]) -> tuple[bytes, list[int], list[tuple[int, Any, str, int, bool]]]:
+    """Return the program of the regular patterns, their numbers, and the arguments of each `IrregularPattern`."""
     compiler, left = _Compiler(), MAX_CHARACTERS
     regular, irregular = list[int](), list[tuple[int, Any, str, int, bool]]()
     for index, pattern in enumerate(patterns):
@@ -94,7 +85,7 @@ def _compile(patterns: tuple[str, ...]) -> _Compiled:
         else:
             continue
         raise InvalidInputError(f"expect[{index}], {pattern!r:.1000}, {why}")
-    return _Compiled(compiler.program(), regular, irregular)
+    return compiler.program(), regular, irregular
 
 
 class _RefusedError(Exception):

@@ -35,18 +35,14 @@ _STARTUP_SECONDS = 60.0
 """Seconds to wait for startup files that are read ahead of time."""
 
 
-class _Surroundings(NamedTuple):
-    """State of this process that a shell inherits and that is compared."""
-
-    variables: list[bytes]
-    directory: str
-    node: tuple[int, int]
-    """Device and inode of the directory, because another one may have got its name."""
+Surroundings = tuple[list[bytes], str, int, int]
+"""State of this process that a shell inherits and that is compared: the environment, and the directory with its device
+and inode, because another directory may have got its name."""
 
 
-def _surroundings() -> _Surroundings:
+def _surroundings() -> Surroundings:
     here = os.stat(".")
-    return _Surroundings(environment(_PLAIN), os.getcwd(), (here.st_dev, here.st_ino))
+    return environment(_PLAIN), os.getcwd(), here.st_dev, here.st_ino
 
 
 class PrestartedShell(NamedTuple):
@@ -55,7 +51,7 @@ class PrestartedShell(NamedTuple):
     core: _core.Session
     operation: _core.Operation
     """The reading of the startup files."""
-    surroundings: _Surroundings
+    surroundings: Surroundings
 
     def is_usable(self) -> bool:
         """Check whether the shell still waits at its prompt, and has printed nothing since."""
@@ -94,11 +90,6 @@ class PrestartedShells:
     def _own(self) -> None:
         if self._process != os.getpid():  # the shells and the thread are the parent's
             self._begin()
-
-    @property
-    def waiting(self) -> int:
-        """Return the number of shells."""
-        return len(self._shells)
 
     def take(self, request: CreateBashSessionRequest) -> PrestartedShell | None:
         """Return a shell for this request, which the caller has to close, or None if there is none."""
@@ -181,10 +172,10 @@ class PrestartedShells:
         """Start a shell, and wait until it has read its startup files."""
         surroundings = _surroundings()
         bash, limit = os.fsencode(find_bash()), self._output_limit
-        core = _core.Session(bash, surroundings.variables, None, _PLAIN.rows, _PLAIN.columns, limit)
+        core = _core.Session(bash, surroundings[0], None, _PLAIN.rows, _PLAIN.columns, limit)
         if _surroundings() != surroundings:
             return  # they have changed meanwhile, and the shell may have the new ones
-        operation = core.start(startup_script(_PLAIN), _STARTUP_SECONDS, ends, None)
+        operation = core.start(startup_script(_PLAIN, "", in_sandbox=False), _STARTUP_SECONDS, ends, None)
         shell = PrestartedShell(core, operation, surroundings)
         self._shells.append(shell)
         if self._closed:

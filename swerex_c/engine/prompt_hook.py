@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import logging
 import re
-import secrets
 
 from swerex_c.utils.visible import visible
 
-__all__ = ["COSTLY_SECONDS", "HookProbe", "first_probe"]
+__all__ = ["COSTLY_SECONDS", "add_probe", "take_out"]
 
 COSTLY_SECONDS = 0.0005
 """Seconds for each command above which a hook is reported: several times the duration of a short command."""
@@ -33,37 +32,32 @@ _SHOWN = 100
 _probed = False
 
 
-class HookProbe:
-    """One measurement: its part of the startup script, and of what that prints."""
+def add_probe(script: bytes, token: str) -> bytes:
+    """Return the startup script of the first session of this process with the measurement at its end.
 
-    def __init__(self, logger: logging.Logger):
-        self._token = secrets.token_hex(16)
-        self._logger = logger
-
-    def append_to(self, script: bytes) -> bytes:
-        """Return the startup script with the measurement at its end."""
-        return script.rstrip(b"\n") + _PROBE.replace("TOKEN", self._token).encode()
-
-    def take_out(self, output: str) -> str:
-        """Return the startup files' output without the measurement, and log a costly hook."""
-        found = re.search(rf"{self._token} (\d+) (\d+) (?:(\d+) )?(.*?) {self._token}\r?\n ?", output, re.DOTALL)
-        if found is None:
-            return output
-        times = [int(found[i]) for i in (1, 2, 3) if found[i]]
-        seconds = (times[-1] - times[-2]) / 1e6
-        if seconds > COSTLY_SECONDS:
-            self._logger.warning(
-                "PROMPT_COMMAND of the startup files adds %.1f ms to each command of a session (%s): "
-                "unset it in a file of `startup_source`, or set HOME in `env` to a directory without a .bashrc",
-                seconds * 1000, visible(found[4])[:_SHOWN],
-            )  # fmt: skip
-        return output[: found.start()] + output[found.end() :]
-
-
-def first_probe(logger: logging.Logger) -> HookProbe | None:
-    """Return a measurement for the first session of this process; None for the others."""
+    Args:
+        token: text that no startup file prints.
+    """
     global _probed
     if _probed:
-        return None
+        return script
     _probed = True
-    return HookProbe(logger)
+    return script.rstrip(b"\n") + _PROBE.replace("TOKEN", token).encode()
+
+
+def take_out(output: str, token: str, logger: logging.Logger) -> str:
+    """Return the startup files' output without the measurement, and log a costly hook."""
+    if token not in output:
+        return output
+    found = re.search(rf"{token} (\d+) (\d+) (?:(\d+) )?(.*?) {token}\r?\n ?", output, re.DOTALL)
+    if found is None:
+        return output
+    times = [int(found[i]) for i in (1, 2, 3) if found[i]]
+    seconds = (times[-1] - times[-2]) / 1e6
+    if seconds > COSTLY_SECONDS:
+        logger.warning(
+            "PROMPT_COMMAND of the startup files adds %.1f ms to each command of a session (%s): "
+            "unset it in a file of `startup_source`, or set HOME in `env` to a directory without a .bashrc",
+            seconds * 1000, visible(found[4])[:_SHOWN],
+        )  # fmt: skip
+    return output[: found.start()] + output[found.end() :]

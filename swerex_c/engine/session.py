@@ -27,7 +27,6 @@ from swerex_c.engine.outcomes import (
     death_reason,
     failure,
     finish,
-    resource_error,
     retrieve_exception,
     shorten,
     start_error,
@@ -36,16 +35,9 @@ from swerex_c.engine.outcomes import (
 )
 from swerex_c.engine.output import OutputStream
 from swerex_c.engine.patterns import make_matcher
-from swerex_c.engine.prompt_hook import HookProbe, first_probe
+from swerex_c.engine.prompt_hook import add_probe, take_out
 from swerex_c.engine.search import Search, finish_search, patterns_of
-from swerex_c.engine.startup_files import (
-    READ_BY_BASH,
-    SET_BY_CORE,
-    check_request,
-    environment,
-    sandbox_startup_script,
-    startup_script,
-)
+from swerex_c.engine.startup_files import READ_BY_BASH, SET_BY_CORE, check_request, environment, startup_script
 from swerex_c.engine.syntax import check_result, encode, english_environment, find_bash
 from swerex_c.exceptions import (
     BashIncorrectSyntaxError,
@@ -158,9 +150,8 @@ class BashSession(Session):
         """Held while a shell is created. Never held during an await."""
         self._closed = False
         self._output_limit = output_limit
-        self._checked: dict[str, bool] = {}
-        self._missing = ""
-        self._probe: HookProbe | None = None
+        self._token = secrets.token_hex(16)
+        """Text that begins what the startup script prints for this object."""
         self._held = ""  # why the last interrupt failed, if the core does not report it
         self._patience: float | None = None
         self._is_local = True
@@ -202,95 +193,69 @@ class BashSession(Session):
         code. `answer.typed` tells whether the command had reached the shell.
         """
 
-    def _sandbox_script(self) -> bytes:
-        """Return the startup script for a bash in a sandbox."""
-        self._missing = secrets.token_hex(16)
-        return sandbox_startup_script(self.request, self._missing)
+    def _startup_script(self) -> bytes:
+        return startup_script(self.request, f"{self._token}: ", in_sandbox=not self._is_local)
 
     async def start(self) -> CreateBashSessionResponse:
         """Start the shell and read the startup files. A failed start leaves nothing behind."""
-        argv, variables, directory = self._spawn()
         request = self.request
-        check_request(request, in_sandbox=argv is not None)
+        argv, variables, directory = self._spawn()
+        self._is_local = argv is None
+        check_request(request, in_sandbox=not self._is_local)
         if self._prestarted is not None and (shell := self._prestarted.take(request)) is not None:
             with self._unless_closed():
                 self._core = shell.core
             return CreateBashSessionResponse(output=shell.operation.output)
-        script = startup_script(request) if argv is None else self._sandbox_script()
-        self._is_local = argv is None
-        if (probe := first_probe(self.logger)) is not None:
-            self._probe, script = probe, probe.append_to(script)
-        limit = self._output_limit
+        script = add_probe(self._startup_script(), self._token)
 
         def begin() -> None:
-            program = os.fsencode(find_bash()) if argv is None else find_program(argv[0], os.environ)
-            with self._unless_closed():
-                self._core = _core.Session(
-                    program, variables, directory, request.rows, request.columns, limit, argv=argv
-                )
+            size = request.rows, request.columns
+            with translated("A session cannot be started"), self._unless_closed():
+                program = os.fsencode(find_bash()) if argv is None else find_program(argv[0], os.environ)
+                self._core = _core.Session(program, variables, directory, *size, self._output_limit, argv=argv)
 
+        limit = startup_seconds(request) + _BEFORE_STARTUP_SECONDS
         with spawner.used():
             try:
                 await spawner.start(begin)
-            except asyncio.CancelledError:
-                await asyncio.shield(self.close())  # the shell may have been started
+                operation = await self._complete(
+                    lambda core, *notify: core.start(script, limit, *notify, self._patience)
+                )
+                await self._check_started(operation, argv)
+            except BaseException:
+                if self._core is not None:
+                    await asyncio.shield(self.close())
                 raise
-            except (OSError, MemoryError) as e:
-                raise resource_error(e, "A session cannot be started") from e
-            except ValueError as e:
-                raise InvalidInputError(f"A session cannot be started: {e}") from None
-            operation = await self._read_startup_files(script, argv, startup_seconds(request))
-        return CreateBashSessionResponse(output=self._printed(operation))
+        return CreateBashSessionResponse(output=take_out(operation.output, self._token, self.logger))
 
-    def _printed(self, operation: _core.Operation) -> str:
-        """Return the output of the startup files."""
-        return operation.output if self._probe is None else self._probe.take_out(operation.output)
-
-    async def _read_startup_files(self, script: bytes, argv: list[bytes] | None, timeout: float) -> _core.Operation:
-        """Read the startup files in the started shell, within `timeout` seconds from its first prompt on."""
-        try:
-            limit = timeout + _BEFORE_STARTUP_SECONDS
-            operation = await self._complete(lambda core, *notify: core.start(script, limit, *notify, self._patience))
-            if operation.end in ("died", "lost") and not (self._missing and self._missing in operation.output):
-                await self._died(operation)
-            self._check_started(operation, argv)
-        except BaseException:
-            await asyncio.shield(self.close())
-            raise
-        return operation
-
-    def _check_started(self, operation: _core.Operation, argv: list[bytes] | None) -> None:
+    async def _check_started(self, operation: _core.Operation, argv: list[bytes] | None) -> None:
+        """Raise the error of a shell that has not read its startup files."""
         end = operation.end
         if end == "done":
             return
-        self._check_shell(operation, find_bash() if argv is None else os.fsdecode(argv[0]))
-        if end == "timeout":
-            output = self._printed(operation)
-            printed = f"their last output was {output[-_SHOWN:]!r}" if output else "they printed nothing"
-            msg = f"timeout after {startup_seconds(self.request)} seconds while reading the startup files ({printed})"
-            raise CommandTimeoutError(f"{msg}: mend them, or set a longer `startup_timeout`", output=output)
-        if end == "died":
-            how, files = death_reason(operation), ", ".join([*READ_BY_BASH, *self.request.startup_source])
-            printed = self._printed(operation)[-_SHOWN:]
-            msg = f"The shell ended while it read its startup files ({files}). {how} Its last output was {printed!r}"
-            raise SessionDiedError(msg, **death_details(operation))
-        raise failure(operation, "<startup files>")
-
-    def _check_shell(self, operation: _core.Operation, program: str) -> None:
-        """Raise the error of a shell that showed no prompt, or that lacks a directory or a file of the request."""
-        end, output = operation.end, operation.output
+        output = take_out(operation.output, self._token, self.logger)
+        missing = output.partition(f"{self._token}: ")[2].partition("\n")[0].strip()
+        program = find_bash() if argv is None else os.fsdecode(argv[0])
+        if end in ("died", "lost") and not missing:
+            await self._died(operation)
         if end == "died" and not operation.typed:
             msg = f"{program!r} started no shell. {death_reason(operation)} It printed: {output.strip()!r}"
             raise SessionDiedError(msg, **death_details(operation))
-        if end == "died" and self._missing and self._missing in output:
-            number = int(output.partition(self._missing)[2].split()[0])
-            what = f"The directory {self.request.cwd!r} that the session should start in"
-            if number:
-                what = f"The startup file {self.request.startup_source[number - 1]!r}"
-            raise InvalidInputError(what + " does not exist")
+        if end == "died" and missing:
+            raise InvalidInputError(missing)
+        if end == "died":
+            how, files = death_reason(operation), ", ".join([*READ_BY_BASH, *self.request.startup_source])
+            msg = f"The shell ended while it read its startup files ({files}). {how} Its last output was "
+            msg += repr(output[-_SHOWN:])
+            raise SessionDiedError(msg, **death_details(operation))
         if end == "lost" or (end == "timeout" and not operation.typed):
             msg = f"{program!r} showed no shell's prompt. It printed: {output.strip()!r}"
             raise CommandTimeoutError(msg, output=output)
+        if end == "timeout":
+            printed = f"their last output was {output[-_SHOWN:]!r}" if output else "they printed nothing"
+            msg = f"timeout after {startup_seconds(self.request)} seconds while reading the startup files ({printed})"
+            raise CommandTimeoutError(f"{msg}: mend them, or set a longer `startup_timeout`", output=output)
+        raise failure(operation, "<startup files>")
 
     async def close(self) -> CloseBashSessionResponse:
         """End the shell and everything it started, in any state.
@@ -385,7 +350,9 @@ class BashSession(Session):
         answer = await self._interrupt(action, matcher)
         kills = _KILLS
         while answer.end == "timeout" and kills and await self._kill_foreground():
-            answer = await self._wait_idle(_KILL_SECONDS)
+            answer = await self._complete(
+                lambda core, *notify: core.line(b"", _KILL_SECONDS, None, None, *notify, None)
+            )
             kills -= 1
             if answer.end == "timeout" and kills:  # the killed command was one of several in a loop
                 again = BashInterruptAction(timeout=_KILL_SECONDS / 10, n_retry=1)
@@ -399,10 +366,6 @@ class BashSession(Session):
             why = answer.error or self._held or "the running command ignores SIGINT and could not be killed"
             raise CommandTimeoutError(f"Failed to interrupt session: {why}", output=answer.output)
         raise failure(answer, "<interrupt>")
-
-    async def _wait_idle(self, seconds: float) -> _core.Operation:
-        """Wait until the shell is idle. The returned operation has the output that belongs to no other operation."""
-        return await self._complete(lambda core, *notify: core.line(b"", seconds, None, None, *notify, None))
 
     async def _interrupt(self, action: BashInterruptAction, matcher: _core.Matcher | Search | None) -> _core.Operation:
         seconds, tries, patterns = attempt_seconds(action), action.n_retry, patterns_of(matcher)
@@ -433,22 +396,50 @@ class BashSession(Session):
         return operation
 
     async def _run_normal(self, values: dict[str, Any], stream: OutputStream | None) -> BashObservation:
-        """Run a command, the fields of whose action are `values`."""
-        operation, search = self._submit(values, stream)
-        if stream is not None or search is not None or operation.held or not operation.done:
-            await self._follow(operation, search, values, stream)
+        """Run a command, the fields of whose action are `values`.
+
+        If the loop has no other work, the calling thread first waits a moment for the command's end.
+        """
+        command, timeout, quiet = values["command"], values["timeout"], values["no_output_timeout"]
+        if timeout is not None or quiet is not None:
+            validate_seconds(timeout, "timeout")
+            validate_seconds(quiet, "no_output_timeout")
+        matcher = patterns = None
+        grace = 0
+        news = stream.news if stream is not None else None
+        if values["expect"]:
+            matcher = make_matcher(values["expect"])
+            patterns = patterns_of(matcher, news)
+            grace = _GRACE[values["check"]]
+        followed = stream is not None or isinstance(matcher, Search)
+        completions = current_completions()
+        core = self._core or self.core
+        try:
+            operation = core.run(
+                command, -1, timeout, quiet, patterns, completions.core, None, news,
+                0 if followed else completions.inline_wait(), completions.wake_fd, grace,
+            )  # fmt: skip
+        except (ValueError, OSError, MemoryError, RuntimeError) as e:
+            raise start_error(e) from e
+        if followed or not operation.done or operation.held:
+            await self._follow(operation, matcher, values, stream)
         end = operation.end
         if end == "done":
             return _checked(values, operation, _PROMPT)
         if end == "matched":
             return _after_match(values, operation)
-        if end == "died":
-            await self._died(operation)
-        if end == "died" and operation.begun and operation.code >= 0:
-            return _checked(values, operation, "", f"The command ended the session's shell. {death_reason(operation)}")
-        command = values["command"]
+        if reason := await self._end_of_shell(operation, operation.begun):
+            return _checked(values, operation, "", reason)
         waits = end in ("timeout", "quiet") and operation.typed and self._awaits_input(command)
-        raise failure(operation, command, values["timeout"], values["no_output_timeout"], waits)
+        raise failure(operation, command, timeout, quiet, waits)
+
+    async def _end_of_shell(self, operation: _core.Operation, has_run: bool) -> str:
+        """Return the reason if a command that `has_run` ended the shell with a known exit code, else nothing."""
+        if operation.end == "died":
+            await self._died(operation)
+            if has_run and operation.code >= 0:
+                return f"The command ended the session's shell. {death_reason(operation)}"
+        return ""
 
     def _awaits_input(self, command: str) -> bool:
         """Check whether the running command is known to wait for input from its terminal."""
@@ -460,41 +451,12 @@ class BashSession(Session):
             return False  # it may be at its prompt, and the core does not know yet
         return reader is not None and not core.facts()["idle"]
 
-    def _submit(self, values: dict[str, Any], stream: OutputStream | None) -> tuple[_core.Operation, Search | None]:
-        """Submit a command.
-
-        If the loop has no other work, the calling thread first waits a moment for the command's end.
-
-        Returns:
-            the operation, and the search of its output if the core does not search it.
-        """
-        command, timeout, quiet = values["command"], values["timeout"], values["no_output_timeout"]
-        if timeout is not None or quiet is not None:
-            validate_seconds(timeout, "timeout")
-            validate_seconds(quiet, "no_output_timeout")
-        search = patterns = None
-        grace = 0
-        news = stream.news if stream is not None else None
-        if values["expect"]:
-            matcher = make_matcher(values["expect"])
-            patterns = patterns_of(matcher, news)
-            search = matcher if isinstance(matcher, Search) else None
-            grace = _GRACE[values["check"]]
-        completions = current_completions()
-        direct = completions.inline_wait() if news is None and search is None else 0
-        core = self._core or self.core
-        checked = self._checked.get(command, -1) if self._checked else -1
-        try:
-            operation = core.run(
-                command, checked, timeout, quiet, patterns, completions.core, None, news, direct,
-                completions.wake_fd, grace,
-            )  # fmt: skip
-        except (ValueError, OSError, MemoryError, RuntimeError) as e:
-            raise start_error(e) from e
-        return operation, search
-
     async def _follow(
-        self, operation: _core.Operation, search: Search | None, values: dict[str, Any], stream: OutputStream | None
+        self,
+        operation: _core.Operation,
+        matcher: _core.Matcher | Search | None,
+        values: dict[str, Any],
+        stream: OutputStream | None,
     ) -> None:
         """Wait for a command that did not end at once, or whose output is streamed or searched."""
         # Created only now, as a short command needs no future. No wake-up is lost: this thread reads the queue, later.
@@ -504,15 +466,11 @@ class BashSession(Session):
             await self._release(operation, values["command"], values["timeout"])
         if stream is not None:
             stream.source.set_result(operation)
-        if not operation.done or search is not None:
-            await finish_search(search, operation, self._wait_for(operation, future))
-
-    async def _wait_for(self, operation: _core.Operation, future: asyncio.Future[None]) -> None:
         completions = current_completions()
         completions.pending += 1
         try:
             with self._while_pending():
-                await finish(operation, future)
+                await finish_search(matcher, operation, finish(operation, future))
         finally:
             completions.pending -= 1
 
@@ -538,13 +496,15 @@ class BashSession(Session):
         text = encode(command)
         if b"extglob" in text and b"shopt" in text:
             options = (b"-O", b"extglob")  # the command switches it on before the lines that need it
-        bash = os.fsencode(find_bash())
-        accepted = await _bash_n(command, [bash, *options, b"-n"], text)
-        if len(command) <= 4096 and not options:
-            if len(self._checked) >= 256:
-                self._checked.pop(next(iter(self._checked)))
-            self._checked[command] = accepted
-        return int(accepted)
+        queue = current_completions().core
+        future = asyncio.get_running_loop().create_future()
+        argv, env = [b"bash", *options, b"-n"], encode_variables({}, english_environment())
+        with translated("Cannot check the syntax of the command with bash"):
+            process = _core.Process(
+                os.fsencode(find_bash()), argv, env, None, text, False, None, 1 << 20, queue, future
+            )
+        await finish(process, future)
+        return int(check_result(command, process.returncode, process.stdout, process.stderr))
 
     async def _has_extglob(self, timeout: float | None) -> bool:
         """Ask the shell whether `extglob` is on, ahead of the held command. An interrupt is kept for that command."""
@@ -572,24 +532,9 @@ class BashSession(Session):
         if end in ("done", "matched"):
             expect_string = action.expect[operation.hit] if end == "matched" else _PROMPT
             return _observation(output, 0, expect_string, "", operation.dropped)
-        if end == "died":
-            await self._died(operation)
-        if end == "died" and operation.typed and operation.code >= 0:
-            reason = f"The command ended the session's shell. {death_reason(operation)}"
+        if reason := await self._end_of_shell(operation, operation.typed):
             return _observation(output, operation.code, "", reason, operation.dropped)
         raise failure(operation, action.command, *limits)
-
-
-async def _bash_n(command: str, argv: list[bytes], text: bytes) -> bool:
-    queue = current_completions().core
-    future = asyncio.get_running_loop().create_future()
-    try:
-        env = encode_variables({}, english_environment())
-        process = _core.Process(argv[0], [b"bash", *argv[1:]], env, None, text, False, None, 1 << 20, queue, future)
-    except (OSError, MemoryError) as e:
-        raise resource_error(e, "Cannot check the syntax of the command with bash") from e
-    await finish(process, future)
-    return check_result(command, process.returncode, process.stdout, process.stderr)
 
 
 def _plain(action: BashAction) -> BashAction:

@@ -13,7 +13,7 @@ from swerex_c.engine.syntax import encode, own_environment
 from swerex_c.exceptions import InvalidInputError
 from swerex_c.models import CreateBashSessionRequest, startup_seconds
 
-__all__ = ["READ_BY_BASH", "SET_BY_CORE", "check_request", "environment", "sandbox_startup_script", "startup_script"]
+__all__ = ["READ_BY_BASH", "SET_BY_CORE", "check_request", "environment", "startup_script"]
 
 _STARTUP = b"""\
 [[ ! -r /etc/bash.bashrc ]] || . /etc/bash.bashrc
@@ -79,50 +79,36 @@ def environment(request: CreateBashSessionRequest) -> list[bytes]:
     return [each for each in variables if each.partition(b"=")[0] not in _SET_BY_CORE]
 
 
-def startup_script(request: CreateBashSessionRequest) -> bytes:
-    """Return the startup script for a bash on this machine.
-
-    Raises:
-        InvalidInputError: if a file of `startup_source` does not exist.
-    """
-    options = (request.env or {}).get("SHELLOPTS", os.environ.get("SHELLOPTS", "")).split(":")
-    strict = "".join(letter for name, letter in _STRICT.items() if name in options)
-    script = _typed(f"builtin set +{strict}") if strict else b""
-    if (history := (request.env or {}).get("HISTFILE")) is not None:
-        script += _typed(f"builtin export HISTFILE={shlex.quote(history)}")
-    script += _STARTUP
-    directory = request.cwd or "."
-    if request.cwd and not os.path.isabs(request.cwd):
-        directory = os.path.join(os.getcwd(), request.cwd)  # the shell is there when it reads the files
-    for name in request.startup_source:
-        path = os.path.join(directory, _expand(name, request.env or {}))
-        if os.path.exists(path):
-            script += _typed(f". {shlex.quote(path)}")
-        elif not _may_be_missing(path):
-            raise InvalidInputError(f"The startup file {name!r} does not exist")
-    return script + _NO_LOGOUT + (_typed(f"builtin set -{strict}") if strict else b"")
-
-
-def sandbox_startup_script(request: CreateBashSessionRequest, missing: str) -> bytes:
-    """Return the startup script for a sandbox, where nothing can be checked first.
+def startup_script(request: CreateBashSessionRequest, prefix: str, *, in_sandbox: bool) -> bytes:
+    """Return the script that prepares a shell and reads the startup files.
 
     Args:
-        missing: text that the script prints before it exits because something does not exist, followed by a number: 0
-            for the directory, else the position of the file in `startup_source`, counted from 1.
+        prefix: beginning of the message that the script prints before it exits because something does not exist.
+        in_sandbox: whether the shell has neither the environment nor the directory of the request yet.
     """
-    variables = {name: value for name, value in (request.env or {}).items() if name not in _PROMPTS}
-    fail = f"{{ builtin echo {missing}%d; builtin exit 1; }}"
-    script = b""
-    if variables:
-        script += _typed("builtin export " + " ".join(f"{k}={shlex.quote(v)}" for k, v in variables.items()))
-    if request.cwd is not None:
-        script += _typed(f"builtin cd -- {shlex.quote(request.cwd)} 2>/dev/null || {fail % 0}; builtin unset OLDPWD")
+
+    def fail(what: str) -> str:
+        return f"{{ builtin echo {shlex.quote(f'{prefix}{what} does not exist')}; builtin exit 1; }}"
+
+    env, script, strict = request.env or {}, b"", ""
+    if not in_sandbox:
+        options = env.get("SHELLOPTS", os.environ.get("SHELLOPTS", "")).split(":")
+        strict = "".join(letter for name, letter in _STRICT.items() if name in options)
+        env = {name: value for name, value in env.items() if name == "HISTFILE"}
+    if strict:
+        script += _typed(f"builtin set +{strict}")
+    if variables := [f"{name}={shlex.quote(value)}" for name, value in env.items() if name not in _PROMPTS]:
+        script += _typed("builtin export " + " ".join(variables))
+    if in_sandbox and request.cwd is not None:
+        what = fail(f"The directory {request.cwd!r} that the session should start in")
+        script += _typed(f"builtin cd -- {shlex.quote(request.cwd)} 2>/dev/null || {what}; builtin unset OLDPWD")
     script += _STARTUP
-    for number, name in enumerate(request.startup_source, 1):
+    for name in request.startup_source:
         file = _quoted_path(name if "/" in name or name[:1] in ("~", "$") else f"./{name}")  # not looked up in PATH
-        otherwise = ":" if _may_be_missing(name) else fail % number
+        # A shell's own startup file, which callers name everywhere, may be missing, as for a shell itself.
+        otherwise = ":" if os.path.basename(name) == ".bashrc" else fail(f"The startup file {name!r}")
         script += _typed(f"if [[ -e {file} ]]; then . {file}; else {otherwise}; fi")
-    return script + _NO_LOGOUT
+    return script + _NO_LOGOUT + (_typed(f"builtin set -{strict}") if strict else b"")
 
 
 def _typed(line: str) -> bytes:
@@ -130,19 +116,6 @@ def _typed(line: str) -> bytes:
     text = encode(line)
     plain = len(text) <= _LONGEST_LINE and line.isascii() and line.isprintable()
     return text + b"\n" if plain else _core.quote(text)
-
-
-def _expand(path: str, env: dict[str, str]) -> str:
-    """Return a path with the session's home directory in place of `~`, and its variables in place of `$NAME`."""
-    if "HOME" in env and (path == "~" or path.startswith("~/")):
-        path = env["HOME"] + path[1:]
-    variables = os.environ | env
-    return _VARIABLE.sub(lambda found: variables.get(found[0].strip("${}"), ""), os.path.expanduser(path))
-
-
-def _may_be_missing(path: str) -> bool:
-    """Check for a shell's own startup file, which callers name everywhere and a shell ignores if it is missing."""
-    return os.path.basename(path) == ".bashrc"
 
 
 def _quoted_path(path: str) -> str:

@@ -22,7 +22,6 @@ __all__ = [
     "english_environment",
     "find_bash",
     "own_environment",
-    "parse",
     "split_bash_command",
 ]
 
@@ -78,7 +77,7 @@ def english_environment() -> dict[bytes, bytes]:
     return {**own_environment(), b"LANGUAGE": b"C"}
 
 
-def parse(text: bytes, *options: str) -> subprocess.CompletedProcess[bytes]:
+def _parse(text: bytes, *options: str) -> subprocess.CompletedProcess[bytes]:
     """Run `bash -n` on a text, with additional options. Blocks."""
     argv, env = ["bash", *options, "-n"], english_environment()  # its messages begin with argv[0], as in SWE-ReX
     return subprocess.run(argv, executable=find_bash(), input=text, capture_output=True, check=False, env=env)
@@ -113,7 +112,7 @@ def check_bash_command(command: str, *options: str) -> None:
     text = encode(command)
     if _core.scan(text)[0] != "unsure":
         return
-    result = parse(text, *options)
+    result = _parse(text, *options)
     check_result(command, result.returncode, result.stdout, result.stderr)
 
 
@@ -147,5 +146,5 @@ def split_bash_command(inpt: str) -> list[str]:
 
 
 def _is_complete(text: str) -> bool:
-    result = parse(encode(text))
+    result = _parse(encode(text))
     return result.returncode == 0 and not result.stderr

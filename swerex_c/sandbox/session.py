@@ -105,12 +105,12 @@ class SandboxSession(BashSession):
         self._started = True
         return [os.fsencode(word) for word in self._argv], [os.fsencode(f"{k}={v}") for k, v in variables.items()], None
 
-    def _sandbox_script(self) -> bytes:
-        return processes.TAG_LIMITS.encode() + super()._sandbox_script()
+    def _startup_script(self) -> bytes:
+        return processes.TAG_LIMITS.encode() + super()._startup_script()
 
-    def _check_started(self, operation: _core.Operation, argv: list[bytes] | None) -> None:
+    async def _check_started(self, operation: _core.Operation, argv: list[bytes] | None) -> None:
         self._ready = operation.typed
-        super()._check_started(operation, argv)
+        await super()._check_started(operation, argv)
 
     async def start(self) -> models.CreateBashSessionResponse:
         answer = await super().start()

@@ -181,14 +181,14 @@ def test_the_engine_ends_while_bash_is_asked_about_a_command() -> None:
         """
 import asyncio
 from swerex_c.exceptions import SwerexException
-from swerex_c.engine import session
+from swerex_c.engine.session import BashSession
 from swerex_c.runtime.abstract import CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
-asked = session._bash_n
+asked = BashSession._ask_bash
 
 async def one(last):
     answers = 0
-    async def bash_n(*arguments):
+    async def ask(*arguments):
         nonlocal answers
         answers += 1
         try:
@@ -196,7 +196,7 @@ async def one(last):
         finally:
             if answers == last:
                 _core._shutdown()
-    session._bash_n = bash_n
+    BashSession._ask_bash = ask
     runtime = LocalRuntime()
     await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
     await runtime.run("shopt -s extglob", timeout=60)

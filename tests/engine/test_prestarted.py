@@ -125,13 +125,13 @@ async def test_it_is_one_of_those_that_waited(home: Path) -> None:
     known = f"{os.getpid()}\n    1  echo $$\n    2  echo $x; history\n"
     async with kept() as runtime:
         waiting = pids(runtime)
-        assert len(waiting) == SIZE == shells(runtime).waiting
+        assert len(waiting) == SIZE
         for name, pid in zip("st", waiting, strict=True):
             assert await create(runtime, name) == "hello\n"
             assert await pid_of(runtime, name) == pid
             assert await run(runtime, "echo $x; history", name) == known
         assert await runtime.wait_until_warm()
-        assert shells(runtime).waiting == SIZE and not set(pids(runtime)) & set(waiting)
+        assert len(pids(runtime)) == SIZE and not set(pids(runtime)) & set(waiting)
 
 
 # -- when there is none
@@ -209,7 +209,7 @@ async def test_startup_files_that_end_the_shell(home: Path, caplog: pytest.LogCa
     (home / ".bashrc").write_text("exit 3\n")
     runtime = keeping()
     assert not await runtime.wait_until_warm()
-    assert shells(runtime).waiting == 0
+    assert len(pids(runtime)) == 0
     with pytest.raises(SessionDiedError, match="startup files") as caught:
         await create(runtime)
     assert caught.value.exit_code == 3
@@ -246,9 +246,9 @@ async def test_where_no_shell_can_be_started(monkeypatch: pytest.MonkeyPatch) ->
         context.setattr(_core, "Session", fail)
         runtime = keeping()
         assert not await runtime.wait_until_warm()
-        assert shells(runtime).waiting == 0
+        assert len(pids(runtime)) == 0
     assert await runtime.wait_until_warm()
-    assert shells(runtime).waiting == SIZE
+    assert len(pids(runtime)) == SIZE
     await runtime.close()
 
 
@@ -269,7 +269,7 @@ async def test_close_ends_all_that_wait() -> None:
     assert not any(map(alive, waiting))
     with pytest.raises(RuntimeClosedError):
         await create(runtime)
-    assert shells(runtime).waiting == 0
+    assert len(pids(runtime)) == 0
 
 
 async def test_close_while_they_are_started(home: Path) -> None:
@@ -280,7 +280,7 @@ async def test_close_while_they_are_started(home: Path) -> None:
     await until_async(lambda: (home / "pid").exists() and (home / "pid").read_text().endswith("\n"))
     await asyncio.wait_for(runtime.close(), DEADLINE)
     assert not alive(int((home / "pid").read_text()))
-    assert not await full and shells(runtime).waiting == 0
+    assert not await full and len(pids(runtime)) == 0
 
 
 async def test_a_runtime_that_is_forgotten_keeps_none() -> None:
@@ -365,7 +365,7 @@ async def test_many_at_once_from_several_threads() -> None:
         used = {await pid_of(runtime, name) for name in runtime.sessions}
         assert len(used) == 12 and used >= set(waiting)
         assert await runtime.wait_until_warm()
-        assert shells(runtime).waiting == 6
+        assert len(pids(runtime)) == 6
 
 
 # -- where it is asked for

@@ -77,5 +77,5 @@ def test_shell_removes_its_container_when_it_is_ended(docker: Engine, bash_min: 
 def test_shell_names_what_is_missing(docker: Engine, bash_min: str) -> None:
     arguments = ["shell", "--image", bash_min, "--startup-source", "/no/such"]
     with Person(*arguments, command=COMMAND, **docker.environment) as person:
-        person.until(rb"the first --startup-source 1: 1\r\n", 60)
+        person.until(rb"swerex-c: The startup file '/no/such' does not exist\r\n", 60)
         assert person.exit_code() == 1
