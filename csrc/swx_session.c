@@ -313,7 +313,7 @@ void swx_session_submit(swx_session *s, swx_op *op, int64_t now)
             op->error = (swx_error){ .status = SWX_ECLOSED,
                                      .text = "it did so while no command ran, as TMOUT makes a shell do" };
         }
-        swx_session_finish(s, op, SWX_END_DIED, swx_child_code(&s->child));
+        finish(s, op, SWX_END_DIED, swx_child_code(&s->child), op->kind == SWX_OP_START); /* its output says why */
         return;
     case LOST: swx_session_finish(s, op, SWX_END_LOST, 0); return;
     case CLOSING:

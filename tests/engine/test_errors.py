@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from swerex_c import _core
 from swerex_c.exceptions import (
     BashIncorrectSyntaxError,
     CommandTimeoutError,
@@ -131,6 +132,9 @@ def test_a_bash_that_cannot_start(sh: Shell, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(SessionDiedError, match=rf"{bash}.*status 127.*libfoo.so: cannot open"):
         sh.wait(Session(sh.aio, "other").create())
+    core = _core.Session(os.fsencode(bash), [], None, 24, 80, 1 << 20)
+    until(lambda: core.facts()["dead"])  # before anything is asked of it
+    assert "libfoo.so" in core.start(b"", 1, None, None).output
 
 
 @pytest.mark.parametrize("left", [1, 3, 5, 7, 9, 11])
