@@ -236,9 +236,10 @@ class FargateDeployment(ServerDeployment):
         return f"{why}." + (f"\nThe end of its output:\n{text}" if text else "")
 
     async def _server_output(self) -> str:
-        if not (group := self._config.log_group):
+        group, container, arn = self._config.log_group, self._container_name, self._task_arn
+        if not group or arn is None:  # a stop may have forgotten it meanwhile
             return ""
-        return await in_thread(tasks.output, group, self._container_name, self._task_arn)
+        return await in_thread(tasks.output, group, container, arn)
 
     def _has_begun(self) -> bool:
         # A subclass with its own `start` sets `_task_arn`.
