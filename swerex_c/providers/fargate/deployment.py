@@ -170,9 +170,10 @@ class FargateDeployment(ServerDeployment):
 
     def _run_task(self, token: str) -> None:
         """Run the task. If the response is lost, `_end_sandbox` finds the task by `_started_by`."""
+        command = self._get_command(token=token)
         try:
             self._task_arn = run_fargate_task(
-                command=self._get_command(token=token),
+                command=command,
                 name=self._container_name,
                 task_definition_arn=self._task_definition["taskDefinitionArn"],
                 subnet_id=self._subnet_id,
