@@ -170,9 +170,10 @@ class FargateDeployment(ServerDeployment):
 
     def _run_task(self, token: str) -> None:
         """Run the task. If the response is lost, `_end_sandbox` finds the task by `_started_by`."""
+        command = self._get_command(token=token)
         try:
             self._task_arn = run_fargate_task(
-                command=self._get_command(token=token),
+                command=command,
                 name=self._container_name,
                 task_definition_arn=self._task_definition["taskDefinitionArn"],
                 subnet_id=self._subnet_id,
@@ -236,9 +237,10 @@ class FargateDeployment(ServerDeployment):
         return f"{why}." + (f"\nThe end of its output:\n{text}" if text else "")
 
     async def _server_output(self) -> str:
-        if not (group := self._config.log_group):
+        group, container, arn = self._config.log_group, self._container_name, self._task_arn
+        if not group or arn is None:  # a stop may have forgotten it meanwhile
             return ""
-        return await in_thread(tasks.output, group, self._container_name, self._task_arn)
+        return await in_thread(tasks.output, group, container, arn)
 
     def _has_begun(self) -> bool:
         # A subclass with its own `start` sets `_task_arn`.

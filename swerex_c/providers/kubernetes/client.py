@@ -124,6 +124,7 @@ async def _raise(response: aiohttp.ClientResponse) -> None:
     except (ValueError, AttributeError):  # an error page of a proxy is not JSON
         reason, message = "", body[:MAX_MESSAGE].decode(errors="replace")
     text = " ".join(message.split()) or reason or f"HTTP status {response.status}"
+    text += " (the credentials are wrong or have expired)" if response.status == 401 else ""
     after = response.headers.get("Retry-After", "")
     raise ClusterError(text, code=response.status, reason=reason, pause=float(after) if after.isdecimal() else 0.0)
 

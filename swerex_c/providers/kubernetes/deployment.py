@@ -107,7 +107,7 @@ class KubernetesDeployment(SandboxDeployment):
             self.namespace = namespace = config.namespace or cluster.namespace
             self.logger.info(f"Creating pod {name} in {namespace} with image {config.image}")
             await self._step("Creating pod")
-            await self._create(cluster, namespace, pod)
+            await settle(self._create(cluster, namespace, pod), _SETTLE_SECONDS)
         except ClusterError as error:
             raise startup_error(error, f"create the pod {name}") from error
         await self._step("Waiting for pod")
@@ -119,7 +119,7 @@ class KubernetesDeployment(SandboxDeployment):
     async def _create(self, cluster: Cluster, namespace: str, pod: dict[str, Any]) -> None:
         self.pod_name, self._unsure = pod["metadata"]["name"], True
         try:
-            await settle(cluster.create(namespace, pod, busy=self._seconds_left()), _SETTLE_SECONDS)
+            await cluster.create(namespace, pod, busy=self._seconds_left())
         except ClusterError as error:
             self._unsure = error.may_have_run
             self.pod_name = self.pod_name if self._unsure else None

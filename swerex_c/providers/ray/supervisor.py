@@ -59,7 +59,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _SWEEP_SECONDS = 10.0
 """Maximum seconds to kill processes until none is left."""
 
-_STOP_SECONDS = 30.0
+_STOP_SECONDS, _CONTAINER_STOP_SECONDS = 5.0, 30.0
 """Seconds that the environment has to end gracefully."""
 
 _CHECK_INTERVAL = 0.1
@@ -166,7 +166,7 @@ class _Supervisor:
 
     def _end(self, reason: tuple[str, str]) -> None:
         if reason[0] == "stopped":
-            deadline = time.monotonic() + _STOP_SECONDS
+            deadline = time.monotonic() + (_CONTAINER_STOP_SECONDS if self.has_container else _STOP_SECONDS)
             _kill(self.server, signal.SIGTERM)
             while self.status is None and time.monotonic() < deadline:
                 time.sleep(0.005)

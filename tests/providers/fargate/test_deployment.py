@@ -164,6 +164,25 @@ async def test_is_alive_while_aws_does_not_answer(aws: World) -> None:
     assert turns and all(turns)
 
 
+async def test_a_stop_while_the_end_of_a_task_is_told(aws: World) -> None:
+    place, asked, stopped = deployment(), threading.Event(), threading.Event()
+    await place.start()
+    await asyncio.to_thread(aws.end, str(place._task_arn))
+
+    def hold(answer: Answer) -> Answer:
+        asked.set()
+        stopped.wait(DEADLINE)
+        return answer
+
+    aws.after["ecs.DescribeTasks"] = hold
+    asking = asyncio.ensure_future(place.is_alive(timeout=DEADLINE))
+    await asyncio.to_thread(asked.wait, DEADLINE)
+    await place.stop()
+    stopped.set()
+    with pytest.raises(SandboxLostError, match="is STOPPED"):
+        await asking
+
+
 @pytest.mark.parametrize("wrong", ["anywhere", "::/0", "1.2.3.4/33"])
 def test_invalid_addresses(wrong: str) -> None:
     with pytest.raises(ValueError, match="allowed_cidr"):

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -152,6 +153,10 @@ async def test_a_refused_start_has_its_reason(aws: World, monkeypatch: pytest.Mo
 
 async def test_an_invalid_argument_is_named(aws: World) -> None:
     await fails(aws, deployment(fargate_args={"taskRole": "x"}), 'Unknown parameter in overrides: "taskRole"')
+    place = deployment()
+    with mock.patch.object(place, "_get_command", side_effect=ValueError), pytest.raises(ValueError, match="^$"):
+        await place.start()
+    nothing_is_left(aws, place)
 
 
 # Tasks that do not run

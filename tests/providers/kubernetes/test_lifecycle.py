@@ -72,6 +72,21 @@ async def test_a_cancelled_start_leaves_no_pod(server: ApiServer, stage: str) ->
     assert not server.pods and made.pod_name is None
 
 
+async def test_a_cancelled_start_without_a_server_has_no_pod_to_delete(
+    server: ApiServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swerex_c.providers.kubernetes.client._MORE_PATIENCE", 1.0)
+    made = deployment(server)
+    made.logger.addHandler(caplog.handler)
+    await asyncio.to_thread(server.stop_serving)
+    starting = asyncio.ensure_future(made.start())
+    await until_async(lambda: made.pod_name is not None)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert "Failed to delete" not in caplog.text
+
+
 async def test_a_failed_deletion_is_logged(server: ApiServer, caplog: pytest.LogCaptureFixture) -> None:
     made = deployment(server)
     made.logger.addHandler(caplog.handler)

@@ -178,6 +178,13 @@ async def test_a_process_dies_or_leaves_the_cluster(nodes: Nodes, mark: str, how
 # Limits
 
 
+async def test_a_server_that_hangs_is_not_waited_for_long(made: Made) -> None:
+    deployment = made()
+    await deployment.start()
+    os.kill(deployment._facts["server"], signal.SIGSTOP)
+    await asyncio.wait_for(deployment._channel.end(), 20)
+
+
 async def test_the_time_limit(made: Made, tmp_path: Path, mark: str) -> None:
     deployment = made(time_limit=6)
     call = await begin(deployment, mark, tmp_path / "ran")
