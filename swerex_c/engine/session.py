@@ -65,6 +65,7 @@ from swerex_c.models import (
     startup_seconds,
 )
 from swerex_c.utils.log import get_logger
+from swerex_c.utils.wait import settle
 
 if TYPE_CHECKING:
     import logging
@@ -224,7 +225,7 @@ class BashSession(Session):
                 await self._check_started(operation, argv)
             except BaseException:
                 if self._core is not None:
-                    await asyncio.shield(self.close())
+                    await settle(self.close())
                 raise
         return CreateBashSessionResponse(output=take_out(operation.output, self._token, self.logger))
 

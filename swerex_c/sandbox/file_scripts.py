@@ -51,7 +51,7 @@ _ENDS = re.compile(
     "(?:^|: )(" + "|".join(sorted(map(re.escape, _WORDS), key=len, reverse=True)) + r")\)?$", re.MULTILINE
 )
 
-_TAR_NAMES = re.compile(r"^tar: (?:\./)?(?P<name>.+): Cannot [a-z]+: ", re.MULTILINE)
+_TAR_NAMES = re.compile(r"^tar: (?:\./|it/)?(?P<name>.+): Cannot [a-z]+: ", re.MULTILINE)
 
 
 def text(script: str) -> str:

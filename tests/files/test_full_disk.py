@@ -91,6 +91,7 @@ async def test_a_tree_that_does_not_fit(runtime: AbstractRuntime, here: Path, tm
     with pytest.raises(OSError) as caught:
         await call(runtime, source, target)
     assert caught.value.errno == errno.ENOSPC
+    assert Path(caught.value.filename) in [target / f"f{number}" for number in range(9)]
     for path in target.iterdir():
         assert path.read_bytes() in (b"old", (source / path.name).read_bytes())
     assert os.listdir(here) == ["tree"] and not [name for name in os.listdir(target) if name.startswith(".")]
