@@ -83,12 +83,14 @@ def startup_script(request: CreateBashSessionRequest, prefix: str, *, in_sandbox
     """Return the script that prepares a shell and reads the startup files.
 
     Args:
-        prefix: beginning of the message that the script prints before it exits because something does not exist.
+        prefix: text before the colon in the message that the script prints before it exits because something does not
+            exist.
         in_sandbox: whether the shell has neither the environment nor the directory of the request yet.
     """
 
     def fail(what: str) -> str:
-        return f"{{ builtin echo {shlex.quote(f'{prefix}{what} does not exist')}; builtin exit 1; }}"
+        text = shlex.quote(f"{what} does not exist")
+        return f"{{ builtin printf '%s: %s\\n' {prefix} {text} >&0; builtin exit 1; }}"  # stdout may be redirected
 
     env, script, strict = request.env or {}, b"", ""
     if not in_sandbox:
