@@ -125,7 +125,7 @@ def test_startup_file_that_fails(sh: Shell, tmp_path: Path, text: str, ends: boo
         sh.wait(Session(sh.aio, "b").create())
 
 
-@pytest.mark.parametrize("text", ["true", "exec >/dev/null", "set -x", "shopt -s checkjobs; sleep 100 &"])
+@pytest.mark.parametrize("text", ["true", "exec >/dev/null", "set -x", "shopt -s checkjobs; sleep 100 &", "set -u"])
 def test_startup_file_that_is_missing(sh: Shell, tmp_path: Path, text: str) -> None:
     """It is named, whatever the file before it does."""
     first = tmp_path / "first.sh"
