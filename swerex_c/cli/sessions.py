@@ -275,7 +275,7 @@ async def run_shell(target: Target | None, request: CreateBashSessionRequest) ->
     from swerex_c.runtime.sandbox import SandboxRuntime
     from swerex_c.sandbox.processes import MARK, new_mark
 
-    bash = _interactive_bash(startup_script(request, "swerex-c: ", in_sandbox=target is not None))
+    bash = _interactive_bash(startup_script(request, "swerex-c", in_sandbox=target is not None))
     if target is None:
         check_request(request, in_sandbox=False)
         bash[0] = find_bash()

@@ -195,7 +195,7 @@ class BashSession(Session):
         """
 
     def _startup_script(self) -> bytes:
-        return startup_script(self.request, f"{self._token}: ", in_sandbox=not self._is_local)
+        return startup_script(self.request, self._token, in_sandbox=not self._is_local)
 
     async def start(self) -> CreateBashSessionResponse:
         """Start the shell and read the startup files. A failed start leaves nothing behind."""
@@ -222,28 +222,27 @@ class BashSession(Session):
                 operation = await self._complete(
                     lambda core, *notify: core.start(script, limit, *notify, self._patience)
                 )
-                await self._check_started(operation, argv)
+                output = await self._startup_output(operation, argv)
             except BaseException:
                 if self._core is not None:
                     await settle(self.close())
                 raise
-        return CreateBashSessionResponse(output=take_out(operation.output, self._token, self.logger))
+        return CreateBashSessionResponse(output=output)
 
-    async def _check_started(self, operation: _core.Operation, argv: list[bytes] | None) -> None:
-        """Raise the error of a shell that has not read its startup files."""
+    async def _startup_output(self, operation: _core.Operation, argv: list[bytes] | None) -> str:
+        """Return the output of the startup files, or raise the error of a shell that has not read them."""
         end = operation.end
-        if end == "done":
-            return
         output = take_out(operation.output, self._token, self.logger)
-        missing = output.partition(f"{self._token}: ")[2].partition("\n")[0].strip()
+        if missing := output.partition(f"{self._token}: ")[2].partition("\n")[0].strip():
+            raise InvalidInputError(missing)
+        if end == "done":
+            return output
         program = find_bash() if argv is None else os.fsdecode(argv[0])
-        if end in ("died", "lost") and not missing:
+        if end in ("died", "lost"):
             await self._died(operation)
         if end == "died" and not operation.typed:
             msg = f"{program!r} started no shell. {death_reason(operation)} It printed: {output.strip()!r}"
             raise SessionDiedError(msg, **death_details(operation))
-        if end == "died" and missing:
-            raise InvalidInputError(missing)
         if end == "died":
             how, files = death_reason(operation), ", ".join([*READ_BY_BASH, *self.request.startup_source])
             msg = f"The shell ended while it read its startup files ({files}). {how} Its last output was "

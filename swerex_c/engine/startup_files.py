@@ -35,7 +35,7 @@ bash too turns `errexit` on behind them."""
 _NAME = re.compile(r"(?!(?:UID|EUID|PPID|SHELLOPTS|BASHOPTS|BASH_VERSINFO)$)[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 """Pattern of the variables that bash can assign."""
 
-_VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})", re.ASCII)
+_VARIABLE = re.compile(r"\$(\{)?([A-Za-z_]\w*)(?(1)\})", re.ASCII)
 """Pattern of a variable in the name of a startup file, which SWE-ReX gives to the shell as it is."""
 
 _PROMPTS = ("PS0", "PS1", "PS2")
@@ -83,12 +83,14 @@ def startup_script(request: CreateBashSessionRequest, prefix: str, *, in_sandbox
     """Return the script that prepares a shell and reads the startup files.
 
     Args:
-        prefix: beginning of the message that the script prints before it exits because something does not exist.
+        prefix: text before the colon in the message that the script prints before it exits because something does not
+            exist.
         in_sandbox: whether the shell has neither the environment nor the directory of the request yet.
     """
 
     def fail(what: str) -> str:
-        return f"{{ builtin echo {shlex.quote(f'{prefix}{what} does not exist')}; builtin exit 1; }}"
+        text = shlex.quote(f"{what} does not exist")
+        return f"{{ builtin printf '%s: %s\\n' {prefix} {text} >&0; builtin exit 1; }}"  # stdout may be redirected
 
     env, script, strict = request.env or {}, b"", ""
     if not in_sandbox:
@@ -123,4 +125,4 @@ def _quoted_path(path: str) -> str:
     home, slash, rest = path.partition("/")
     if not re.fullmatch(r"~[\w.-]*", home, re.ASCII):
         home, slash, rest = "", "", path
-    return home + slash + (_VARIABLE.sub(r"""'"\g<0>"'""", shlex.quote(rest)) if rest else "")
+    return home + slash + (_VARIABLE.sub(r"""'"${\2-}"'""", shlex.quote(rest)) if rest else "")

@@ -303,7 +303,7 @@ class Pool:
         if (future := self._next_waiting()) is None:
             member.state = State.IDLE
             self._idle.append(member)
-            asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._end_surplus)
+            asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._end_surplus, member.since)
         else:
             member.state = State.IN_USE
             self._counts["handed_out"] += 1
@@ -334,9 +334,9 @@ class Pool:
             for member in sorted(not_begun, key=lambda it: it.number)[missing:]:
                 self._end(member)
 
-    def _end_surplus(self) -> None:
-        """End members beyond `warm` that have been idle for `_IDLE_SECONDS`."""
-        while len(self._idle) > self._warm and time.monotonic() - self._idle[0].since >= _IDLE_SECONDS:
+    def _end_surplus(self, since: float) -> None:
+        """End members beyond `warm` that are idle since then, or for longer."""
+        while len(self._idle) > self._warm and self._idle[0].since <= since:
             self._end(self._idle.popleft())
 
     def _take_away(self, member: Member, why: SwerexException) -> None:

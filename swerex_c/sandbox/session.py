@@ -108,9 +108,9 @@ class SandboxSession(BashSession):
     def _startup_script(self) -> bytes:
         return processes.TAG_LIMITS.encode() + super()._startup_script()
 
-    async def _check_started(self, operation: _core.Operation, argv: list[bytes] | None) -> None:
+    async def _startup_output(self, operation: _core.Operation, argv: list[bytes] | None) -> str:
         self._ready = operation.typed
-        await super()._check_started(operation, argv)
+        return await super()._startup_output(operation, argv)
 
     async def start(self) -> models.CreateBashSessionResponse:
         answer = await super().start()

@@ -13,6 +13,7 @@ from swerex_c import _core
 from swerex_c.exceptions import (
     BashIncorrectSyntaxError,
     CommandTimeoutError,
+    InvalidInputError,
     NonZeroExitCodeError,
     SessionDiedError,
     SwerexException,
@@ -123,6 +124,15 @@ def test_startup_file_that_fails(sh: Shell, tmp_path: Path, text: str, ends: boo
         assert sh.run("echo fine", session="b").output == "fine\n"
     if ends:
         sh.wait(Session(sh.aio, "b").create())
+
+
+@pytest.mark.parametrize("text", ["true", "exec >/dev/null", "set -x", "shopt -s checkjobs; sleep 100 &", "set -u"])
+def test_startup_file_that_is_missing(sh: Shell, tmp_path: Path, text: str) -> None:
+    """It is named, whatever the file before it does."""
+    first = tmp_path / "first.sh"
+    first.write_text(text + "\n")
+    with pytest.raises(InvalidInputError, match=r"^The startup file '\$SWX_UNSET/no' does not exist$"):
+        sh.wait(Session(sh.aio, "m").create(startup_source=[str(first), "$SWX_UNSET/no"]))
 
 
 def test_a_bash_that_cannot_start(sh: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
