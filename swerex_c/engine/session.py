@@ -35,7 +35,7 @@ from swerex_c.engine.outcomes import (
 )
 from swerex_c.engine.output import OutputStream
 from swerex_c.engine.patterns import make_matcher
-from swerex_c.engine.prompt_hook import add_probe, take_out
+from swerex_c.engine.prompt_hook import add_probe, remove_probe
 from swerex_c.engine.search import Search, finish_search, patterns_of
 from swerex_c.engine.startup_files import READ_BY_BASH, SET_BY_CORE, check_request, environment, startup_script
 from swerex_c.engine.syntax import check_result, encode, english_environment, find_bash
@@ -226,14 +226,14 @@ class BashSession(Session):
                 if self._core is not None:
                     await asyncio.shield(self.close())
                 raise
-        return CreateBashSessionResponse(output=take_out(operation.output, self._token, self.logger))
+        return CreateBashSessionResponse(output=remove_probe(operation.output, self._token, self.logger))
 
     async def _check_started(self, operation: _core.Operation, argv: list[bytes] | None) -> None:
         """Raise the error of a shell that has not read its startup files."""
         end = operation.end
         if end == "done":
             return
-        output = take_out(operation.output, self._token, self.logger)
+        output = remove_probe(operation.output, self._token, self.logger)
         missing = output.partition(f"{self._token}: ")[2].partition("\n")[0].strip()
         program = find_bash() if argv is None else os.fsdecode(argv[0])
         if end in ("died", "lost") and not missing:
