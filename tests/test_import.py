@@ -24,11 +24,11 @@ AND_MODELS = "; from {}.runtime.abstract import BashAction, CreateBashSessionReq
 
 ROUNDS = 9
 
-HEAVY = ("pydantic", "rich", "typer", "starlette", "uvicorn", "aiohttp", "httpx", "requests", "asyncio", "regex")
+HEAVY = "pydantic rich typer starlette uvicorn aiohttp httpx requests asyncio regex json".split()
 
 
 def loaded(code: str) -> set[str]:
-    show = f"import json, sys; {code}; print(json.dumps(sorted(sys.modules)))"
+    show = f"import sys; {code}; names = sorted(sys.modules); import json; print(json.dumps(names))"
     return set(python_json(sys.executable, show, env=our_environment()))
 
 
@@ -49,6 +49,7 @@ def test_importing_takes_a_share_of_the_originals_time(more: str, share: float) 
 
 
 LOCAL = "from swerex_c.runtime.local import LocalRuntime"
+REMOTE = "from swerex_c.runtime.remote import RemoteRuntime"
 UTILITIES = "import swerex_c.utils.log, swerex_c.exceptions, swerex_c.files.local"
 MODELS = "import swerex_c.runtime.abstract, swerex_c.runtime.config"
 MATCHER = "import swerex_c.engine.session as it; it.make_matcher([{!r}])"
@@ -59,6 +60,7 @@ MATCHER = "import swerex_c.engine.session as it; it.make_matcher([{!r}])"
     [
         ("import swerex_c; swerex_c.install()", set()),
         (LOCAL, set()),
+        (REMOTE, set()),
         ("from swerex_c.interfaces import AbstractRuntime", set()),
         (UTILITIES, set()),
         (MODELS, {"pydantic"}),

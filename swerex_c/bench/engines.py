@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 __all__ = [
-    "GIVE_UP",
     "Answer",
     "BareTerminal",
     "Engine",

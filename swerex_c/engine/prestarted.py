@@ -26,7 +26,7 @@ from swerex_c.exceptions import ResourceError, SwerexException
 from swerex_c.models import CreateBashSessionRequest
 from swerex_c.utils.threads import start_thread
 
-__all__ = ["PrestartedShell", "PrestartedShells"]
+__all__ = ["PrestartedShells"]
 
 _PLAIN = CreateBashSessionRequest()
 """The request that the shells are started for."""

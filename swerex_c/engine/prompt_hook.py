@@ -10,7 +10,7 @@ import re
 
 from swerex_c.utils.visible import visible
 
-__all__ = ["COSTLY_SECONDS", "add_probe", "take_out"]
+__all__ = ["COSTLY_SECONDS", "add_probe", "remove_probe"]
 
 COSTLY_SECONDS = 0.0005
 """Seconds for each command above which a hook is reported: several times the duration of a short command."""
@@ -45,7 +45,7 @@ def add_probe(script: bytes, token: str) -> bytes:
     return script.rstrip(b"\n") + _PROBE.replace("TOKEN", token).encode()
 
 
-def take_out(output: str, token: str, logger: logging.Logger) -> str:
+def remove_probe(output: str, token: str, logger: logging.Logger) -> str:
     """Return the startup files' output without the measurement, and log a costly hook."""
     if token not in output:
         return output

@@ -35,7 +35,7 @@ from swerex_c.engine.outcomes import (
 )
 from swerex_c.engine.output import OutputStream
 from swerex_c.engine.patterns import make_matcher
-from swerex_c.engine.prompt_hook import add_probe, take_out
+from swerex_c.engine.prompt_hook import add_probe, remove_probe
 from swerex_c.engine.search import Search, finish_search, patterns_of
 from swerex_c.engine.startup_files import READ_BY_BASH, SET_BY_CORE, check_request, environment, startup_script
 from swerex_c.engine.syntax import check_result, encode, english_environment, find_bash
@@ -232,7 +232,7 @@ class BashSession(Session):
     async def _startup_output(self, operation: _core.Operation, argv: list[bytes] | None) -> str:
         """Return the output of the startup files, or raise the error of a shell that has not read them."""
         end = operation.end
-        output = take_out(operation.output, self._token, self.logger)
+        output = remove_probe(operation.output, self._token, self.logger)
         if missing := output.partition(f"{self._token}: ")[2].partition("\n")[0].strip():
             raise InvalidInputError(missing)
         if end == "done":

@@ -16,7 +16,7 @@ from swerex_c.files.local import Entry, sized, walk
 from swerex_c.files.staging import RIGHTS, Staging
 from swerex_c.files.writing import BLOCK, copy_contents
 
-__all__ = ["LONGEST_HEAD", "Packer", "Readable", "pack", "unpack"]
+__all__ = ["LONGEST_HEAD", "Packer", "pack", "unpack"]
 
 LONGEST_HEAD = 64 << 10
 """Maximum number of bytes of a header that describes one file."""

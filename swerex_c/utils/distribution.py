@@ -10,7 +10,7 @@ from pathlib import Path
 
 from swerex_c._version import API_VERSION, PACKAGE_NAME
 
-__all__ = ["StandIn", "original_distribution", "stand_in"]
+__all__ = ["original_distribution", "stand_in"]
 
 _METADATA = f"""\
 Metadata-Version: 2.1

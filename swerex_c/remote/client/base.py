@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -94,6 +93,8 @@ def response_of(response_type: Callable[..., M], answer: dict[str, Any] | bytes)
     Raises:
         ProtocolError: if they are not those of such a response.
     """
+    import json
+
     try:
         return response_type(**(json.loads(answer) if isinstance(answer, bytes) else answer))
     except (ValueError, TypeError, RecursionError) as error:  # pydantic's ValidationError is a ValueError

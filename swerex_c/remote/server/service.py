@@ -27,7 +27,7 @@ from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.server.requests import RequestTable
 from swerex_c.utils.wait import settle
 
-__all__ = ["METHODS", "STREAMING_METHODS", "InvalidRequestError", "RuntimeHolder", "Service", "problem", "validate"]
+__all__ = ["METHODS", "STREAMING_METHODS", "InvalidRequestError", "Service", "problem", "validate"]
 
 _ACTION: TypeAdapter[Any] = TypeAdapter(Action)
 

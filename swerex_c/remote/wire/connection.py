@@ -10,7 +10,7 @@ from typing import Any
 
 from swerex_c import _core
 from swerex_c.exceptions import ConnectionLostError, ProtocolError
-from swerex_c.remote.wire.protocol import DATA, HEAD_BYTES, MAX_FRAME, PING, PONG, VALUES, encode
+from swerex_c.remote.wire.protocol import DATA, HEAD_BYTES, MAX_FRAME, PING, PONG, VALUE_LIMITS, encode
 
 __all__ = ["FrameConnection"]
 
@@ -41,7 +41,7 @@ class FrameConnection(asyncio.Protocol):
         self.error: BaseException | None = None
         self._head_start = head
         self._head: bytearray | None = None if head is None else bytearray()
-        self._decoder = _core.FrameDecoder(max_frame=MAX_FRAME, **VALUES)
+        self._decoder = _core.FrameDecoder(max_frame=MAX_FRAME, **VALUE_LIMITS)
         self._corked: list[bytes] | None = None
         """Frames to write together in the next iteration of the event loop; None if none was written in this one."""
         self._waiting: deque[Callable[[], None]] = deque()

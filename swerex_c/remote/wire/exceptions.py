@@ -19,7 +19,7 @@ from swerex_c import exceptions
 from swerex_c.exceptions import ProtocolError, SwerexException
 from swerex_c.utils.visible import visible
 
-__all__ = ["DETAILS", "from_wire", "to_wire"]
+__all__ = ["from_wire", "to_wire"]
 
 DETAILS = "swerex_c"
 """Key in `extra_info` for the data that only this package reads."""

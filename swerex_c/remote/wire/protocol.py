@@ -76,13 +76,13 @@ INLINE = 64 << 10
 MAX_FRAME = 512 << 10
 """Maximum bytes of a frame: more than PIECE and INLINE."""
 
-VALUES: Any = {"max_depth": 16, "max_items": 200_000}
+VALUE_LIMITS: Any = {"max_depth": 16, "max_items": 200_000}
 """Limits on the values of a frame."""
 
-encode = _core.FrameEncoder(max_frame=INLINE, **VALUES).encode
+encode = _core.FrameEncoder(max_frame=INLINE, **VALUE_LIMITS).encode
 """Encode a frame. A FrameError means more than INLINE bytes, or a value that frames do not support."""
 
-_encode_long = _core.FrameEncoder(max_frame=(1 << 32) - 1, **VALUES).encode
+_encode_long = _core.FrameEncoder(max_frame=(1 << 32) - 1, **VALUE_LIMITS).encode
 
 
 def encode_message(*frame: Any) -> tuple[bytes, bytes | None]:
@@ -108,5 +108,5 @@ def decode_payload(data: bytes) -> Any:
     """
     if len(data) != int.from_bytes(data[:4]) + 4:
         raise _core.FrameError("the payload does not have the length that it begins with")
-    (value,) = _core.FrameDecoder(max_frame=(1 << 32) - 1, **VALUES).feed(data)
+    (value,) = _core.FrameDecoder(max_frame=(1 << 32) - 1, **VALUE_LIMITS).feed(data)
     return value
