@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from urllib.parse import urlsplit, urlunsplit
 
 import swerex_c
-from swerex_c.exceptions import AuthenticationError, NotSupportedError, SwerexException
+from swerex_c.exceptions import AuthenticationError, InvalidInputError, NotSupportedError, SwerexException
 from swerex_c.interfaces import AbstractRuntime, reject_text
 from swerex_c.remote.client.base import NotFrames, http_proxy
 from swerex_c.utils.load import ConfigSignature, handed_on
@@ -50,10 +50,11 @@ class KeyRefusedError(AuthenticationError, TimeoutError):
 @functools.lru_cache(256)
 def _address(host: str, port: int | None) -> str:
     host = host.rstrip("/")
-    if port is None:
-        return host
-    parts = urlsplit(host)
-    return urlunsplit(parts._replace(netloc=f"{parts.netloc}:{port}"))
+    try:
+        parts = urlsplit(host)
+    except ValueError as error:
+        raise InvalidInputError(f"{host!r} is not the address of a server: {error}") from None
+    return host if port is None else urlunsplit(parts._replace(netloc=f"{parts.netloc}:{port}"))
 
 
 __getattr__ = functools.partial(handed_on, __name__)

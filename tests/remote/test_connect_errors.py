@@ -72,11 +72,20 @@ async def test_a_key_that_is_refused_is_not_waited_for(our_server: Server, wire:
         await made.close()
 
 
-@pytest.mark.parametrize(("key", "error"), [(KEY, ConnectionLostError), ("two\r\nlines: x", InvalidInputError)])
+@pytest.mark.parametrize(
+    ("key", "error"),
+    [(KEY, ConnectionLostError), ("two\r\nlines: x", InvalidInputError), ("\ud800", InvalidInputError)],
+)
 async def test_closing_an_unreached_server_is_not_retried(key: str, error: type[Exception]) -> None:
     made = RemoteRuntime(host="http://127.0.0.1", port=find_free_port(), auth_token=key, reconnect_timeout=math.inf)
     with pytest.raises(error):
         await asyncio.wait_for(made.close(), DEADLINE)
+
+
+@pytest.mark.parametrize("port", [None, 1])
+async def test_an_address_that_is_none_is_named(port: int | None) -> None:
+    with pytest.raises(InvalidInputError, match=r"'http://\[::1' is not the address of a server: "):
+        await RemoteRuntime(host="http://[::1", port=port, auth_token=KEY).is_alive()
 
 
 @pytest.mark.parametrize("frames", [True, False])

@@ -259,7 +259,7 @@ async def test_a_shutdown_waits_for_a_runtime_that_is_being_closed() -> None:
         await SlowToClose.closes.wait()
         closing.cancel()
         service.holder.runtime = LocalRuntime()
-        ending = asyncio.create_task(service.shutdown())
+        ending = asyncio.create_task(service.shutdown(DEADLINE))
         await settle(100)
         assert not closing.done() and not ending.done()
         SlowToClose.goes.set()

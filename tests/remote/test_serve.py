@@ -23,12 +23,24 @@ import requests
 
 from swerex_c.exceptions import ConnectionLostError, InvalidInputError, RuntimeClosedError
 from swerex_c.remote.server import auth as keys
+from swerex_c.remote.wire import protocol
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.utils import background
 from tests.support.harness import needs
 from tests.support.processes import Family
-from tests.support.server_process import FRONT, KEY, REMOTE, UVICORN, Server, ended, in_background, serving, upgrade
+from tests.support.server_process import (
+    FRONT,
+    KEY,
+    REMOTE,
+    UVICORN,
+    Server,
+    ended,
+    environment,
+    in_background,
+    serving,
+    upgrade,
+)
 from tests.support.wait import DEADLINE, until, until_async
 
 pytestmark = pytest.mark.slow
@@ -367,6 +379,21 @@ async def test_the_end_of_standard_input_or_a_signal_is_the_end(
     await until_async(lambda: (tmp_path / "code").exists() and (tmp_path / "code").read_text() == "0\n")
     assert not family.left()
     assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_a_signal_during_an_upload_is_the_end_too(tmp_path: Path) -> None:
+    command = [*REMOTE, "--stdio", "--graceful", "3"]
+    upload = [protocol.REQUEST, 1, "upload", 1, {"target_path": str(tmp_path / "target")}]
+    sent = upgrade(key=None) + protocol.encode(upload) + protocol.encode([protocol.PING, 1])
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(sent)
+        process.stdin.flush()
+        received = b""
+        while not received.endswith(protocol.encode([protocol.PONG])):
+            received += process.stdout.read1()
+        process.terminate()
+        assert process.wait(DEADLINE) == 0
 
 
 async def _hang_up(runtime: RemoteRuntime) -> None:

@@ -58,7 +58,7 @@ class Address:
 
 
 def upgrade_request(address: Address, channel: str) -> bytes:
-    """Return the HTTP upgrade request for frames on a channel; raise InvalidInputError if a line has a line break."""
+    """Return the HTTP upgrade request for frames on a channel; raise InvalidInputError if a line cannot be sent."""
     host = f"[{address.host}]" if ":" in address.host else address.host
     lines = [
         f"GET {address.path.rstrip('/')}/wire HTTP/1.1",
@@ -68,9 +68,12 @@ def upgrade_request(address: Address, channel: str) -> bytes:
         f"{CHANNEL_HEADER}: {channel}",
         *(f"{name}: {value}" for name, value in address.headers.items()),
     ]
-    if any(c in "".join(lines) for c in "\r\n\0"):
-        raise InvalidInputError("The server's address or the key holds a line break")
-    return "\r\n".join([*lines, "", ""]).encode("utf-8", "surrogateescape")
+    try:
+        if any(c in "".join(lines) for c in "\r\n\0"):
+            raise ValueError
+        return "\r\n".join([*lines, "", ""]).encode("utf-8", "surrogateescape")
+    except ValueError:  # whose text would show the key
+        raise InvalidInputError("The server's address or the key holds a line break or is not text") from None
 
 
 def check_upgrade(head: bytes, rest: bytes, known_server: str | None) -> tuple[str, bool]:

@@ -100,7 +100,7 @@ def _shutdown_on_signal(service: Service) -> Iterator[None]:
         numbers = [number for number in (signal.SIGTERM, signal.SIGINT) if callable(signal.getsignal(number))]
 
     def begin() -> None:
-        tasks.append(asyncio.create_task(service.shutdown()))
+        tasks.append(asyncio.create_task(service.shutdown(_GRACEFUL_SECONDS)))
 
     with first_signal(numbers, begin, _GRACEFUL_SECONDS, chain=True):
         yield

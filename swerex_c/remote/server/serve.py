@@ -176,13 +176,7 @@ class Connections:
         for uvicorns in list(http.connections):
             uvicorns.shutdown()  # now if it is idle, otherwise after its next response
         self.registry.cancel_detached()
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self.service.shutdown()
-        except TimeoutError:
-            logs.LOGGER.warning("Some requests did not end in time")
-        except Exception:
-            logs.LOGGER.exception("Cannot close the runtime")
+        await self.service.shutdown(graceful * 0.8)
         await self.registry.shutdown(max(0.1, min(2.0, deadline - self.loop.time())))
         while http.connections and self.loop.time() < deadline:
             await asyncio.sleep(0.005)

@@ -23,6 +23,7 @@ from swerex_c.models import (
     ReadFileRequest,
     WriteFileRequest,
 )
+from swerex_c.remote.server import logs
 from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.server.requests import RequestTable
 from swerex_c.utils.wait import settle
@@ -207,12 +208,18 @@ class Service:
             answer = await runtime.close()
         return answer
 
-    async def shutdown(self) -> None:
-        """Close the runtime for good, because the server ends, and wait for requests.
+    async def shutdown(self, seconds: float) -> None:
+        """Close the runtime for good, because the server ends, and wait up to `seconds` for requests.
 
         Running and later requests get the error that this causes.
         """
         self.ending = True
-        await self.runtime.close()
-        while self.in_flight:
-            await asyncio.sleep(0.005)
+        try:
+            async with asyncio.timeout(seconds):
+                await self.runtime.close()
+                while self.in_flight:
+                    await asyncio.sleep(0.005)
+        except TimeoutError:
+            logs.LOGGER.warning("Some requests did not end in time")
+        except Exception:
+            logs.LOGGER.exception("Cannot close the runtime")

@@ -69,7 +69,7 @@ async def serve_stdio(
     try:
         await stop.wait()
         exit_after(graceful)
-        await service.shutdown()
+        await service.shutdown(graceful * 0.7)
     finally:
         await registry.shutdown(_LAST_SECONDS)
         await in_thread(writer.join, _LAST_SECONDS)
