@@ -20,7 +20,7 @@ from swerex_c.exceptions import (
     RuntimeClosedError,
     SandboxLostError,
 )
-from swerex_c.runtime.abstract import Command, CommandResponse
+from swerex_c.runtime.abstract import Command, CommandResponse, ReadFileRequest
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox import clients as clients_module
 from swerex_c.sandbox import loader, loader_pool, processes
@@ -287,6 +287,19 @@ def test_an_end_is_awaited_while_it_makes_progress(
     if silent:
         go.write_text("\n")
     until(lambda: not sleeping(number))
+
+
+async def test_a_script_that_waits_in_its_own_shell_is_ended(tmp_path: Path) -> None:
+    """Its environment is the loader's, so it is found by its limits."""
+    os.mkfifo(tmp_path / "pipe")
+    runtime = SandboxRuntime(Here())
+    reading = asyncio.ensure_future(runtime.read_file(ReadFileRequest(path=str(tmp_path / "pipe"))))
+    await until_async(lambda: any(script.note for script in runtime.sandbox._running))
+    reading.cancel()
+    await asyncio.wait([reading])
+    with pytest.raises(OSError, match="No such device"):  # nobody reads it
+        os.open(tmp_path / "pipe", os.O_WRONLY | os.O_NONBLOCK)
+    await runtime.close()
 
 
 async def test_a_script_whose_start_is_cancelled_is_ended(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,22 +16,22 @@ stat_of() {
 # Check whether process $1 has the mark in its environment or its limits.
 marked() {
     local -a variables=()
-    local variable limits=
+    local variable limits= loader=
     { mapfile -d '' -t variables <"/proc/$1/environ"; } 2>/dev/null
     for variable in "${variables[@]}"; do
         case $variable in
         "SWEREX_C_MARK=$mark".*) return 0 ;;
-        "SWEREX_C_MARK=${mark%%.*}")
-            # A loader: spare it, and continue it if a script has stopped it, or it would not notice its client's end.
-            [[ ${state-} != T ]] || kill -CONT "$1" 2>/dev/null
-            return 1
-            ;;
+        "SWEREX_C_MARK=${mark%%.*}") loader=1 ;; # or a subshell of it, in which a script runs
         "SWEREX_C_MARK=$mark") return 0 ;;
         esac
     done
-    [[ $sign ]] || return 1
-    { IFS= read -r -d '' limits <"/proc/$1/limits"; } 2>/dev/null
-    [[ $limits =~ $sign ]]
+    if [[ $sign ]]; then
+        { IFS= read -r -d '' limits <"/proc/$1/limits"; } 2>/dev/null
+        [[ ! $limits =~ $sign ]] || return 0
+    fi
+    # Spare a loader, and continue it if a script has stopped it, or it would not notice its client's end.
+    [[ ! $loader || ${state-} != T ]] || kill -CONT "$1" 2>/dev/null
+    return 1
 }
 # Sleep $1 seconds: bash has no builtin for it, so it reads with a timeout from a pipe that never has data.
 pause() {

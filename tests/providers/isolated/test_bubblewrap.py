@@ -357,15 +357,17 @@ def test_a_mount_that_goes_meanwhile_is_no_obstacle(bwrap: str, tmp_path: Path, 
 
 
 async def test_a_view_whose_start_is_cancelled_leaves_nothing(bwrap: str, tmp_path: Path, family: Family) -> None:
-    """bwrap reports its processes after the cancellation."""
+    """bwrap is killed, or reports its processes after the cancellation."""
     gate, begun = tmp_path / "gate", tmp_path / "begun"
     command = write_script(tmp_path / "bwrap", f': >{begun}\nread -r line <{gate}\nexec {bwrap} "$@"')
     os.mkfifo(gate)
+    opened = os.open(gate, os.O_RDWR)  # nobody may be left to read it
     opening = asyncio.ensure_future(BwrapBackend(command=command).open())
     await until_async(begun.exists)
     opening.cancel()
     await settle()
-    gate.write_text("\n")
+    os.write(opened, b"\n")
+    os.close(opened)
     with pytest.raises(asyncio.CancelledError):
         await opening
     assert not family.left()
