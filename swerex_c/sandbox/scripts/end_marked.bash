@@ -17,6 +17,9 @@ trap '' PIPE
 # Start times by process ID.
 declare -A found=() spared=() refused=()
 ended=0 fresh=0 steps=0
+# A script of ours ends by itself when its programs are killed, and removes its files. One that waits in its own shell,
+# such as for a named pipe, is killed a second later.
+patient=1 scripts=0 patience=$((SECONDS + 1))
 # Spare this script and its ancestors, which have to report the result.
 p=$BASHPID
 while ((p > 0)) && stat_of "$p"; do
@@ -58,7 +61,7 @@ stop_marked() {
 # no list of /proc.
 scan() {
     local from p round
-    fresh=0 newest=0
+    fresh=0 newest=0 scripts=0
     ((scans -= 1))
     last_pid; from=$newest
     for p in /proc/[1-9]*; do
@@ -91,7 +94,8 @@ while :; do
     while ((fresh > 0)) && ! overdue; do scan; done
     kill_found
     if ((killed == 0 && fresh == 0)); then
-        ((ended + left == 0 && SECONDS < await)) || break
+        ((SECONDS <= patience)) || patient=
+        ((scripts > 0 || (ended + left == 0 && SECONDS < await))) || break
     fi
     if overdue; then
         # Without another scan, leave time to end for the processes that were just killed.

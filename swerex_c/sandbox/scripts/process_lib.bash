@@ -13,7 +13,8 @@ stat_of() {
     # A zombie with more threads has only lost its first one.
     [[ $state != [ZX] ]] || ((threads > 1))
 }
-# Check whether process $1 has the mark in its environment or its limits.
+# Check whether process $1 has the mark in its environment or its limits. If $patient is set, a subshell of a loader, in
+# which a script runs, does not count, but is added to $scripts.
 marked() {
     local -a variables=()
     local variable limits= loader=
@@ -21,13 +22,16 @@ marked() {
     for variable in "${variables[@]}"; do
         case $variable in
         "SWEREX_C_MARK=$mark".*) return 0 ;;
-        "SWEREX_C_MARK=${mark%%.*}") loader=1 ;; # or a subshell of it, in which a script runs
+        "SWEREX_C_MARK=${mark%%.*}") loader=1 ;;
         "SWEREX_C_MARK=$mark") return 0 ;;
         esac
     done
     if [[ $sign ]]; then
         { IFS= read -r -d '' limits <"/proc/$1/limits"; } 2>/dev/null
-        [[ ! $limits =~ $sign ]] || return 0
+        if [[ $limits =~ $sign ]]; then
+            [[ $loader && ${patient-} ]] || return 0
+            ((scripts += 1))
+        fi
     fi
     # Spare a loader, and continue it if a script has stopped it, or it would not notice its client's end.
     [[ ! $loader || ${state-} != T ]] || kill -CONT "$1" 2>/dev/null
