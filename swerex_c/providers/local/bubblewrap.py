@@ -76,7 +76,7 @@ _ROOT_CAPABILITIES = sum(1 << bit for bit in (0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 31
 _CAP_SYS_ADMIN = 21
 
 _READY = b"ready\n"
-"""What the view prints behind bwrap's report of its processes."""
+"""Line that the view prints behind bwrap's report of its processes."""
 
 _HOLD = "PATH=/usr/bin:/bin:$PATH; chmod 1777 /tmp /var/tmp; echo ready; read -r line"
 """Main script of the view. It exits when all holders of its standard input have closed it.

@@ -19,7 +19,7 @@ declare -A found=() spared=() refused=()
 ended=0 fresh=0 steps=0
 # A script of ours ends by itself when its programs are killed, and removes its files. One that waits in its own shell,
 # such as for a named pipe, is killed a second later.
-patient=1 scripts=0 patience=$((SECONDS + 1))
+patient=1 scripts=0 grace=$((SECONDS + 1))
 # Spare this script and its ancestors, which have to report the result.
 p=$BASHPID
 while ((p > 0)) && stat_of "$p"; do
@@ -94,7 +94,7 @@ while :; do
     while ((fresh > 0)) && ! overdue; do scan; done
     kill_found
     if ((killed == 0 && fresh == 0)); then
-        ((SECONDS <= patience)) || patient=
+        ((SECONDS <= grace)) || patient=
         ((scripts > 0 || (ended + left == 0 && SECONDS < await))) || break
     fi
     if overdue; then
