@@ -115,7 +115,12 @@ class PrestartedShells:
         self._own()
         self._refill()
         await self._filled()
-        return len(self._shells) >= self._size
+        return self.waiting >= self._size
+
+    @property
+    def waiting(self) -> int:
+        """Number of shells that wait, or still read their startup files."""
+        return len(self._shells)
 
     async def close(self) -> None:
         """End all waiting shells, and wait until they are gone."""

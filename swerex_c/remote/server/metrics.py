@@ -32,7 +32,8 @@ def endpoint(service: Service) -> Callable[[Request], Coroutine[Any, Any, Respon
     from prometheus_client.exposition import choose_encoder
 
     def warm() -> int:
-        return getattr(getattr(service.runtime, "warm", None), "waiting", 0)
+        shells = getattr(service.runtime, "warm", None)  # of a LocalRuntime
+        return shells.waiting if shells else 0
 
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
