@@ -9,13 +9,23 @@ from typing import Any
 
 import pytest
 
-from tests.support.processes import Family, adopt_orphans
+from tests.support.processes import Family, adopt_orphans, reap_orphans
 from tests.support.server_process import Server, serving
 from tests.support.session import Gate, Shell
 
 
 def pytest_configure(config: pytest.Config) -> None:
     adopt_orphans()
+
+
+_ended: set[int] = set()
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    global _ended
+    yield
+    _ended = reap_orphans(_ended)
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support.wait import DEADLINE, until
@@ -21,13 +22,30 @@ def adopt_orphans() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
+def reap_orphans(ended: set[int]) -> set[int]:
+    """Reap this worker's children that had ended at the last look, and return those that have ended now.
+
+    A child of a program of the worker's own is waited for at once; what is left is adopted. Thousands of those make
+    every look at /proc slow, the tests' and the package's.
+    """
+    zombies = {pid for pid in _children(os.getpid()) if state(pid) == "Z"}
+    for pid in zombies & ended:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+    return zombies - ended
+
+
+def _children(pid: int) -> Iterator[int]:
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            yield from map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+
+
 def descendants(pid: int) -> list[int]:
     """Return children and their descendants, the nearest first."""
     found = [pid]
     for parent in found:
-        with contextlib.suppress(OSError):
-            for task in os.listdir(f"/proc/{parent}/task"):
-                found += map(int, Path(f"/proc/{parent}/task/{task}/children").read_text().split())
+        found += _children(parent)
     return found[1:]
 
 
