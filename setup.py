@@ -117,7 +117,7 @@ class Build(build_ext):
         msgpack_cflags = self.require_msgpack()
         compile_args, link_args = switches()
         extension.extra_compile_args = COMPILE_ARGS + compile_args + msgpack_cflags
-        extension.extra_link_args = ["-pthread", *link_args]
+        extension.extra_link_args = ["-pthread", *link_args, "-lutil"]
         self.compile_in_parallel()
         self.compiler.spawn = self.compiler.call = self.run_compiler  # by its name up to some release, and after it
         super().build_extensions()

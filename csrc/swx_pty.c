@@ -1,13 +1,96 @@
 #include "swx_pty.h"
+#include "swx_child.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pty.h>
 #include <signal.h>
-#include <stdlib.h>
+#include <stdalign.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+enum { MASTER, SLAVE, ENDS };
+
+typedef union {
+    char room[CMSG_SPACE(ENDS * sizeof(int))];
+    struct cmsghdr aligned;
+} control;
+
+/* openpty has no flag for close-on-exec, and a program that another thread starts meanwhile would inherit both ends. So
+ * it runs in a child that shares everything with this process but the descriptors, and sends them here. */
+typedef struct {
+    int socket;
+    const struct termios *modes;
+    const struct winsize *size;
+    int failed; /* out: an errno, or 0 */
+    alignas(16) char stack[32 * 1024];
+} opening;
+
+static int open_in_child(void *argument)
+{
+    opening *o = argument;
+    int ends[ENDS];
+    char byte = 0;
+    control c = { { 0 } };
+    struct iovec text = { &byte, 1 };
+    struct msghdr message = { .msg_iov = &text, .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof(c) };
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    *header = (struct cmsghdr){ .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(ends)) };
+    if (openpty(&ends[MASTER], &ends[SLAVE], NULL, o->modes, o->size) == 0) {
+        memcpy(CMSG_DATA(header), ends, sizeof(ends));
+        o->failed = sendmsg(o->socket, &message, MSG_NOSIGNAL) < 0 ? errno : 0;
+    } else {
+        o->failed = errno;
+    }
+    return 0;
+}
+
+/* Returns what failed, as an errno, or 0. */
+static int take_over(int socket, int ends[ENDS])
+{
+    control c;
+    char byte;
+    struct iovec text = { &byte, 1 };
+    struct msghdr message = { .msg_iov = &text, .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof(c) };
+    if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) < 0) {
+        return errno;
+    }
+    const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    /* Fewer than were sent, if the limit of descriptors is reached. */
+    size_t taken = header ? header->cmsg_len - CMSG_LEN(0) : 0;
+    if (taken) {
+        memcpy(ends, CMSG_DATA(header), taken);
+    }
+    if (taken == sizeof(int)) {
+        close(ends[MASTER]);
+    }
+    return taken == ENDS * sizeof(int) ? 0 : EMFILE;
+}
+
+/* Both ends are close-on-exec from the start.  Returns an errno, or 0. */
+static int open_pair(int ends[ENDS], const struct termios *modes, const struct winsize *size)
+{
+    int sockets[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0) {
+        return errno;
+    }
+    opening o; /* member by member: the stack needs no zeros */
+    o.socket = sockets[1];
+    o.modes = modes;
+    o.size = size;
+    pid_t pid = swx_child_clone(open_in_child, &o, o.stack, sizeof(o.stack), 0, NULL);
+    int failed = pid < 0 ? errno : o.failed;
+    while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+    }
+    failed = failed ? failed : take_over(sockets[0], ends);
+    close(sockets[0]);
+    close(sockets[1]);
+    return failed;
+}
 
 /* The modes of a fresh Linux terminal without echo and output post-processing, independent of this process's own
  * terminal. */
@@ -34,60 +117,29 @@ static struct termios session_modes(void)
     return modes;
 }
 
-/* Opens the slave through the master, because the path may lead elsewhere if the root or /dev has changed. */
-static int open_slave(const swx_pty *pty, const char **call)
-{
-    const int flags = O_RDWR | O_NOCTTY | O_CLOEXEC;
-#ifdef TIOCGPTPEER
-    *call = "ioctl(TIOCGPTPEER)";
-    int fd = ioctl(pty->master, TIOCGPTPEER, flags);
-    if (fd >= 0 || (errno != EINVAL && errno != ENOTTY)) { /* those two: the kernel is older than 4.13 */
-        return fd;
-    }
-#endif
-    *call = "open(terminal)";
-    return open(pty->path, flags);
-}
-
-/* Opens both ends, close-on-exec from the start, which openpty has no flag for: a program that another thread starts
- * meanwhile would inherit them.  False: *call has failed, and its errno is set. */
-static bool open_pair(swx_pty *pty, const struct termios *modes, const char **call)
-{
-    pty->slave = -1;
-    *call = "posix_openpt";
-    pty->master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
-    if (pty->master < 0) {
-        return false;
-    }
-    *call = grantpt(pty->master) != 0                                   ? "grantpt"
-            : unlockpt(pty->master) != 0                                ? "unlockpt"
-            : ptsname_r(pty->master, pty->path, sizeof(pty->path)) != 0 ? "ptsname_r"
-            : (pty->slave = open_slave(pty, call)) < 0                  ? *call
-            : ttyname_r(pty->slave, pty->path, sizeof(pty->path)) != 0  ? "ttyname_r"
-            : tcsetattr(pty->slave, TCSANOW, modes) != 0                ? "tcsetattr"
-                                                                        : NULL;
-    if (*call) {
-        int failed = errno;
-        swx_pty_close(pty);
-        errno = failed;
-    }
-    return !*call;
-}
-
 swx_status swx_pty_open(swx_pty *pty, bool client, unsigned rows, unsigned columns, swx_error *err)
 {
     struct winsize size = { .ws_row = (unsigned short)rows, .ws_col = (unsigned short)columns };
-    const char *call;
-    *pty = (swx_pty){ .client = client, .baseline = session_modes() };
+    *pty = (swx_pty){ .master = -1, .slave = -1, .client = client, .baseline = session_modes() };
     if (client) {
         cfmakeraw(&pty->baseline);
     }
-    if (!open_pair(pty, &pty->baseline, &call)) {
-        return swx_fail_sys(err, call, errno);
+    int ends[ENDS], failed = open_pair(ends, &pty->baseline, &size);
+    if (failed) {
+        return swx_fail_sys(err, "openpty", failed);
     }
-    ioctl(pty->master, TIOCSWINSZ, &size);
-    tcgetattr(pty->slave, &pty->baseline); /* as the kernel keeps them */
+    pty->master = ends[MASTER];
+    pty->slave = ends[SLAVE];
+    const char *call = fcntl(pty->master, F_SETFL, O_RDWR | O_NONBLOCK) != 0                       ? "fcntl(F_SETFL)"
+                       : ttyname_r(pty->slave, pty->path, sizeof(pty->path)) != 0                  ? "ttyname_r"
+                       : tcgetattr(pty->slave, &pty->baseline) != 0 /* as the kernel keeps them */ ? "tcgetattr"
+                                                                                                   : NULL;
     pty->plain = pty->baseline;
+    if (call) {
+        failed = errno;
+        swx_pty_close(pty);
+        return swx_fail_sys(err, call, failed);
+    }
     return SWX_OK;
 }
 
@@ -105,6 +157,21 @@ bool swx_pty_park(swx_pty *pty)
     }
     swx_close(&pty->slave);
     return true;
+}
+
+/* Opens the slave through the master, because the path may lead elsewhere if the root or /dev has changed. */
+static int open_slave(const swx_pty *pty, const char **call)
+{
+    const int flags = O_RDWR | O_NOCTTY | O_CLOEXEC;
+#ifdef TIOCGPTPEER
+    *call = "ioctl(TIOCGPTPEER)";
+    int fd = ioctl(pty->master, TIOCGPTPEER, flags);
+    if (fd >= 0 || (errno != EINVAL && errno != ENOTTY)) { /* those two: the kernel is older than 4.13 */
+        return fd;
+    }
+#endif
+    *call = "open(terminal)";
+    return open(pty->path, flags);
 }
 
 swx_status swx_pty_unpark(swx_pty *pty, swx_error *err)
@@ -139,18 +206,22 @@ static bool quotes_newlines(void)
         const char *typed, *read;
     } steps[] = { { SWX_QUOTED_NEWLINE, "" }, { "\004", "\n" } };
     struct termios modes = session_modes();
-    const char *call;
-    swx_pty pty;
-    bool right = open_pair(&pty, &modes, &call);
+    int ends[ENDS];
+    bool right = open_pair(ends, &modes, NULL) == 0;
+    if (!right) {
+        return false;
+    }
+    int master = ends[MASTER], slave = ends[SLAVE];
     for (size_t i = 0; right && i < SWX_COUNT(steps); i++) {
         char got[8];
-        struct pollfd waiting = { .fd = pty.slave, .events = POLLIN };
+        struct pollfd waiting = { .fd = slave, .events = POLLIN };
         ssize_t size = (ssize_t)strlen(steps[i].typed), wanted = (ssize_t)strlen(steps[i].read);
-        right = write(pty.master, steps[i].typed, (size_t)size) == size && poll(&waiting, 1, 0) == (wanted > 0) &&
-                (!wanted ||
-                 (read(pty.slave, got, sizeof(got)) == wanted && memcmp(got, steps[i].read, (size_t)wanted) == 0));
+        right =
+            write(master, steps[i].typed, (size_t)size) == size && poll(&waiting, 1, 0) == (wanted > 0) &&
+            (!wanted || (read(slave, got, sizeof(got)) == wanted && memcmp(got, steps[i].read, (size_t)wanted) == 0));
     }
-    swx_pty_close(&pty);
+    close(slave);
+    close(master);
     return right;
 }
 

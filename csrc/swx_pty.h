@@ -1,4 +1,4 @@
-/* swx_pty.h: a pseudo-terminal pair: modes, size, signals, input.
+/* swx_pty.h: a pseudo-terminal pair from openpty(3): modes, size, signals, input.
  *
  * The slave is open here too while the session works: a poll of it tells whether typed input was read, and flushes
  * input that is under way.  A parked terminal does without it (README.md).  When no process has it open, the master is

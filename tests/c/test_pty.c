@@ -103,19 +103,13 @@ static void test_nobody_inherits(void)
 static void test_no_descriptors(void)
 {
     size_t before = open_descriptors();
-    for (rlim_t room = 0; room < 3; room++) {
+    for (rlim_t room = 0; room < 4; room++) { /* the sockets that carry them take two */
         swx_pty pty;
         swx_error err;
         take_descriptors_away(room);
         swx_status status = swx_pty_open(&pty, false, 24, 80, &err);
         give_descriptors_back();
-        if (room == 2) {
-            CHECK(status == SWX_OK);
-            swx_pty_close(&pty);
-            continue;
-        }
-        CHECK(status == SWX_ESYS && err.sys_errno == EMFILE &&
-              strcmp(err.call, room ? "ioctl(TIOCGPTPEER)" : "posix_openpt") == 0);
+        CHECK(status == SWX_ESYS && err.sys_errno == EMFILE && strcmp(err.call, "openpty") == 0);
         CHECK(pty.master == -1 && pty.slave == -1 && open_descriptors() == before);
     }
 }
