@@ -10,8 +10,9 @@
  * it.  Map keys are str, and none comes twice.  ext types, timestamps among them, and the reserved byte 0xc1 are
  * refused.  Integers and lengths need not be in their shortest form when read; they are when written.
  *
- * A caller asks its limits before it makes anything of a value.  Memory grows with bytes that arrived, never with a
- * length that was announced.
+ * msgpack-c packs.  It does not read, because its unpacker makes room for whatever a header announces: here a caller
+ * asks its limits before it makes anything of a value.  Memory grows with bytes that arrived, never with a length that
+ * was announced.
  *
  * Nothing here is thread-safe.  Format: https://github.com/msgpack/msgpack/blob/master/spec.md
  */
