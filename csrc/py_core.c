@@ -38,10 +38,15 @@ void swx_py_engine_unref(swx_py_engine *engine)
     }
 }
 
+static bool is_gone(const swx_py_engine *engine)
+{
+    return atomic_load(&engine->ended) || swx_reactor_is_forked(engine->reactor);
+}
+
 bool swx_py_engine_enter(swx_py_engine *engine)
 {
     atomic_fetch_add(&engine->inside, 1); /* first: so it is freed after this look, or seen to have ended */
-    if (!swx_py_engine_is_gone(engine)) {
+    if (!is_gone(engine)) {
         return true;
     }
     swx_py_engine_leave(engine);
@@ -66,11 +71,6 @@ void swx_py_unlock(swx_py_engine *engine, swx_node *node, PyThreadState *thread)
     swx_node_unlock(node);
     swx_py_engine_leave(engine);
     PyEval_RestoreThread(thread);
-}
-
-bool swx_py_engine_is_gone(const swx_py_engine *engine)
-{
-    return atomic_load(&engine->ended) || swx_reactor_is_forked(engine->reactor);
 }
 
 PyObject *swx_py_raise_gone(const swx_py_engine *engine, const char *what)
@@ -259,9 +259,8 @@ static PyObject *core_shutdown(PyObject *module, PyObject *Py_UNUSED(unused))
 static PyObject *core_node_count(PyObject *module, PyObject *Py_UNUSED(unused))
 {
     const swx_py_state *state = PyModule_GetState(module);
-    size_t count =
-        state->engine && !swx_py_engine_is_gone(state->engine) ? swx_reactor_count(state->engine->reactor) : 0;
-    return PyLong_FromSize_t(count);
+    bool counts = state->engine && !is_gone(state->engine);
+    return PyLong_FromSize_t(counts ? swx_reactor_count(state->engine->reactor) : 0);
 }
 
 static const char *const model_names[] = { "__dict__", "__pydantic_fields_set__", "__pydantic_extra__",

@@ -48,9 +48,7 @@ int swx_py_begin(swx_py_engine *engine, const char *what, swx_status (*start)(vo
 PyThreadState *swx_py_lock(swx_py_engine *engine, swx_node *node);
 void swx_py_unlock(swx_py_engine *engine, swx_node *node, PyThreadState *thread);
 
-/* Whether the reactor is gone.  swx_py_raise_gone raises a RuntimeError that says why, and returns NULL.  Both need the
- * GIL. */
-bool swx_py_engine_is_gone(const swx_py_engine *engine);
+/* Raises a RuntimeError that says why the reactor is gone, and returns NULL. */
 PyObject *swx_py_raise_gone(const swx_py_engine *engine, const char *what);
 
 /* The types of the module, each with the file that has it. */

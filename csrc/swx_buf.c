@@ -27,11 +27,8 @@ void swx_buf_clear(swx_buf *buf)
     buf->total = 0;
 }
 
-static swx_status grow(swx_buf *buf, size_t needed)
+static bool grow(swx_buf *buf, size_t needed)
 {
-    if (needed <= buf->capacity) {
-        return SWX_OK;
-    }
     size_t capacity = buf->capacity ? buf->capacity : FIRST_CAPACITY;
     while (capacity < needed) {
         capacity = capacity > SIZE_MAX / 2 ? needed : capacity * 2;
@@ -40,12 +37,11 @@ static swx_status grow(swx_buf *buf, size_t needed)
         capacity = buf->limit;
     }
     uint8_t *data = realloc(buf->data, capacity);
-    if (!data) {
-        return SWX_ENOMEM;
+    if (data) {
+        buf->data = data;
+        buf->capacity = capacity;
     }
-    buf->data = data;
-    buf->capacity = capacity;
-    return SWX_OK;
+    return data;
 }
 
 /* Writes into the tail ring, overwriting its oldest bytes; the buffer is full. */
@@ -70,9 +66,8 @@ swx_status swx_buf_append(swx_buf *buf, const void *bytes, size_t size)
     }
     size_t room = buf->limit - buf->size;
     size_t plain = size < room ? size : room;
-    swx_status status = grow(buf, buf->size + plain);
-    if (status != SWX_OK) {
-        return status;
+    if (buf->size + plain > buf->capacity && !grow(buf, buf->size + plain)) {
+        return SWX_ENOMEM;
     }
     memcpy(buf->data + buf->size, bytes, plain);
     buf->size += plain;

@@ -41,8 +41,8 @@ void swx_buf_clear(swx_buf *buf);
 /* Appends bytes.  SWX_OK or SWX_ENOMEM (then nothing was appended). */
 swx_status swx_buf_append(swx_buf *buf, const void *bytes, size_t size);
 
-/* Removes the last `size` bytes, or the whole tail if that is smaller.  After that the buffer may be read and cleared,
- * but not appended to. */
+/* Removes the last `size` bytes; where bytes were dropped, the whole tail if that is smaller, and after that the buffer
+ * may be read and cleared, but not appended to.  The memory is kept. */
 void swx_buf_chop(swx_buf *buf, size_t size);
 
 /* Copies a buffer to *to with a smaller limit, below the size that it holds.  SWX_OK, or SWX_ENOMEM (then there is

@@ -4,14 +4,12 @@
  * (as vfork) and exec with nothing but system calls between the two, because the parent has threads.  posix_spawn
  * cannot set a limit (next paragraph), and a mark that is set from outside comes too late: the program may have forked.
  *
- * The whole tree: a process that calls setsid, forks twice or clears its environment is no longer tied to its starter
- * by group, session, parent or variable.  What it cannot shed by accident is its resource limits.  So each child gets a
- * mark in a limit that has no effect at that size: a random number of microseconds near 2^61 as RLIMIT_RTTIME (the CPU
- * time a real-time process may burn without a system call), which prlimit(2) reads back from any process of the same
- * user.  The same number stands in RLIMIT_LOCKS, which no kernel since 2.6 heeds, for those that set the first one
- * themselves (`ulimit -R`).  These are the hard limits.  The soft ones have the mark of the program, near 2^59, by
- * which swx_supervisor.h finds all that its children left.  Where a program runs in another's session, RLIMIT_LOCKS
- * keeps the marks of the outermost.
+ * The whole tree: each child gets a mark in a limit that has no effect at that size (README.md says why): a random
+ * number of microseconds near 2^61 as RLIMIT_RTTIME (the CPU time a real-time process may burn without a system call),
+ * which prlimit(2) reads back from any process of the same user.  The same number stands in RLIMIT_LOCKS, which no
+ * kernel since 2.6 heeds, for those that set the first one themselves (`ulimit -R`).  These are the hard limits.  The
+ * soft ones have the mark of the program, near 2^59, by which swx_supervisor.h finds all that its children left.  Where
+ * a program runs in another's session, RLIMIT_LOCKS keeps the marks of the outermost.
  *
  * What has set both, or gets new limits with a login (su, sudo), is still found as a child of what has the mark, or as
  * a member of the session while its leader was not reaped.  What escapes: a process that has set both limits, *and* is

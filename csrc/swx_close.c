@@ -115,8 +115,7 @@ void swx_close_step(swx_session *s, int64_t now)
         s->close.step = now + CLOSE_LOOK;
         return;
     }
-    if (s->close.sweeps ==
-        SHORT_SWEEPS) { /* a look at all processes takes a descriptor, and these may be the last ones */
+    if (s->close.sweeps == SHORT_SWEEPS) { /* a look at all processes takes one, and these may be the last */
         give_up_shell(s);
     }
     bool gone = swx_tree_kill(&s->child);

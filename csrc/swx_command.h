@@ -102,8 +102,7 @@ typedef enum {
 
 /* Effects of a text on the way that later texts can be typed.  GROUP: it may trap SIGCHLD, or it defines an alias and
  * holds a brace (then BRACE too).  Where such a trap runs while bash 5.2 reads from the terminal, bash takes a reserved
- * word for a command, and forgets what it has read of a word or of a line of SWX_SHELL_READ.  EVAL: it disables eval.
- */
+ * word for a command, and forgets what it has read of a word or a line of SWX_SHELL_READ.  EVAL: it disables eval. */
 typedef enum { SWX_SPOILS_GROUP = 1, SWX_SPOILS_EVAL = 2, SWX_SPOILS_BRACE = 4 } swx_spoils;
 unsigned swx_command_spoils(const swx_scan *scan, const uint8_t *text, size_t size);
 

@@ -536,7 +536,7 @@ static void become_ready(swx_session *s, int64_t now)
     swx_session_become_idle(s, now);
     s->shell.start_marks = true;
     swx_shell_remember(s);
-    s->shell.nonce_is_exposed = s->transport->shows_nonce;
+    s->shell.nonce_is_exposed = !s->transport->has_processes;
     swx_buf_clear(&s->output.kept);
     swx_session_begin(s, now);
     if (s->state == IDLE) {

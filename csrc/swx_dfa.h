@@ -72,12 +72,6 @@ static inline const swx_dfa_move *swx_dfa_move_of(const swx_dfa *dfa, uint32_t e
 bool swx_dfa_init(swx_dfa *dfa);
 void swx_dfa_free(swx_dfa *dfa);
 
-/* The row at the beginning of a stream, and after a hit. */
-static inline uint32_t swx_dfa_first_row(const swx_dfa *dfa)
-{
-    return dfa->watched & SWX_AT_START ? dfa->idle_rows : 0;
-}
-
 /* Empties the cache, and makes the states in which nothing is alive.  False: out of memory. */
 bool swx_dfa_start_cache(swx_dfa *dfa);
 

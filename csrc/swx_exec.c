@@ -13,15 +13,13 @@ static const int64_t POLL = 20 * MS; /* where the kernel has no pidfd */
 
 struct swx_exec {
     swx_child child;
-    struct {
-        int fd;
-        swx_buf kept;
-    } streams[2];
+    int streams[2];         /* stdout, stderr */
+    swx_exec_result result; /* but for the status */
     int64_t deadline;
     int64_t sweep; /* when to kill the tree again; INT64_MAX: it is not being killed */
     int64_t look;  /* when to ask whether the program has ended, if it has no pidfd */
     unsigned sweeps;
-    bool ended, timed_out, cancelled, no_memory, released;
+    bool ended, released;
     void (*done)(swx_exec *);
     void (*unwatch)(void *owner, int fd);
     void *owner;
@@ -57,14 +55,14 @@ swx_status swx_exec_new(swx_exec **out, const swx_exec_config *config, swx_error
     if (!e) {
         return swx_fail(err, SWX_ENOMEM, "out of memory");
     }
-    e->streams[0].fd = e->streams[1].fd = e->child.pidfd = -1;
+    e->streams[0] = e->streams[1] = e->child.pidfd = -1;
     e->deadline = config->deadline;
     e->sweep = INT64_MAX;
     e->done = config->done;
     e->unwatch = config->unwatch;
     e->owner = config->owner;
-    swx_buf_init(&e->streams[0].kept, config->output_limit);
-    swx_buf_init(&e->streams[1].kept, config->output_limit);
+    swx_buf_init(&e->result.output, config->output_limit);
+    swx_buf_init(&e->result.error, config->output_limit);
     const char *call;
     input = open_input(config, &call);
     if (input < 0) {
@@ -88,12 +86,12 @@ swx_status swx_exec_new(swx_exec **out, const swx_exec_config *config, swx_error
         goto failed;
     }
     e->look = e->child.pidfd < 0 ? 0 : INT64_MAX;
-    e->streams[0].fd = output[0];
-    e->streams[1].fd = error[0];
+    e->streams[0] = output[0];
+    e->streams[1] = error[0];
     output[0] = error[0] = -1;
     for (int i = 0; i < 2; i++) {
-        if (e->streams[i].fd >= 0) {
-            fcntl(e->streams[i].fd, F_SETFL, O_NONBLOCK);
+        if (e->streams[i] >= 0) {
+            fcntl(e->streams[i], F_SETFL, O_NONBLOCK);
         }
     }
     *out = e;
@@ -117,8 +115,8 @@ static void unwatch(swx_exec *e, int fd)
 
 static void close_stream(swx_exec *e, int i)
 {
-    unwatch(e, e->streams[i].fd);
-    swx_close(&e->streams[i].fd);
+    unwatch(e, e->streams[i]);
+    swx_close(&e->streams[i]);
 }
 
 static void close_pidfd(swx_exec *e)
@@ -145,10 +143,10 @@ void swx_exec_free(swx_exec *e)
         swx_tree_end_all(&child, 1);
     }
     e->unwatch = NULL; /* the descriptors are no longer watched */
-    for (int i = 0; i < 2; i++) {
-        close_stream(e, i);
-        swx_buf_free(&e->streams[i].kept);
-    }
+    close_stream(e, 0);
+    close_stream(e, 1);
+    swx_buf_free(&e->result.output);
+    swx_buf_free(&e->result.error);
     swx_child_close(&e->child);
     free(e);
 }
@@ -157,8 +155,9 @@ void swx_exec_free(swx_exec *e)
 static void drain(swx_exec *e, int i, unsigned reads)
 {
     uint8_t bytes[READ_SIZE];
-    for (unsigned n = 0; n < reads && e->streams[i].fd >= 0; n++) {
-        ssize_t size = read(e->streams[i].fd, bytes, sizeof(bytes));
+    swx_buf *kept = i == 0 ? &e->result.output : &e->result.error;
+    for (unsigned n = 0; n < reads && e->streams[i] >= 0; n++) {
+        ssize_t size = read(e->streams[i], bytes, sizeof(bytes));
         if (size < 0 && errno == EINTR) {
             continue;
         }
@@ -167,8 +166,8 @@ static void drain(swx_exec *e, int i, unsigned reads)
         }
         if (size == 0) {
             close_stream(e, i);
-        } else if (!e->ended && swx_buf_append(&e->streams[i].kept, bytes, (size_t)size) != SWX_OK) {
-            e->no_memory = true;
+        } else if (!e->ended && swx_buf_append(kept, bytes, (size_t)size) != SWX_OK) {
+            e->result.no_memory = true;
         }
     }
 }
@@ -213,7 +212,7 @@ static void start_killing(swx_exec *e, int64_t now)
 void swx_exec_cancel(swx_exec *e, int64_t now)
 {
     if (!e->ended && e->sweep == INT64_MAX) {
-        e->cancelled = true;
+        e->result.cancelled = true;
         start_killing(e, now);
     }
 }
@@ -236,7 +235,7 @@ void swx_exec_due(swx_exec *e, int64_t now)
     }
     if (e->deadline <= now) {
         if (!check_end(e)) { /* else in time after all */
-            e->timed_out = true;
+            e->result.timed_out = true;
             start_killing(e, now);
         }
     } else if (e->sweep <= now) {
@@ -255,13 +254,13 @@ void swx_exec_due(swx_exec *e, int64_t now)
     }
 }
 
-int swx_exec_fd(const swx_exec *e, unsigned which) { return which < 2 ? e->streams[which].fd : e->child.pidfd; }
+int swx_exec_fd(const swx_exec *e, unsigned which) { return which < 2 ? e->streams[which] : e->child.pidfd; }
 
 void swx_exec_release(swx_exec *e) { e->released = true; }
 
 bool swx_exec_is_finished(const swx_exec *e)
 {
-    return e->released && e->ended && e->streams[0].fd < 0 && e->streams[1].fd < 0 && e->child.reaped;
+    return e->released && e->ended && e->streams[0] < 0 && e->streams[1] < 0 && e->child.reaped;
 }
 
 void *swx_exec_owner(const swx_exec *e) { return e->owner; }
@@ -270,13 +269,9 @@ uint64_t swx_exec_mark(const swx_exec *e) { return e->child.mark; }
 
 swx_exec_result swx_exec_take_result(swx_exec *e)
 {
-    swx_exec_result result = { .timed_out = e->timed_out,
-                               .cancelled = e->cancelled,
-                               .no_memory = e->no_memory,
-                               .wait_status = e->child.wait_status,
-                               .output = e->streams[0].kept,
-                               .error = e->streams[1].kept };
-    swx_buf_init(&e->streams[0].kept, 2);
-    swx_buf_init(&e->streams[1].kept, 2);
+    swx_exec_result result = e->result;
+    result.wait_status = e->child.wait_status;
+    swx_buf_init(&e->result.output, 2);
+    swx_buf_init(&e->result.error, 2);
     return result;
 }

@@ -1,10 +1,9 @@
 /* Frames of msgpack, read. */
 #include "swx_frame.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_CAPACITY = 512, KEPT_CAPACITY = 512 * 1024 };
+enum { KEPT_CAPACITY = 512 * 1024 };
 
 static uint64_t big_endian(const uint8_t *p, size_t width)
 {
@@ -99,7 +98,7 @@ bool swx_value_read(const uint8_t *bytes, size_t left, swx_value *value)
 
 void swx_frame_reset(swx_frame_stream *stream)
 {
-    free(stream->data);
+    swx_buf_free(&stream->held);
     *stream = (swx_frame_stream){ .max_frame = stream->max_frame };
 }
 
@@ -120,19 +119,11 @@ static bool has_header(const uint8_t *bytes, size_t size, size_t *length)
 /* Moves bytes from the chunk to those of the frame, up to `wanted` of it. */
 static bool collect(swx_frame_stream *stream, const uint8_t **bytes, size_t *size, size_t wanted)
 {
-    size_t n = *size < wanted - stream->size ? *size : wanted - stream->size;
-    if (stream->size + n > stream->capacity) {
-        size_t capacity = 2 * (stream->size + n);
-        capacity = capacity < FIRST_CAPACITY ? FIRST_CAPACITY : capacity > wanted ? wanted : capacity;
-        uint8_t *data = realloc(stream->data, capacity);
-        if (!data) {
-            return false;
-        }
-        stream->data = data;
-        stream->capacity = capacity;
+    size_t missing = wanted - stream->held.size, n = *size < missing ? *size : missing;
+    stream->held.limit = wanted;
+    if (swx_buf_append(&stream->held, *bytes, n) != SWX_OK) {
+        return false;
     }
-    memcpy(stream->data + stream->size, *bytes, n);
-    stream->size += n;
     *bytes += n;
     *size -= n;
     return true;
@@ -142,11 +133,8 @@ static swx_status take_from_chunk(swx_frame_stream *stream, const uint8_t **byte
 {
     size_t length;
     bool known = has_header(*bytes, *size, &length);
-    if (stream->capacity > KEPT_CAPACITY && known && length <= KEPT_CAPACITY) {
-        /* large frames come in rows, and fresh pages cost more than the copy */
-        free(stream->data);
-        stream->data = NULL;
-        stream->capacity = 0;
+    if (stream->held.capacity > KEPT_CAPACITY && known && length <= KEPT_CAPACITY) {
+        swx_buf_free(&stream->held); /* large frames come in rows, and fresh pages cost more than the copy */
     }
     if (!length || length > stream->max_frame || length > *size - SWX_FRAME_HEADER) {
         return SWX_MORE;
@@ -162,22 +150,22 @@ swx_status swx_frame_take(swx_frame_stream *stream, const uint8_t **bytes, size_
                           swx_error *err)
 {
     *payload = (swx_span){ NULL, 0 };
-    if (!stream->size && take_from_chunk(stream, bytes, size, payload) == SWX_OK) {
+    if (!stream->held.size && take_from_chunk(stream, bytes, size, payload) == SWX_OK) {
         return SWX_OK;
     }
     for (;;) {
         size_t length, wanted = SWX_FRAME_HEADER;
-        if (has_header(stream->data, stream->size, &length)) {
+        if (has_header(stream->held.data, stream->held.size, &length)) {
             if (!length || length > stream->max_frame) {
                 return length ? fail(stream, err, SWX_ELIMIT, "the frame is longer than max_frame")
                               : fail(stream, err, SWX_EFORMAT, "the frame is empty");
             }
             wanted += length;
         }
-        if (stream->size == wanted) {
-            *payload = (swx_span){ stream->data + SWX_FRAME_HEADER, length };
+        if (stream->held.size == wanted) {
+            *payload = (swx_span){ stream->held.data + SWX_FRAME_HEADER, length };
             stream->position += wanted;
-            stream->size = 0;
+            swx_buf_chop(&stream->held, wanted);
             return SWX_OK;
         }
         if (!*size) {

@@ -20,7 +20,7 @@
 #define SWX_FRAME_H
 
 #include "swx.h"
-#include "swx_buf.h" /* swx_span */
+#include "swx_buf.h"
 
 #define SWX_FRAME_HEADER 4 /* bytes before a payload */
 
@@ -64,16 +64,14 @@ bool swx_value_read(const uint8_t *bytes, size_t left, swx_value *value);
 typedef struct {
     uint32_t max_frame; /* bytes of payload; the caller sets it, all else begins with zeros */
     uint64_t position;  /* of the frame that is being read, in the stream */
-    uint8_t *data;      /* what came of it in earlier chunks, its header too */
-    size_t size;
-    size_t capacity;
+    swx_buf held;       /* what came of it in earlier chunks, its header too */
 } swx_frame_stream;
 
 /* Reads from the chunk (*bytes, *size), which it moves past what it used.
  *
  * SWX_OK: *payload is one payload, of which nothing is known but its length.  It points into the chunk when the whole
  * frame is there, else into the stream; it is valid until the next call, and no longer than the chunk.
- * SWX_MORE: the chunk is used up and no frame is complete; stream->size says what came of it.
+ * SWX_MORE: the chunk is used up and no frame is complete; stream->held.size says what came of it.
  * SWX_EFORMAT (an empty frame), SWX_ELIMIT (too long), SWX_ENOMEM: err says what and where in the stream.  Only
  * swx_frame_reset is legal then. */
 swx_status swx_frame_take(swx_frame_stream *stream, const uint8_t **bytes, size_t *size, swx_span *payload,

@@ -125,8 +125,7 @@ static bool heredoc_body(reader *r)
     return false;
 }
 
-/* The delimiter after << : WORD, 'WORD' or "WORD" of harmless characters, no digit first: that may be a redirection's.
- */
+/* The delimiter after << : WORD, 'WORD' or "WORD" of harmless characters; a digit first may be a redirection's. */
 static bool heredoc_start(reader *r)
 {
     uint8_t quote = peek(r, 0);

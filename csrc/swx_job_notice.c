@@ -81,8 +81,7 @@ static const uint8_t *line_end(const uint8_t *at, const uint8_t *end)
     return newline ? newline + 1 : end;
 }
 
-/* The notice at the end of a whole line, or NULL: the last of several, because the bytes before it may be a program's.
- */
+/* The notice at the end of a whole line, or NULL: the last of several, because the others may be a program's. */
 static const uint8_t *notice_of_line(const uint8_t *line, const uint8_t *next)
 {
     const uint8_t *at = next;

@@ -47,7 +47,6 @@ bool swx_kernel_is_parked(const swx_kernel *kernel);
  * SWX_SHELL_UNKNOWN. */
 swx_status swx_kernel_unpark(swx_kernel *kernel, pid_t pid, swx_error *err);
 
-/* Looks at the shell. */
 swx_shell_at swx_kernel_look(const swx_kernel *kernel);
 
 /* Whether the process reads its stdin as the shell does at its prompt, into any buffer of the learned size. */
@@ -57,8 +56,7 @@ bool swx_kernel_reads_as_prompt(const swx_kernel *kernel);
  * unknown. */
 uint64_t swx_kernel_stack_of(pid_t pid);
 
-/* Which shell a process is, by its names.  A shell with arguments besides options, which runs those, is SWX_NO_SHELL.
- */
+/* Which shell a process is, by its names.  A shell that runs its arguments, besides options, is SWX_NO_SHELL. */
 typedef enum { SWX_NO_SHELL, SWX_OTHER_SHELL, SWX_BASH } swx_shell_kind;
 swx_shell_kind swx_kernel_shell_of(pid_t pid);
 

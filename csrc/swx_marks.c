@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
@@ -41,19 +42,6 @@ swx_status swx_marks_init(swx_marks *marks, swx_error *err)
     return SWX_OK;
 }
 
-static bool take_number(const char **at, uint64_t *value)
-{
-    const char *p = *at;
-    uint64_t sum = 0;
-    while (*p >= '0' && *p <= '9' && p - *at < 18) {
-        sum = sum * 10 + (uint64_t)(*p++ - '0');
-    }
-    bool any = p > *at;
-    *at = p;
-    *value = sum;
-    return any;
-}
-
 /* The part behind the head, NUL-terminated at `size`, without BEL. */
 static bool parse_mark(const swx_marks *marks, const char *text, size_t size, swx_mark *mark)
 {
@@ -61,6 +49,7 @@ static bool parse_mark(const swx_marks *marks, const char *text, size_t size, sw
         [SWX_MARK_PROMPT] = 4, [SWX_MARK_GUARD] = 1, [SWX_MARK_REPORT] = 1, [SWX_MARK_VALUE] = 0, [SWX_MARK_END] = 1
     };
     const char *end = text + size;
+    char *behind;
     const unsigned kind = (unsigned)(*text++ - '0');
     uint64_t fields[4] = { 0 };
     if (kind < SWX_MARK_PROMPT || kind > SWX_MARK_END) {
@@ -74,7 +63,10 @@ static bool parse_mark(const swx_marks *marks, const char *text, size_t size, sw
         }
         if (i == 0 && !expanded) {
             text += 2;
-        } else if (!take_number(&text, &fields[i])) {
+        } else if (isdigit((uint8_t)*text)) {
+            fields[i] = strtoull(text, &behind, 10);
+            text = behind;
+        } else {
             return false;
         }
     }

@@ -27,9 +27,10 @@ struct swx_match {
 
 /* ---- the stream ---- */
 
+/* At the beginning, and after a hit. */
 static void begin(swx_match *match)
 {
-    match->row = swx_dfa_first_row(&match->dfa);
+    match->row = match->dfa.watched & SWX_AT_START ? match->dfa.idle_rows : 0;
     match->pending = 0;
 }
 

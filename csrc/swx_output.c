@@ -400,8 +400,7 @@ void swx_output_make_room(swx_session *s, int64_t now)
     }
 }
 
-/* Whether another read has to wait for the reader.  whole: for the end of the output the margin is added.
- */
+/* Whether another read has to wait for the reader.  whole: for the end of the output the margin is added. */
 static bool has_no_room(swx_session *s, bool whole)
 {
     if (search_is_behind(s, whole ? MARGIN : 0)) {

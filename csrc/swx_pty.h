@@ -1,9 +1,8 @@
 /* swx_pty.h: a pseudo-terminal pair from openpty(3): modes, size, signals, input.
  *
  * The slave is open here too while the session works: a poll of it tells whether typed input was read, and flushes
- * input that is under way.  A parked terminal does without it (swx_pty_park).  The kernel keeps modes, size and unread
- * input as long as the master is open.  When no process has the slave open, the master is hung up: poll reports that
- * without end, and read fails with EIO once all output was read.  Opening the slave ends that.
+ * input that is under way.  A parked terminal does without it (README.md).  When no process has it open, the master is
+ * hung up: read fails with EIO once all output was read.
  *
  * The terminal of a client, which carries another one, is a pipe with a screen size.  It is raw from the start, nothing
  * can be learned from it about the shell's own terminal, and nothing done to it reaches that one, but for its size and
@@ -75,8 +74,7 @@ pid_t swx_pty_foreground(const swx_pty *pty);
  * client: true, the mode that is safe to believe, because answers to a canonical terminal would become commands. */
 bool swx_pty_is_canonical(const swx_pty *pty);
 
-/* Whether the other side has read everything typed so far (of a client: the client, which passes it on).
- */
+/* Whether the other side has read everything typed so far (of a client: the client, which passes it on). */
 bool swx_pty_input_consumed(const swx_pty *pty);
 
 /* The key that ends the input of a reader of lines: ^D, unless `stty eof` has set another. */

@@ -2,8 +2,7 @@
  *
  * Any thread pushes; the owner watches swx_queue_fd for readability and takes everything at once.  Only the push into
  * an empty queue writes to the descriptor, so a burst of completions costs one wake-up.
- * Reference-counted, because an operation may outlive the loop that asked for it.  The lock of a queue is the innermost
- * one: nothing is called with it held.
+ * Reference-counted, because an operation may outlive the loop that asked for it.  Its lock is the innermost one.
  */
 #ifndef SWX_QUEUE_H
 #define SWX_QUEUE_H

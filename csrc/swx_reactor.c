@@ -236,8 +236,6 @@ static void handle(swx_reactor *r, const struct epoll_event *event, int64_t now)
     swx_node_unlock(node);
 }
 
-static bool is_slow(const swx_node *node) { return node->type->slow && node->type->slow(node->object); }
-
 static swx_child *child_of(const swx_node *node)
 {
     return node->object && node->type->child ? node->type->child(node->object) : NULL;
@@ -414,7 +412,7 @@ static void run_due(swx_reactor *r, int64_t now)
         }
         pthread_mutex_lock(&node->lock); /* it lives: only this thread buries */
         bool due = is_due(node, now);    /* and was not moved meanwhile */
-        if (due && is_slow(node)) {
+        if (due && node->type->slow && node->type->slow(node->object)) {
             unwatch_all(node);
             if (hand_to_worker(r, node, false)) {
                 pthread_mutex_unlock(&node->lock);

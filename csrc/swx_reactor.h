@@ -77,7 +77,6 @@ void swx_node_unwatch(swx_node *node, int fd);
  * the thread does not. */
 void swx_node_pause(swx_node *node, bool paused);
 
-/* Nodes in the reactor. */
 size_t swx_reactor_count(swx_reactor *reactor);
 
 #endif

@@ -25,12 +25,6 @@ static const uint8_t *find_last(const uint8_t *text, size_t size, const char *pa
     return found;
 }
 
-static bool ends_with(const uint8_t *text, size_t size, const char *part)
-{
-    size_t length = strlen(part);
-    return size >= length && memcmp(text + size - length, part, length) == 0;
-}
-
 static bool begins_with_mark(const uint8_t *text, size_t size)
 {
     static const char head[] = "\033]7733;";
@@ -39,8 +33,8 @@ static bool begins_with_mark(const uint8_t *text, size_t size)
 
 /* ---- what our own elements of PROMPT_COMMAND show ---- */
 
-/* Finds our text in a line, after what a command has left there without a newline.  NULL: the line has none, or it is
- * the user's own look at PROMPT_COMMAND. */
+/* Finds our text in the output's last line, after what a command has left there without a newline.  NULL: the line has
+ * none, or it is the user's own look at PROMPT_COMMAND. */
 static const uint8_t *find_own(const swx_session *s, const uint8_t *line, size_t size)
 {
     static const struct {
@@ -57,10 +51,11 @@ static const uint8_t *find_own(const swx_session *s, const uint8_t *line, size_t
     }
     for (size_t i = 0; i < SWX_COUNT(texts); i++) {
         const uint8_t *at = find_last(line, size, texts[i].head);
+        bool ends = swx_buf_ends_with(&s->output.kept, (const uint8_t *)texts[i].end, strlen(texts[i].end));
         if (at && texts[i].group) {
-            return ends_with(line, size, texts[i].end) ? at : NULL;
+            return ends ? at : NULL;
         }
-        if (at && ends_with(line, size, texts[i].end)) {
+        if (at && ends) {
             if (at - line < 2 || at[-1] != ' ' || at[-2] != '+') {
                 return line; /* a DEBUG trap's own text before it, or another PS4, goes too */
             }
@@ -104,8 +99,7 @@ static swx_modes_question modes_question(const swx_session *s)
     return s->shell.nonce_is_exposed ? SWX_MODES_FIRST : s->run.hints & SWX_SCAN_STTY ? SWX_MODES_KEEP : SWX_MODES_ASK;
 }
 
-/* Types one of our lines.  In readline a return ends it, because the user may have bound the newline to something else.
- */
+/* Types one of our lines.  In readline a return ends it, because the user may have bound the newline otherwise. */
 static bool type_line(swx_session *s, swx_buf *line)
 {
     bool keys = swx_kernel_look(&s->kernel) == SWX_SHELL_READLINE;

@@ -159,8 +159,7 @@ void swx_session_lose(swx_session *s)
     swx_session_finish_all(s, SWX_END_LOST, 0);
 }
 
-/* Ends the interrupts of an operation whose syntax is being checked, as done; to be called before it leaves the queue.
- */
+/* Ends the interrupts of an operation whose syntax is being checked, as done, before it leaves the queue. */
 static void end_its_interrupts(swx_session *s, const swx_op *op)
 {
     if (op->held && op == s->queue.first && (s->state == IDLE || (s->current && s->current->ahead))) {
@@ -289,14 +288,6 @@ static void push(swx_op **list, swx_op *op)
     *list = op;
 }
 
-static void submit_interrupt(swx_session *s, swx_op *op, int64_t now)
-{
-    op->next = op->since = now;
-    swx_output_begin_search(s, op, s->output.kept.total);
-    push(&s->interrupt.first, op);
-    swx_interrupt_step(s, now);
-}
-
 void swx_session_submit(swx_session *s, swx_op *op, int64_t now)
 {
     if (op->kind == SWX_OP_CLOSE) {
@@ -321,7 +312,10 @@ void swx_session_submit(swx_session *s, swx_op *op, int64_t now)
     default: break;
     }
     if (op->kind == SWX_OP_INTERRUPT) {
-        submit_interrupt(s, op, now);
+        op->next = op->since = now;
+        swx_output_begin_search(s, op, s->output.kept.total);
+        push(&s->interrupt.first, op);
+        swx_interrupt_step(s, now);
         return;
     }
     if (op->kind == SWX_OP_START && op->patience && s->state == STARTING) {

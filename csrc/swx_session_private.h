@@ -273,7 +273,7 @@ bool swx_session_type_bytes(swx_session *s, const void *bytes, size_t size);
 bool swx_session_type_end(swx_session *s);
 /* As in swx_transport.h. */
 bool swx_session_drop_input(swx_session *s);
-/* Notes what was typed to a program. */
+/* Notes what is typed to a program. */
 void swx_typing_note(swx_session *s, const uint8_t *bytes, size_t size);
 
 /* Begins waiting operations as far as the state allows; called whenever they may have become free to begin. */
@@ -294,11 +294,8 @@ bool swx_shell_is_replaced(const swx_session *s);
 where swx_evidence_look(swx_session *s, unsigned looks);
 /* Whether a shell that was seen in its read waits for input, and no typed bytes are on their way. */
 bool swx_evidence_waits_for_input(const swx_session *s);
-/* Reads until the terminal is empty, so that all output written before has arrived.  False: the state changed
- * meanwhile.
- */
+/* Reads until the terminal is empty, so that all output written before has arrived.  False: the state changed. */
 bool swx_evidence_drained(swx_session *s, int64_t now);
-/* Nothing came for a while. */
 bool swx_evidence_is_silent(const swx_session *s, int64_t now);
 /* Whether the shell is silent, is in the foreground, has read everything typed and may wait for input.  alone: as in
  * swx_kernel_may_await_input. */

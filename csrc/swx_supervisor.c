@@ -69,8 +69,7 @@ static int start_grandchild(void *argument)
 /* ---- in the program ---- */
 
 /* A shortage may pass, and is an error.  Other failures will not (no executable, no pidfds, a forbidden system call):
- * then there is no supervisor.
- */
+ * then there is no supervisor. */
 static swx_status judge_failure(const char *call, int sys_errno, swx_error *err)
 {
     bool is_short = sys_errno == EMFILE || sys_errno == ENFILE || sys_errno == ENOMEM || sys_errno == EAGAIN;

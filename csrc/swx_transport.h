@@ -12,7 +12,6 @@
 typedef struct {
     bool has_terminal;  /* the shell's terminal is ours: its modes are seen and set, and input that was not read too */
     bool has_processes; /* the shell and what it starts are processes here: /proc tells of them, signals reach them */
-    bool shows_nonce;   /* others can read the environment that the shell gets */
 
     /* In nanoseconds; a stream's bytes may be on their way any time. */
     int64_t silence;  /* without output, after which no more is on its way */

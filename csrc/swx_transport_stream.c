@@ -16,7 +16,6 @@ static void interrupt(swx_session *s, swx_op *op, pid_t group, int64_t now)
 }
 
 const swx_transport swx_transport_stream = {
-    .shows_nonce = true,
     .silence = 2000 * MS,
     .delivery = 1000 * MS,
     .fork = 100 * MS,

@@ -7,8 +7,7 @@
 
 #include "swx_tree.h"
 
-enum { LINE_MAX = 4095 };    /* of a terminal in canonical mode; what is longer is cut silently */
-enum { PACED_PIECE = 2000 }; /* bytes of a longer line that are written at a time: less than half of LINE_MAX */
+enum { PACED_PIECE = 2000 }; /* bytes of a longer line that are written at a time: less than half of SWX_LINE_MAX */
 
 /* A canonical terminal cuts a line that is too long, and a program may switch to canonical mode at any time.  So a long
  * line is written in pieces, each after the one before was read.  In canonical mode a piece without a newline is
@@ -176,7 +175,7 @@ void swx_typing_note(swx_session *s, const uint8_t *bytes, size_t size)
     s->shell.modes_may_differ = !s->transport->has_terminal;
     s->input.half_line = size ? bytes[size - 1] != '\n' && bytes[size - 1] != '\r' : s->input.half_line;
     const uint8_t *end = size ? memrchr(bytes, '\n', size) : NULL;
-    if (!s->input.paced && s->transport->has_terminal && has_long_line(bytes, size, s->input.column, LINE_MAX)) {
+    if (!s->input.paced && s->transport->has_terminal && has_long_line(bytes, size, s->input.column, SWX_LINE_MAX)) {
         s->input.paced = true;
         s->input.passed_on = false;
     }
@@ -193,7 +192,7 @@ static size_t last_line(const uint8_t *text, size_t size)
 static bool is_long_line(const swx_session *s, const swx_op *op)
 {
     return op->kind == SWX_OP_LINE && s->transport->has_terminal && last_line(op->typed, op->typed_size) == 0 &&
-           has_long_line(op->typed, op->typed_size, 0, LINE_MAX - 1);
+           has_long_line(op->typed, op->typed_size, 0, SWX_LINE_MAX - 1);
 }
 
 /* Types a command, or its first part; the rest follows when the shell has read that. */
@@ -222,9 +221,8 @@ static bool type_command(swx_session *s, const swx_op *op, bool at_prompt)
 static unsigned count_lines(const uint8_t *text, size_t size)
 {
     unsigned lines = 0;
-    for (const uint8_t *end = size ? text + size : text;
-         text < end && (text = memchr(text, '\n', (size_t)(end - text))); text++) {
-        lines++;
+    for (size_t i = 0; i < size; i++) {
+        lines += text[i] == '\n';
     }
     return lines;
 }
@@ -242,7 +240,7 @@ static const char *refusal(const swx_session *s, const swx_op *op)
     if (s->transport->has_terminal) {
         return NULL;
     }
-    if (op->kind == SWX_OP_LINE && has_long_line(op->typed, op->typed_size, 0, LINE_MAX)) {
+    if (op->kind == SWX_OP_LINE && has_long_line(op->typed, op->typed_size, 0, SWX_LINE_MAX)) {
         return "a line for a terminal elsewhere has at most 4095 bytes";
     }
     return op->raw ? "a terminal elsewhere cannot be put into raw mode for a command" : NULL;

@@ -86,7 +86,7 @@ static void test_every_chunk_size(void)
             CHECK(status == ends[end].status && err.status == status && err.position == size);
             CHECK(count == FRAMES && stream.position == size);
             swx_frame_reset(&stream);
-            CHECK(!stream.data && stream.max_frame == 700 && !stream.position);
+            CHECK(!stream.held.data && stream.max_frame == 700 && !stream.position);
         }
     }
 }
@@ -104,7 +104,7 @@ static void test_a_whole_frame_is_not_copied(void)
         CHECK(swx_frame_take(&stream, &at, &left, &payload, &err) == SWX_OK &&
               payload.bytes == begin + SWX_FRAME_HEADER);
     }
-    CHECK(!stream.data && !left);
+    CHECK(!stream.held.data && !left);
 }
 
 /* Memory grows with what came, and what is large goes back. */
@@ -116,8 +116,8 @@ static void test_memory(void)
     swx_error err;
     const uint8_t *at = (const uint8_t *)"\xff\xff\xff\xffx";
     size_t left = 5;
-    CHECK(swx_frame_take(&stream, &at, &left, &payload, &err) == SWX_MORE && stream.size == 5 &&
-          stream.capacity <= 512);
+    CHECK(swx_frame_take(&stream, &at, &left, &payload, &err) == SWX_MORE && stream.held.size == 5 &&
+          stream.held.capacity <= 512);
     swx_frame_reset(&stream);
     for (int round = 0; round < 2; round++) { /* one of 1 MiB in two parts */
         memcpy(bytes, "\0\x0f\xff\xfc", SWX_FRAME_HEADER);
@@ -128,11 +128,11 @@ static void test_memory(void)
         left = 1;
         CHECK(swx_frame_take(&stream, &at, &left, &payload, &err) == SWX_OK &&
               payload.size == sizeof(bytes) - SWX_FRAME_HEADER);
-        CHECK(stream.capacity >= sizeof(bytes) && stream.capacity < sizeof(bytes) + 512);
+        CHECK(stream.held.capacity >= sizeof(bytes) && stream.held.capacity < sizeof(bytes) + 512);
     }
     at = (const uint8_t *)"\0\0\0\x01x";
     left = 5;
-    CHECK(swx_frame_take(&stream, &at, &left, &payload, &err) == SWX_OK && payload.size == 1 && !stream.data);
+    CHECK(swx_frame_take(&stream, &at, &left, &payload, &err) == SWX_OK && payload.size == 1 && !stream.held.data);
 }
 
 #ifdef SWX_ALLOC_TEST
