@@ -50,10 +50,8 @@ def in_environment(place: Path, *arguments: str, **env: str) -> subprocess.Compl
 
 # install()
 
-
-def test_both_names_are_one_module() -> None:
-    said = ours(
-        """
+INSTALLED: dict[str, tuple[str, str]] = {
+    "both names are one module": ("""
         import importlib, pkgutil, sys
         import swerex_c
         swerex_c.install()
@@ -77,9 +75,40 @@ def test_both_names_are_one_module() -> None:
         assert swerex_c.runtime.abstract is sys.modules["swerex.runtime.abstract"]
         assert len([f for f in sys.meta_path if type(f).__name__ == "AliasFinder"]) == 1
         print(count > 15, __version__)
-        """
-    )
-    assert said == "True 1.4.0"
+    """, "True 1.4.0"),
+    "threads that import at the same time get whole modules": ("""
+        import importlib, sys, threading
+        import swerex_c; swerex_c.install()
+        sys.setswitchinterval(1e-6)
+        names = ["exceptions", "runtime.abstract", "runtime.config", "runtime.dummy", "utils.wait", "deployment.config"]
+        gate, wrong = threading.Barrier(16), []
+        def work(n):
+            gate.wait()
+            for name in names[n % 6:] + names[:n % 6]:
+                package = ("swerex", "swerex_c")[n % 2]
+                module = importlib.import_module(f"{package}.{name}")
+                if module.__name__ != f"swerex_c.{name}" or not hasattr(module, "__all__"):
+                    wrong.append(module)
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(16)]
+        [t.start() for t in threads]; [t.join() for t in threads]
+        print(wrong)
+    """, "[]"),
+    "reloading and finding work under the alias": ("""
+        import importlib, importlib.util, inspect
+        import swerex_c; swerex_c.install()
+        print(importlib.util.find_spec("swerex.utils.wait").name)
+        import swerex.utils.wait as wait
+        importlib.reload(wait)
+        print(inspect.getsource(wait._wait_until_alive).startswith("async def"))
+    """, "swerex.utils.wait\nTrue"),
+}  # fmt: skip
+"""Pieces of Python, and what they print."""
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+def test_installed(name: str) -> None:
+    code, printed = INSTALLED[name]
+    assert ours(code) == printed
 
 
 def test_it_wins_over_an_original_that_is_installed_and_can_be_taken_back() -> None:
@@ -146,29 +175,6 @@ def test_without_the_swap_nothing_changes() -> None:
     assert left == "[]"
 
 
-def test_threads_that_import_at_the_same_time_get_whole_modules() -> None:
-    said = ours(
-        """
-        import importlib, sys, threading
-        import swerex_c; swerex_c.install()
-        sys.setswitchinterval(1e-6)
-        names = ["exceptions", "runtime.abstract", "runtime.config", "runtime.dummy", "utils.wait", "deployment.config"]
-        gate, wrong = threading.Barrier(16), []
-        def work(n):
-            gate.wait()
-            for name in names[n % 6:] + names[:n % 6]:
-                package = ("swerex", "swerex_c")[n % 2]
-                module = importlib.import_module(f"{package}.{name}")
-                if module.__name__ != f"swerex_c.{name}" or not hasattr(module, "__all__"):
-                    wrong.append(module)
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(16)]
-        [t.start() for t in threads]; [t.join() for t in threads]
-        print(wrong)
-        """
-    )
-    assert said == "[]"
-
-
 def test_the_version_of_the_distribution_is_known() -> None:
     code = """
         import importlib.metadata as metadata, sys
@@ -197,20 +203,6 @@ def test_pickles_load_in_both_directions(tmp_path: Path) -> None:
     assert (type(error).__module__, str(error), action.command) == ("swerex_c.exceptions", "m", "x")
     load = "import pickle, sys, swerex_c; swerex_c.install(); print(type(pickle.load(open(sys.argv[1], 'rb'))[0]))"
     assert ours(load, str(theirs)) == "<class 'swerex_c.exceptions.CommandTimeoutError'>"
-
-
-def test_reloading_and_finding_work_under_the_alias() -> None:
-    said = ours(
-        """
-        import importlib, importlib.util, inspect
-        import swerex_c; swerex_c.install()
-        print(importlib.util.find_spec("swerex.utils.wait").name)
-        import swerex.utils.wait as wait
-        importlib.reload(wait)
-        print(inspect.getsource(wait._wait_until_alive).startswith("async def"))
-        """
-    )
-    assert said.split() == ["swerex.utils.wait", "True"]
 
 
 # swerex-c run
