@@ -18,6 +18,7 @@ import pytest
 from swerex_c import swap
 from tests.support.cli import cli
 from tests.support.original import ROOT, original_python, our_environment, python_output
+from tests.support.processes import ran
 
 WHERE = "import swerex; print(swerex.__file__)"
 OURS = str(ROOT / "swerex_c" / "__init__.py")
@@ -43,9 +44,7 @@ def environment(tmp_path: Path) -> Path:
 
 def in_environment(place: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SWEREX_C_SWAP")}
-    return subprocess.run(
-        [place / "bin" / "python", *arguments], capture_output=True, text=True, timeout=60, env={**clean, **env}
-    )
+    return ran(place / "bin" / "python", *arguments, env={**clean, **env})
 
 
 # install()
@@ -219,10 +218,7 @@ def test_run_reaches_the_command_and_what_it_starts() -> None:
 def test_run_reaches_an_environment_without_this_package() -> None:
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     code = WHERE + "; import swerex.runtime.abstract, pydantic; print(pydantic.__file__)"
-    done = subprocess.run(
-        [sys.executable, "-m", "swerex_c", "run", "--", original_python(), "-c", code],
-        capture_output=True, text=True, timeout=60, env=env, cwd=ROOT,
-    )  # fmt: skip
+    done = ran(sys.executable, "-m", "swerex_c", "run", "--", original_python(), "-c", code, env=env, cwd=ROOT)
     where, pydantic = done.stdout.split()
     assert where == OURS
     assert Path(pydantic).is_relative_to(Path(original_python()).parent.parent)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from tests.support.processes import ran
 
 LEFT_OUT = (
     # `env` becomes the shell: who kills the shell kills the program that carries its terminal.
@@ -87,13 +88,8 @@ def run_rooms(rooms: Sequence[str], left_out: Sequence[str], environment: dict[s
 def run_tests(environment: dict[str, str], *words: str) -> int:
     """Run tests in a pytest of their own, and return how many have passed."""
     options = ["-q", "-p", "no:cacheprovider", "-m", "not idle"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *words],
-        cwd=Path(__file__).parents[2],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    command, root = [sys.executable, "-m", "pytest", *options, *words], Path(__file__).parents[2]
+    done = ran(*command, seconds=None, cwd=root, env=environment)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed, done.stdout[-500:]

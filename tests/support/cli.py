@@ -7,16 +7,13 @@ import sys
 from typing import Any
 
 from tests.support.original import our_environment
-from tests.support.wait import DEADLINE
+from tests.support.processes import ran
 
 COMMAND = [sys.executable, "-m", "swerex_c"]
 
 
 def cli(*arguments: str, input: str | None = "", **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        input=input, capture_output=True, text=True, timeout=DEADLINE, env={**our_environment(), **env},
-    )  # fmt: skip
+    return ran(*COMMAND, *arguments, input=input, env={**our_environment(), **env})
 
 
 def start(*arguments: str, **env: str) -> Any:
