@@ -16,11 +16,11 @@ def cli(*arguments: str, input: str | None = "", **env: str) -> subprocess.Compl
     return ran(*COMMAND, *arguments, input=input, env={**our_environment(), **env})
 
 
-def start(*arguments: str, **env: str) -> Any:
+def start(*arguments: str, command: list[str] = COMMAND, **env: str) -> Any:
     """Begin a command without input, whose output and errors are pipes of text."""
     pipe, env = subprocess.PIPE, {**our_environment(), **env}
     return subprocess.Popen(
-        [*COMMAND, *arguments], stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, env=env
+        [*command, *arguments], stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, env=env
     )
 
 
