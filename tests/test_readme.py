@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from swerex_c import exceptions
 from tests.support import api_page
 from tests.support.original import our_environment
 from tests.support.pages import BLOCK, DOCS, PAGES, PASTE, PROVIDERS, ROOT, SHOWN, TEXTS, check, paste, provider, shown
+from tests.support.processes import ran
 
 PYTHON = [text for page in ["README.md", *DOCS] for kind, text in BLOCK.findall(TEXTS[page]) if kind == "python"]
 AGENT = "async def main"
@@ -56,9 +56,7 @@ def test_a_block_with_a_server(block: str, output: str) -> None:
     as_root = () if os.geteuid() == 0 else ("--user", "--map-root-user")
     alone = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", *as_root]
     command = [*alone, sys.executable, "-c", SERVER, PASTE]
-    done = subprocess.run(
-        command, input=block, env=our_environment(), capture_output=True, text=True, timeout=100, check=False
-    )
+    done = ran(*command, seconds=100, input=block, env=our_environment())
     assert done.returncode == 0, done.stderr
     assert done.stdout == output
 

@@ -18,6 +18,7 @@ import pytest
 from swerex_c import swap
 from tests.support.cli import cli
 from tests.support.original import ROOT, original_python, our_environment, python_output
+from tests.support.processes import ran
 
 WHERE = "import swerex; print(swerex.__file__)"
 OURS = str(ROOT / "swerex_c" / "__init__.py")
@@ -43,17 +44,13 @@ def environment(tmp_path: Path) -> Path:
 
 def in_environment(place: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SWEREX_C_SWAP")}
-    return subprocess.run(
-        [place / "bin" / "python", *arguments], capture_output=True, text=True, timeout=60, env={**clean, **env}
-    )
+    return ran(place / "bin" / "python", *arguments, env={**clean, **env})
 
 
 # install()
 
-
-def test_both_names_are_one_module() -> None:
-    said = ours(
-        """
+INSTALLED: dict[str, tuple[str, str]] = {
+    "both names are one module": ("""
         import importlib, pkgutil, sys
         import swerex_c
         swerex_c.install()
@@ -77,9 +74,40 @@ def test_both_names_are_one_module() -> None:
         assert swerex_c.runtime.abstract is sys.modules["swerex.runtime.abstract"]
         assert len([f for f in sys.meta_path if type(f).__name__ == "AliasFinder"]) == 1
         print(count > 15, __version__)
-        """
-    )
-    assert said == "True 1.4.0"
+    """, "True 1.4.0"),
+    "threads that import at the same time get whole modules": ("""
+        import importlib, sys, threading
+        import swerex_c; swerex_c.install()
+        sys.setswitchinterval(1e-6)
+        names = ["exceptions", "runtime.abstract", "runtime.config", "runtime.dummy", "utils.wait", "deployment.config"]
+        gate, wrong = threading.Barrier(16), []
+        def work(n):
+            gate.wait()
+            for name in names[n % 6:] + names[:n % 6]:
+                package = ("swerex", "swerex_c")[n % 2]
+                module = importlib.import_module(f"{package}.{name}")
+                if module.__name__ != f"swerex_c.{name}" or not hasattr(module, "__all__"):
+                    wrong.append(module)
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(16)]
+        [t.start() for t in threads]; [t.join() for t in threads]
+        print(wrong)
+    """, "[]"),
+    "reloading and finding work under the alias": ("""
+        import importlib, importlib.util, inspect
+        import swerex_c; swerex_c.install()
+        print(importlib.util.find_spec("swerex.utils.wait").name)
+        import swerex.utils.wait as wait
+        importlib.reload(wait)
+        print(inspect.getsource(wait._wait_until_alive).startswith("async def"))
+    """, "swerex.utils.wait\nTrue"),
+}  # fmt: skip
+"""Pieces of Python, and what they print."""
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+def test_installed(name: str) -> None:
+    code, printed = INSTALLED[name]
+    assert ours(code) == printed
 
 
 def test_it_wins_over_an_original_that_is_installed_and_can_be_taken_back() -> None:
@@ -146,29 +174,6 @@ def test_without_the_swap_nothing_changes() -> None:
     assert left == "[]"
 
 
-def test_threads_that_import_at_the_same_time_get_whole_modules() -> None:
-    said = ours(
-        """
-        import importlib, sys, threading
-        import swerex_c; swerex_c.install()
-        sys.setswitchinterval(1e-6)
-        names = ["exceptions", "runtime.abstract", "runtime.config", "runtime.dummy", "utils.wait", "deployment.config"]
-        gate, wrong = threading.Barrier(16), []
-        def work(n):
-            gate.wait()
-            for name in names[n % 6:] + names[:n % 6]:
-                package = ("swerex", "swerex_c")[n % 2]
-                module = importlib.import_module(f"{package}.{name}")
-                if module.__name__ != f"swerex_c.{name}" or not hasattr(module, "__all__"):
-                    wrong.append(module)
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(16)]
-        [t.start() for t in threads]; [t.join() for t in threads]
-        print(wrong)
-        """
-    )
-    assert said == "[]"
-
-
 def test_the_version_of_the_distribution_is_known() -> None:
     code = """
         import importlib.metadata as metadata, sys
@@ -199,20 +204,6 @@ def test_pickles_load_in_both_directions(tmp_path: Path) -> None:
     assert ours(load, str(theirs)) == "<class 'swerex_c.exceptions.CommandTimeoutError'>"
 
 
-def test_reloading_and_finding_work_under_the_alias() -> None:
-    said = ours(
-        """
-        import importlib, importlib.util, inspect
-        import swerex_c; swerex_c.install()
-        print(importlib.util.find_spec("swerex.utils.wait").name)
-        import swerex.utils.wait as wait
-        importlib.reload(wait)
-        print(inspect.getsource(wait._wait_until_alive).startswith("async def"))
-        """
-    )
-    assert said.split() == ["swerex.utils.wait", "True"]
-
-
 # swerex-c run
 
 
@@ -227,10 +218,7 @@ def test_run_reaches_the_command_and_what_it_starts() -> None:
 def test_run_reaches_an_environment_without_this_package() -> None:
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     code = WHERE + "; import swerex.runtime.abstract, pydantic; print(pydantic.__file__)"
-    done = subprocess.run(
-        [sys.executable, "-m", "swerex_c", "run", "--", original_python(), "-c", code],
-        capture_output=True, text=True, timeout=60, env=env, cwd=ROOT,
-    )  # fmt: skip
+    done = ran(sys.executable, "-m", "swerex_c", "run", "--", original_python(), "-c", code, env=env, cwd=ROOT)
     where, pydantic = done.stdout.split()
     assert where == OURS
     assert Path(pydantic).is_relative_to(Path(original_python()).parent.parent)

@@ -126,8 +126,7 @@ def test_a_long_line_that_reads_has_not_ended(sh: Shell) -> None:
 def test_an_interrupt_of_what_hid_the_prompts(sh: Shell, hide: str) -> None:
     """The shell has answered: what it takes to make its prompts seen again does not make the interrupt fail."""
     sh.gives("function_that_waits() { echo begun; sleep 1000; }", "")
-    sh.begin(f"{hide}; function_that_waits", "begun")
-    sh.interrupt(timeout=0.2, n_retry=1)
+    sh.interrupted(f"{hide}; function_that_waits", "begun", timeout=0.2, n_retry=1)
     sh.gives("echo a", "a\n")
 
 

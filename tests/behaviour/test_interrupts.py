@@ -27,8 +27,7 @@ _EXTENDED = "case ab in +(a|b)) while :; do :; done ;; esac"
 ])  # fmt: skip
 def test_what_the_shell_waits_for(sh: Shell, trap: str, holds: str) -> None:
     sh.gives(trap, "")
-    sh.begin(f"echo begun; {holds}", "begun")
-    sh.interrupt(timeout=0.1, n_retry=2)
+    sh.interrupted(holds, timeout=0.1, n_retry=2)
     sh.gives("echo ok", "ok\n")
 
 
@@ -36,8 +35,7 @@ def test_prompts_that_change_by_themselves(sh: Shell) -> None:
     """Where the kernel does not tell, the end of a command waits for a prompt like the last one."""
     for command in ("PROMPT_COMMAND=PS1=x", "PROMPT_COMMAND+=(PS1=y)", "unset PS1", "PROMPT_COMMAND=(PS1=a PS1=b)"):
         sh.gives(command, "")
-    sh.begin("trap '' INT; echo begun; sleep 1000", "begun")
-    sh.interrupt(timeout=1, n_retry=1)
+    sh.interrupted("trap '' INT; echo begun; sleep 1000", "begun", timeout=1, n_retry=1)
 
 
 @pytest.mark.idle
@@ -46,16 +44,14 @@ def test_an_interrupt_is_not_for_the_prompts_own_programs(sh: Shell, tmp_path: P
     sh.run(f"h() {{ (true &) >/dev/null; echo x >>{tmp_path}/runs; }}; PROMPT_COMMAND=h")
     for _ in range(10):
         sh.run(f": >{tmp_path}/runs")
-        sh.begin("echo begun; sleep 1000", "begun")
-        sh.interrupt()
+        sh.interrupted("sleep 1000")
         assert (tmp_path / "runs").read_text() == "x\n" * 2
 
 
 @pytest.mark.parametrize(("ignored", "code"), [("INT", 129), ("INT HUP", 137)])
 def test_a_program_is_hung_up_before_it_is_killed(sh: Shell, ignored: str, code: int) -> None:
     """So that `screen -r` can let go of its server, and an editor save what it has."""
-    sh.begin(f"sh -c \"trap '' {ignored}; echo up; exec sleep 1000\"", "up")
-    sh.interrupt(timeout=0.1, n_retry=1)
+    sh.interrupted(f"sh -c \"trap '' {ignored}; echo up; exec sleep 1000\"", "up", timeout=0.1, n_retry=1)
     sh.gives("echo $?", f"{code}\n")
 
 
@@ -84,8 +80,7 @@ def test_a_line_that_nobody_has_read_yet(sh: Shell) -> None:
 def test_jobs_of_before_live_on(sh: Shell) -> None:
     """What an interrupt kills to free the shell began with the command that it interrupts."""
     sh.run("trap '' INT; sleep 1000 & old=$!")
-    sh.begin("sleep 1001 & new=$!; echo begun; wait $new", "begun")
-    sh.interrupt(timeout=0.1, n_retry=2)
+    sh.interrupted("sleep 1001 & new=$!; echo begun; wait $new", "begun", timeout=0.1, n_retry=2)
     sh.gives("kill -0 $old && echo lives", "lives\n")
     sh.gives("kill -0 $new 2>&-", "", 1)
     sh.run("kill -9 $old")
@@ -98,8 +93,7 @@ def test_jobs_of_before_live_on(sh: Shell) -> None:
 def test_what_ran_before_the_command_lives_on(sh: Shell, before: str, after: str, expected: str) -> None:
     """A loop in the background with what it has started since, and the reader of the shell's own output."""
     sh.run(f"trap '' INT; {before}")
-    sh.begin("sleep 0.1; echo begun; x=$(sleep 1000)", "begun")
-    sh.interrupt(timeout=0.2, n_retry=1)
+    sh.interrupted("sleep 0.1; echo begun; x=$(sleep 1000)", "begun", timeout=0.2, n_retry=1)
     sh.gives(after, expected, 0)
 
 
@@ -129,8 +123,7 @@ def test_the_shell_in_front_of_what_it_waits_for(sh: Shell, before: str) -> None
     """Bash gives the terminal to no program without its descriptor 255, nor without job control."""
     sh.gives(before, "")
     sh.gives("/bin/echo hi | cat; (exit 6)", "hi\n", 6)
-    sh.begin("echo begun; sleep 1000", "begun")
-    sh.interrupt(timeout=0.1, n_retry=2)
+    sh.interrupted("sleep 1000", timeout=0.1, n_retry=2)
     sh.gives("echo ok", "ok\n")
 
 

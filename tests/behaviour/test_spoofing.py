@@ -25,6 +25,14 @@ def attack(mode: str, code: int = 99) -> str:
 AHEAD = "n='\\#'; n=${n@P}; p=${PS1@P}; for d in -1 0 1 2 3; do printf %s \"${p//$n/$((n+d))}\"; done"
 
 
+def undisturbed(sh: Shell, command: str) -> str:
+    """Run a command between START and END, and return the output, which has both; the exit code is 7."""
+    seen = sh.run(f"echo START; {command}; echo END; (exit 7)")
+    assert seen.output.startswith("START\n") and seen.output.endswith("END\n")
+    assert seen.exit_code == 7
+    return str(seen.output)
+
+
 def test_the_attacker_knows_our_marks(sh: Shell) -> None:
     """The tests below prove something only if the forger has something to forge."""
     forged, with_escape = map(int, sh.out(attack("probe")).split())
@@ -126,12 +134,9 @@ def test_replay_of_recorded_marks(sh: Shell, tmp_path: Path) -> None:
     """Everything that the terminal ever showed, shown again."""
     for i in range(3):
         sh.run(f'printf \'%s\\n\' "${{PS0@P}}out{i}" "${{PS1@P}}" >>{tmp_path}/record; (exit {i})')
-    seen = sh.run(f"echo START; cat {tmp_path}/record; sleep 0.05; cat {tmp_path}/record; echo END; (exit 7)")
-    assert seen.output.startswith("START\n")
-    assert seen.output.endswith("END\n")
-    assert seen.exit_code == 7
+    output = undisturbed(sh, f"cat {tmp_path}/record; sleep 0.05; cat {tmp_path}/record")
     for i in range(3):
-        assert seen.output.count(f"out{i}\n") == 2
+        assert output.count(f"out{i}\n") == 2
 
 
 def test_pieces_of_marks(sh: Shell) -> None:
@@ -161,10 +166,7 @@ DUMPS = [
 @pytest.mark.parametrize("command", DUMPS)
 def test_the_shells_own_state_may_be_printed(sh: Shell, command: str) -> None:
     for _ in range(2):
-        seen = sh.run(f"echo START; {command}; sleep 0.02; echo END; (exit 7)")
-        assert seen.output.startswith("START\n")
-        assert seen.output.endswith("END\n")
-        assert seen.exit_code == 7
+        undisturbed(sh, f"{command}; sleep 0.02")
     sh.gives("echo next", "next\n")
 
 

@@ -376,8 +376,7 @@ def test_signals_are_default_under_nohup(shells: type[Shell]) -> None:
         sh = shells()
         assert no_signals(sh.out("cat /proc/self/status"))
         sh.gives("trap 'echo hup' HUP; kill -HUP $$", "hup\n")
-        sh.begin("echo begun; sleep 1000", "begun")
-        sh.interrupt(timeout=1, n_retry=60)
+        sh.interrupted("sleep 1000", timeout=1, n_retry=60)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         for number, handler in old.items():

@@ -84,8 +84,7 @@ def test_a_chain_of_timeouts(sh: Shell, gate: Gate) -> None:
 def test_interrupt(sh: Shell, busy: str) -> None:
     """The background is spared."""
     sh.run("kept=yes; sleep 77777 &")
-    sh.begin(f"echo begun; {busy}", "begun")
-    seen = sh.interrupt(timeout=1, n_retry=60)
+    seen = sh.interrupted(busy, timeout=1, n_retry=60)
     assert "not reached" not in seen.output
     sh.gives("echo $kept; jobs %1 | grep -c Running", "yes\n1\n")
     sh.run("kill %1 %2 %3; exec 9<&-")
@@ -129,8 +128,7 @@ IGNORES = [
 
 @pytest.mark.parametrize("command", IGNORES)
 def test_interrupt_of_what_ignores_it(sh: Shell, command: str) -> None:
-    sh.begin(f"({command})", "ready")
-    sh.interrupt()
+    sh.interrupted(f"({command})", "ready")
     sh.gives("echo next", "next\n")
 
 

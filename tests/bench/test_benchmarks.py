@@ -12,12 +12,11 @@ import pytest
 
 from benchmarks import pictures
 from tests.support.original import ROOT, original_python
-from tests.support.wait import DEADLINE
+from tests.support.processes import ran
 
 
 def benchmarks(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "benchmarks", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE, env=environment or None)
+    return ran(sys.executable, "-m", "benchmarks", *arguments, cwd=ROOT, env=environment or None)
 
 
 def test_a_wrong_answer_is_told_and_is_the_status() -> None:
@@ -31,7 +30,7 @@ def test_a_wrong_answer_is_told_and_is_the_status() -> None:
 def test_interrupts_arrive_though_the_caller_ignores_them() -> None:
     """As under nohup, which its shells would hand down to what they run."""
     command = f'trap "" INT; exec "{sys.executable}" -m benchmarks --answers --only interrupt'
-    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    done = ran("bash", "-c", command, cwd=ROOT)
     assert done.returncode == 0 and "bare terminal            right" in done.stdout, done.stdout + done.stderr
 
 

@@ -29,7 +29,7 @@ from tests.support.cli import COMMAND, cli, results, start
 from tests.support.closed_syscall import build_preload
 from tests.support.harness import write_script
 from tests.support.original import our_environment
-from tests.support.processes import Family
+from tests.support.processes import Family, ran
 from tests.support.wait import DEADLINE, doubled, until
 
 
@@ -89,7 +89,7 @@ def test_completion_in_bash(tmp_path: Path) -> None:
     """
     path = f"{tmp_path}:{os.environ['PATH']}"
     environment = {**our_environment(), "HOME": str(tmp_path), "PATH": path}
-    done = subprocess.run(["bash", "-c", asks], capture_output=True, text=True, timeout=60, env=environment)
+    done = ran("bash", "-c", asks, env=environment)
     assert done.stderr == ""
     assert "_SWEREX_C_COMPLETE=complete_bash" in done.stdout
     expected = ["complete -o default -F _swerex_c_completion swerex-c", "exec", "--image"]
@@ -188,8 +188,7 @@ def test_exec_hands_on_what_is_a_socket_or_a_terminal_or_cannot_be_opened_again(
         (slave, "cat", ""),
         (opened, "cat", "of another user\n"),
     ):
-        whole = [*prefix, *COMMAND, "exec", command]
-        done = subprocess.run(whole, stdin=given, capture_output=True, text=True, timeout=60, env=our_environment())
+        done = ran(*prefix, *COMMAND, "exec", command, stdin=given, env=our_environment())
         assert results(done) == (expected, "", 0)
     for end in (master, slave, opened, ours.detach(), theirs.detach()):
         os.close(end)
@@ -325,7 +324,7 @@ def test_doctor_shows_the_swap() -> None:
 def test_exec_says_that_its_input_cannot_be_read(tmp_path: Path) -> None:
     command = [*COMMAND, "exec", "--stdin", "--deployment", '{"type": "local"}', "cat"]
     with open(tmp_path / "file", "wb") as file:
-        done = subprocess.run(command, stdin=file, capture_output=True, text=True, env=our_environment())
+        done = ran(*command, stdin=file, env=our_environment())
     assert (done.returncode, done.stdout) == (1, "")
     assert "cannot be uploaded" in done.stderr and "Traceback" not in done.stderr
 
@@ -345,7 +344,7 @@ def test_prune_says_why_it_cannot(tmp_path: Path) -> None:
 def test_prune_says_what_a_cloud_needs(cloud: str, tmp_path: Path) -> None:
     """Whether its library is here or not: there is no account and no cluster in this environment."""
     bare = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": our_environment()["PYTHONPATH"]}
-    done = subprocess.run([*COMMAND, "prune", "--cloud", cloud], capture_output=True, text=True, timeout=60, env=bare)
+    done = ran(*COMMAND, "prune", "--cloud", cloud, env=bare)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("swerex-c: ") and "Traceback" not in done.stderr
     assert re.search("pip install|kubeconfig|refuses the", done.stderr)
@@ -388,8 +387,7 @@ def test_output_that_cannot_be_written(arguments: str, unbuffered: str, output: 
 )
 def test_streams_that_are_closed_or_half_read(script: str, said: str, code: int, tmp_path: Path) -> None:
     script = f'set -o pipefail; swerex-c() {{ {sys.executable} -m swerex_c "$@"; }}; {script}'
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=our_environment(), cwd=tmp_path)
-    assert results(done) == (said, "", code)
+    assert results(ran("bash", "-c", script, env=our_environment(), cwd=tmp_path)) == (said, "", code)
 
 
 def test_a_write_that_is_short() -> None:

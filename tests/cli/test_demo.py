@@ -12,12 +12,12 @@ import pytest
 
 from tests.support.harness import write_script
 from tests.support.original import our_environment
-from tests.support.wait import DEADLINE, quicker_than
+from tests.support.processes import ran
+from tests.support.wait import quicker_than
 
 
 def demo(**environment: str) -> subprocess.CompletedProcess[str]:
-    command, environment = [sys.executable, "-m", "swerex_c.cli.demo"], {**our_environment(), **environment}
-    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment)
+    return ran(sys.executable, "-m", "swerex_c.cli.demo", env={**our_environment(), **environment})
 
 
 @pytest.mark.parametrize("terminal", ["dumb", "xterm-256color"])

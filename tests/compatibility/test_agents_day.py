@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.docker_engine import Engine
 from tests.support.original import ROOT, original_python
+from tests.support.processes import ran
 from tests.support.server_process import KEY, serving
 
 SECONDS = 200
@@ -122,13 +123,8 @@ def luggage(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def spend(python: str, place: dict[str, Any], directory: Path, environment: dict[str, str]) -> dict[str, Any]:
     """The answers of a day in a process of its own."""
     answers, script = directory / "answers.json", str(ROOT / "tests" / "support" / "agents_day.py")
-    done = subprocess.run(
-        [python, script, json.dumps(place), str(answers)],
-        env={**os.environ, "TERM": "dumb", "SWE_REX_LOG_STREAM_LEVEL": "WARNING", **environment},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
+    variables = {**os.environ, "TERM": "dumb", "SWE_REX_LOG_STREAM_LEVEL": "WARNING", **environment}
+    done = ran(python, script, json.dumps(place), str(answers), seconds=SECONDS, env=variables)
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(answers.read_text())
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from tests.support.docker_engine import Engine
 from tests.support.images import locked
 from tests.support.original import ROOT
+from tests.support.processes import ran
 
 REQUIREMENTS = [
     *("mini-swe-agent==2.4.6", "jinja2", "markupsafe", "platformdirs", "python-dotenv", "pyyaml", "requests"),
@@ -73,7 +73,7 @@ def mini_swe_agent() -> Path:
     with locked(PLACE.with_suffix(".lock")):
         if not ready.exists() or ready.read_text() != wanted:
             command = [sys.executable, "-m", "pip", "install", "-q", "--upgrade", "--no-deps", "--target", str(PLACE)]
-            done = subprocess.run([*command, *REQUIREMENTS], capture_output=True, text=True, timeout=100)
+            done = ran(*command, *REQUIREMENTS, seconds=100)
             if done.returncode != 0:
                 why = (done.stderr.strip().splitlines() or ["pip failed"])[-1]
                 pytest.skip(f"mini-swe-agent cannot be installed here: {why}")
@@ -92,9 +92,7 @@ def test_a_run_in_a_container(swap: str, mini_swe_agent: Path, docker: Engine, d
         **{"MSWEA_GLOBAL_CONFIG_DIR": str(tmp_path), "SWE_REX_LOG_STREAM_LEVEL": "WARNING"},
     }
     run = [sys.executable, "-m", "swerex_c", "run", "--"] if swap == "run" else []
-    done = subprocess.run(
-        [*run, sys.executable, *agent], env=environment, capture_output=True, text=True, timeout=SECONDS
-    )
+    done = ran(*run, sys.executable, *agent, seconds=SECONDS, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     module, submitted, observed, late, after, name = json.loads(done.stdout.splitlines()[-1])
     assert module == "swerex_c.providers.docker.deployment"

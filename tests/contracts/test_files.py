@@ -16,6 +16,7 @@ import pytest
 from swerex_c.exceptions import InvalidInputError, UploadError
 from swerex_c.models import ReadFileRequest, UploadRequest, WriteFileRequest
 from tests.contracts.test_program import SIZES, data_of
+from tests.support.harness import raises
 from tests.support.results import WrongAnswer
 from tests.support.targets import ALL, DEADLINE, Target, token
 from tests.support.trees import everything, file_of, make_tree
@@ -37,11 +38,6 @@ async def upload(target: Target, source: str | Path, to: str) -> None:
 
 async def download(target: Target, source: str, to: str | Path) -> None:
     await target.runtime.download(source, str(to))
-
-
-def raises(kind: type[OSError], number: int, path: str) -> Any:
-    """`with raises(...)`: an OSError of this class, number and file."""
-    return pytest.raises(kind, check=lambda error: (error.errno, error.filename) == (number, path))
 
 
 # ---- text

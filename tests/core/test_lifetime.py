@@ -75,144 +75,6 @@ print(nodes_left())
     )
 
 
-def test_many_short_processes_leave_no_node() -> None:
-    """Dropped right at their end, while the reactor still handles it."""
-    check(
-        """
-for _ in range(300):
-    ended = process(b":")
-    wait_for_end()
-    del ended
-print(nodes_left())
-""",
-        "0\n",
-    )
-
-
-def test_objects_that_outlive_the_reactor() -> None:
-    """As at the interpreter's exit, where the reactor ends first and the objects go later, in any order."""
-    check(
-        """
-waker = _core.Completions()
-living, idle = session(), session()
-running = living.run("sleep 100", 1, None, None, None, waker, None, None, 0)
-waiting = living.run("echo", 1, None, None, None, waker, None, None, 0)
-ended = idle.run("echo text", 1, None, None, None, None, None, None, 0)
-assert has_ended(ended)
-program = process(b"sleep 100")
-_core._shutdown()
-for call in (
-    lambda: living.run("echo", 1, None, None, None, None, None, None, 0), living.facts, running.take,
-    running.unsearched,
-):
-    try:
-        call()
-    except RuntimeError as error:
-        print(str(error).split(maxsplit=2)[2])
-running.cancel()
-program.cancel()
-print(ended.output, end="")
-del living, running
-later = session()
-print(later.facts()["dead"])
-""",
-        "ended with the interpreter\n" * 4 + "text\nFalse\n",
-    )
-
-
-def test_arguments_may_change_while_they_are_used() -> None:
-    """Strings are taken from anything that is a sequence, also from one that makes them anew each time."""
-    check(
-        """
-class Words:
-    def __len__(self):
-        return 3
-    def __getitem__(self, i):
-        if i >= 3:
-            raise IndexError(i)
-        return b"".join([b"word-", b"x" * 100, b"%d" % i])
-program = _core.Process(b"/bin/echo", Words(), ENVIRONMENT, None, b"", False, None, 1 << 20, ends, "end")
-wait_for_end()
-print(program.stdout == b" ".join(Words()[i] for i in (1, 2)) + b"\\n")
-""",
-        "True\n",
-    )
-
-
-def test_a_matcher_is_that_of_one_stream() -> None:
-    """Until an operation has gone; and nothing else is one, whatever the module's name for it is bound to."""
-    check(
-        """
-shell, matcher = session(), make_matcher(["a"])
-reads = shell.run("read", 1, None, None, matcher, None, None, None, 0)
-_core.Matcher = object
-for use in (
-    matcher.reset, lambda: matcher.feed(b"a"),
-    *(lambda one=one: shell.run("echo", 1, None, None, one, None, None, None, 0) for one in (matcher, object())),
-):
-    try:
-        use()
-    except (RuntimeError, TypeError) as error:
-        print(error)
-del reads
-print(matcher.feed(b"a"))
-""",
-        "the matcher is in use\n" * 3 + "a Matcher is needed\n(0, 0, 1)\n",
-    )
-
-
-def test_dropped_output_is_told_when_a_match_took_the_tail() -> None:
-    """The limit dropped the middle, the match is longer than the tail that was kept."""
-    check(
-        """
-shell = _core.Session(b"/bin/bash", ENVIRONMENT, None, 24, 80, 10)
-assert has_ended(shell.start(b":", 10, None, None))
-found = shell.run("printf pre0123456789abcdef", 1, None, None, make_matcher(["0123456789abcdef"]), None, None, None, 0)
-assert has_ended(found) and found.end == "matched"
-print(found.dropped > 0, "bytes of output were dropped here" in found.output)
-""",
-        "True True\n",
-    )
-
-
-def test_the_engine_ends_while_bash_is_asked_about_a_command() -> None:
-    """As at the interpreter's exit, between any two steps of a command that waits: what is raised is one of ours."""
-    check(
-        """
-import asyncio
-from swerex_c.exceptions import SwerexException
-from swerex_c.engine.session import BashSession
-from swerex_c.runtime.abstract import CreateBashSessionRequest
-from swerex_c.runtime.local import LocalRuntime
-asked = BashSession._ask_bash
-
-async def one(last):
-    answers = 0
-    async def ask(*arguments):
-        nonlocal answers
-        answers += 1
-        try:
-            return await asked(*arguments)
-        finally:
-            if answers == last:
-                _core._shutdown()
-    BashSession._ask_bash = ask
-    runtime = LocalRuntime()
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-    await runtime.run("shopt -s extglob", timeout=60)
-    try:
-        await runtime.run("echo !(nothing) | wc -w", timeout=60)
-        print("no error")
-    except SwerexException as error:
-        print(type(error).__name__)
-
-asyncio.run(one(last=1))  # the command alone was not accepted
-asyncio.run(one(last=2))  # with extglob it was
-""",
-        "SwerexException\nSwerexException\n",
-    )
-
-
 # Threads that use the core in every way until its end, or until `over`; `begun` says that all do.
 USERS = """
 import threading
@@ -246,11 +108,110 @@ def begin():
     return threads
 """
 
+SCRIPTS: dict[str, tuple[str, str]] = {
+    # Dropped right at their end, while the reactor still handles it.
+    "many short processes leave no node": ("""
+for _ in range(300):
+    ended = process(b":")
+    wait_for_end()
+    del ended
+print(nodes_left())
+""", "0\n"),
+    # As at the interpreter's exit, where the reactor ends first and the objects go later, in any order.
+    "objects that outlive the reactor": ("""
+waker = _core.Completions()
+living, idle = session(), session()
+running = living.run("sleep 100", 1, None, None, None, waker, None, None, 0)
+waiting = living.run("echo", 1, None, None, None, waker, None, None, 0)
+ended = idle.run("echo text", 1, None, None, None, None, None, None, 0)
+assert has_ended(ended)
+program = process(b"sleep 100")
+_core._shutdown()
+for call in (
+    lambda: living.run("echo", 1, None, None, None, None, None, None, 0), living.facts, running.take,
+    running.unsearched,
+):
+    try:
+        call()
+    except RuntimeError as error:
+        print(str(error).split(maxsplit=2)[2])
+running.cancel()
+program.cancel()
+print(ended.output, end="")
+del living, running
+later = session()
+print(later.facts()["dead"])
+""", "ended with the interpreter\n" * 4 + "text\nFalse\n"),
+    # Strings are taken from anything that is a sequence, also from one that makes them anew each time.
+    "arguments may change while they are used": ("""
+class Words:
+    def __len__(self):
+        return 3
+    def __getitem__(self, i):
+        if i >= 3:
+            raise IndexError(i)
+        return b"".join([b"word-", b"x" * 100, b"%d" % i])
+program = _core.Process(b"/bin/echo", Words(), ENVIRONMENT, None, b"", False, None, 1 << 20, ends, "end")
+wait_for_end()
+print(program.stdout == b" ".join(Words()[i] for i in (1, 2)) + b"\\n")
+""", "True\n"),
+    # Until an operation has gone; and nothing else is one, whatever the module's name for it is bound to.
+    "a matcher is that of one stream": ("""
+shell, matcher = session(), make_matcher(["a"])
+reads = shell.run("read", 1, None, None, matcher, None, None, None, 0)
+_core.Matcher = object
+for use in (
+    matcher.reset, lambda: matcher.feed(b"a"),
+    *(lambda one=one: shell.run("echo", 1, None, None, one, None, None, None, 0) for one in (matcher, object())),
+):
+    try:
+        use()
+    except (RuntimeError, TypeError) as error:
+        print(error)
+del reads
+print(matcher.feed(b"a"))
+""", "the matcher is in use\n" * 3 + "a Matcher is needed\n(0, 0, 1)\n"),
+    # The limit dropped the middle, the match is longer than the tail that was kept.
+    "dropped output is told when a match took the tail": ("""
+shell = _core.Session(b"/bin/bash", ENVIRONMENT, None, 24, 80, 10)
+assert has_ended(shell.start(b":", 10, None, None))
+found = shell.run("printf pre0123456789abcdef", 1, None, None, make_matcher(["0123456789abcdef"]), None, None, None, 0)
+assert has_ended(found) and found.end == "matched"
+print(found.dropped > 0, "bytes of output were dropped here" in found.output)
+""", "True True\n"),
+    # As at the interpreter's exit, between any two steps of a command that waits: what is raised is one of ours.
+    "the engine ends while bash is asked about a command": ("""
+import asyncio
+from swerex_c.exceptions import SwerexException
+from swerex_c.engine.session import BashSession
+from swerex_c.runtime.abstract import CreateBashSessionRequest
+from swerex_c.runtime.local import LocalRuntime
+asked = BashSession._ask_bash
 
-def test_the_engine_ends_while_threads_use_it() -> None:
-    check(
-        USERS
-        + """
+async def one(last):
+    answers = 0
+    async def ask(*arguments):
+        nonlocal answers
+        answers += 1
+        try:
+            return await asked(*arguments)
+        finally:
+            if answers == last:
+                _core._shutdown()
+    BashSession._ask_bash = ask
+    runtime = LocalRuntime()
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    await runtime.run("shopt -s extglob", timeout=60)
+    try:
+        await runtime.run("echo !(nothing) | wc -w", timeout=60)
+        print("no error")
+    except SwerexException as error:
+        print(type(error).__name__)
+
+asyncio.run(one(last=1))  # the command alone was not accepted
+asyncio.run(one(last=2))  # with extglob it was
+""", "SwerexException\nSwerexException\n"),
+    "the engine ends while threads use it": (USERS + """
 for _ in range(8):
     over.clear()
     threads = begin()
@@ -260,9 +221,30 @@ for _ in range(8):
         thread.join(60)
         assert not thread.is_alive()
 print("done")
-""",
-        "done\n",
-    )
+""", "done\n"),
+    # Sequences are Python code, which may do anything; the objects live in a new engine then.
+    "the engine ends while arguments are read": ("""
+class Ends(tuple):
+    def __iter__(self):
+        _core._shutdown()
+        return super().__iter__()
+
+def begin_session():
+    return _core.Session(b"/bin/bash", Ends(ENVIRONMENT), None, 24, 80, 1 << 20)
+
+def begin_process():
+    return _core.Process(b"/bin/true", Ends([b"true"]), ENVIRONMENT, None, b"", False, None, 1 << 20, None, None)
+
+for begin in (begin_session, begin_process):
+    print(type(begin()).__name__)
+""", "Session\nProcess\n"),
+}  # fmt: skip
+"""Scripts, and what they print."""
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script(name: str) -> None:
+    check(*SCRIPTS[name])
 
 
 @pytest.mark.idle
@@ -292,25 +274,3 @@ print(ending < 50 * making or (making, ending))
 def test_the_interpreter_ends_while_threads_use_the_engine() -> None:
     for _ in range(5):
         check(USERS + "begin()\nprint('done')", "done\n")
-
-
-def test_the_engine_ends_while_arguments_are_read() -> None:
-    """Sequences are Python code, which may do anything; the objects live in a new engine then."""
-    check(
-        """
-class Ends(tuple):
-    def __iter__(self):
-        _core._shutdown()
-        return super().__iter__()
-
-def begin_session():
-    return _core.Session(b"/bin/bash", Ends(ENVIRONMENT), None, 24, 80, 1 << 20)
-
-def begin_process():
-    return _core.Process(b"/bin/true", Ends([b"true"]), ENVIRONMENT, None, b"", False, None, 1 << 20, None, None)
-
-for begin in (begin_session, begin_process):
-    print(type(begin()).__name__)
-""",
-        "Session\nProcess\n",
-    )

@@ -20,7 +20,8 @@ import swerex_c
 from swerex_c.runtime.abstract import CloseBashSessionRequest, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
 from tests.support import needs
-from tests.support.processes import running
+from tests.support.cli import results
+from tests.support.processes import ran, running
 
 # Each child writes a line into the FIFO and keeps it open: its end is the end of them all.
 PROGRAM = """
@@ -182,9 +183,7 @@ def test_sessions_run_without_a_supervisor(tmp_path: Path, how: str) -> None:
         (package / "_supervisor").chmod(0o644)
 
     def cli(*words: str) -> tuple[str, str, int]:
-        command = [sys.executable, "-m", "swerex_c", *words]  # the package of the directory that it runs in
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-        return done.stdout, done.stderr, done.returncode
+        return results(ran(sys.executable, "-m", "swerex_c", *words, cwd=tmp_path))  # the package of that directory
 
     assert cli("exec", "echo hi") == ("hi\n", "", 0)
     found = json.loads(cli("doctor", "--json")[0])
@@ -206,7 +205,7 @@ def test_the_first_process_of_a_namespace_gets_no_child_that_stays() -> None:
     """
     rights = "--pid" if os.geteuid() == 0 else "--map-root-user"
     command = ["unshare", "--pid", rights, "--fork", "--kill-child", "--mount-proc", sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = ran(*command)
     if "unshare:" in done.stderr:
         needs.skip(needs.Lacking("the right to make a namespace, as root or in one of a user's own"))
     assert (done.stdout, done.stderr) == ("1\nnone\n", "")

@@ -33,7 +33,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from swerex_c.exceptions import CommandTimeoutError, SessionDiedError, SwerexException
-from swerex_c.runtime.abstract import BashAction, BashInterruptAction, CloseSessionRequest, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.engine.random_model import Model, Operation, Step, brief, operations, plan
@@ -41,6 +40,7 @@ from tests.support.closed_syscall import build_preload
 from tests.support.harness import busy_machine
 from tests.support.local_backend import runtime_in
 from tests.support.server_process import FRONT, KEY, serving
+from tests.support.session import Session
 
 LENGTH = 40
 """Operations of a history."""
@@ -136,15 +136,12 @@ class Run:
     """A session, and what is done to it. The methods that steps name raise Finding."""
 
     def __init__(self, runtime: Any, name: str, patience: float = PATIENCE):
-        self.runtime = runtime
-        self.name = name
-        self.patience = patience
+        self.session = Session(runtime, name, patience)
         self.done: list[Step] = []
 
     async def replay(self, steps: Sequence[Step], until: float = math.inf) -> None:
         """Do all of it in a new session, or what there is time for."""
-        request = CreateBashSessionRequest(session=self.name, startup_source=[], startup_timeout=PATIENCE)
-        await self.runtime.create_session(request)
+        await self.session.create(startup_source=[], startup_timeout=PATIENCE)
         try:
             for step in steps:
                 if time.monotonic() > until:
@@ -155,11 +152,11 @@ class Run:
                     await self.expect_death()
         finally:
             with contextlib.suppress(SwerexException):  # it may have died
-                await self.runtime.close_session(CloseSessionRequest(session=self.name))
+                await self.session.close()
 
     async def do(self, step: Step) -> None:
         try:
-            await asyncio.wait_for(getattr(self, step.way)(step), 3 * self.patience)
+            await asyncio.wait_for(getattr(self, step.way)(step), 3 * self.session.patience)
         except Finding:
             raise
         except CommandTimeoutError as error:
@@ -177,17 +174,13 @@ class Run:
 
     async def expect_death(self) -> None:
         try:
-            seen = await self.runtime.run_in_session(self.action("echo more"))
+            seen = await self.session.run("echo more")
         except SessionDiedError:
             return
         raise Finding(f"a session that has ended answers {seen!r:.300}")
 
-    def action(self, command: str, timeout: float | None = None, **more: Any) -> BashAction:
-        limit = self.patience if timeout is None else timeout
-        return BashAction(command=command, session=self.name, timeout=limit, check="silent", **more)
-
     async def ask(self, step: Step, **more: Any) -> None:
-        seen = await self.runtime.run_in_session(self.action(step.command, **more))
+        seen = await self.session.run(step.command, **more)
         self.compare(step, seen.output, seen.exit_code)
 
     def compare(self, step: Step, output: str, code: int | None) -> None:
@@ -204,20 +197,19 @@ class Run:
     run = ask
 
     async def stream(self, step: Step) -> None:
-        pieces = [piece async for piece in self.runtime.stream_in_session(self.action(step.command))]
-        seen = pieces.pop()
+        pieces, seen = await self.session.stream(step.command)
         self.compare(step, seen.output, seen.exit_code)
         if "".join(pieces) != seen.output:
             raise Finding(f"the pieces of {step!r} are {brief(''.join(pieces))}")
 
     async def jobs(self, step: Step) -> None:
         """Notices of jobs beside the output are right, if each has a line of its own."""
-        seen = await self.runtime.run_in_session(self.action(step.command))
+        seen = await self.session.run(step.command)
         lines = [line for line in seen.output.splitlines(keepends=True) if not NOTICE.fullmatch(line)]
         self.compare(step, "".join(lines), seen.exit_code)
 
     async def matches(self, step: Step) -> None:
-        seen = await self.runtime.run_in_session(self.action(step.command, expect=[step.match]))
+        seen = await self.session.run(step.command, expect=[step.match])
         if seen.expect_string != step.match:
             raise Finding(f"{step!r} ends at {seen.expect_string!r}")
         self.compare(step, seen.output, None)
@@ -236,7 +228,7 @@ class Run:
     async def times_out(self, step: Step) -> None:
         """Its output may not have begun when its time is over."""
         try:
-            seen = await self.runtime.run_in_session(self.action(step.command, step.delay))
+            seen = await self.session.run(step.command, timeout=step.delay)
         except CommandTimeoutError as error:
             if NOTICE.sub("", error.output) not in (step.output, ""):
                 raise Finding(f"{step!r} prints {error.output!r:.300} before its timeout") from None
@@ -244,10 +236,10 @@ class Run:
             raise Finding(f"{step!r} is called finished: {seen!r:.300}")
 
     async def interrupt(self) -> None:
-        await self.runtime.run_in_session(BashInterruptAction(session=self.name, timeout=1.0, n_retry=10))
+        await self.session.interrupt(timeout=1.0, n_retry=10)
 
     async def cancelled(self, step: Step) -> None:
-        task = asyncio.ensure_future(self.runtime.run_in_session(self.action(step.command)))
+        task = asyncio.ensure_future(self.session.run(step.command))
         await asyncio.sleep(step.delay)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -255,11 +247,11 @@ class Run:
         await self.interrupt()
 
     async def queued(self, step: Step) -> None:
-        gate = Path(os.environ["HOME"], f"gate-{self.name}")
+        gate = Path(os.environ["HOME"], f"gate-{self.session.name}")
         first, second = step.command.replace("GATE", str(gate)).split("\n")
-        runs = asyncio.ensure_future(self.runtime.run_in_session(self.action(first)))
+        runs = asyncio.ensure_future(self.session.run(first))
         await asyncio.sleep(0)
-        waits = asyncio.ensure_future(self.runtime.run_in_session(self.action(second)))
+        waits = asyncio.ensure_future(self.session.run(second))
         await asyncio.sleep(0)
         waits.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -272,15 +264,14 @@ class Run:
 
     async def many(self, step: Step) -> None:
         """All at once: they run in this order."""
-        actions = [self.action(command) for command in step.command.split("\n")]
-        seen = await asyncio.gather(*(self.runtime.run_in_session(action) for action in actions))
+        seen = await asyncio.gather(*map(self.session.run, step.command.split("\n")))
         self.compare(step, "".join(each.output for each in seen), max(each.exit_code for each in seen))
 
     async def talks(self, step: Step) -> None:
         command, line = step.command.split("\n")
         begun = replace(step, command=command, output="")
         await self.ask(begun, is_interactive_command=True, expect=[step.match])
-        seen = await self.runtime.run_in_session(self.action(line, is_interactive_quit=True))
+        seen = await self.session.run(line, is_interactive_quit=True)
         self.compare(replace(step, output=f"{step.output}\n"), f"{seen.output.strip()}\n", None)
 
 

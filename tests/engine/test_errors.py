@@ -19,7 +19,7 @@ from swerex_c.exceptions import (
     SwerexException,
 )
 from swerex_c.runtime.abstract import Command
-from tests.support.harness import few_descriptors
+from tests.support.harness import few_descriptors, write_script
 from tests.support.processes import Family
 from tests.support.session import Session, Shell
 from tests.support.wait import DEADLINE, until
@@ -138,9 +138,7 @@ def test_startup_file_that_is_missing(sh: Shell, tmp_path: Path, text: str) -> N
 
 
 def test_a_bash_that_cannot_start(sh: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bash = tmp_path / "bash"
-    bash.write_text("#!/bin/sh\necho 'libfoo.so: cannot open' >&2; exit 127\n")
-    bash.chmod(0o755)
+    bash = write_script(tmp_path / "bash", "echo 'libfoo.so: cannot open' >&2; exit 127")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(SessionDiedError, match=rf"{bash}.*status 127.*libfoo.so: cannot open"):
         sh.wait(Session(sh.aio, "other").create())

@@ -13,15 +13,9 @@ from typing import Any
 import pytest
 
 from swerex_c.exceptions import BashIncorrectSyntaxError, CommandTimeoutError
-from swerex_c.runtime.abstract import (
-    BashAction,
-    BashInterruptAction,
-    CloseBashSessionRequest,
-    Command,
-    CreateBashSessionRequest,
-)
+from swerex_c.runtime.abstract import Command, CreateBashSessionRequest
 from tests.support.processes import Family, command_lines, file_of_descriptor, memory_of
-from tests.support.session import Shell, make_runtime
+from tests.support.session import Session, Shell, make_runtime
 
 pytestmark = [pytest.mark.usefixtures("family"), pytest.mark.idle, pytest.mark.timeout(620)]
 
@@ -61,26 +55,22 @@ async def lives(count: int) -> None:
 
     async def one(i: int) -> None:
         async with gate:
-            name = f"s{i}"
-
-            def action(command: str, timeout: float = 20.0, **more: object) -> object:
-                return BashAction(command=command, session=name, timeout=timeout, check="silent", **more)
-
-            await runtime.create_session(CreateBashSessionRequest(session=name, startup_timeout=60))
-            assert (await runtime.run_in_session(action(f"echo {i}"))).output == f"{i}\n"
+            session = Session(runtime)
+            await session.create()
+            await session.gives(f"echo {i}", f"{i}\n")
             if i % 5 == 1:
                 with pytest.raises(CommandTimeoutError):
-                    await runtime.run_in_session(action("echo x; sleep 50", 0.01))
-                await runtime.run_in_session(BashInterruptAction(session=name))
+                    await session.run("echo x; sleep 50", timeout=0.01)
+                await session.interrupt()
             if i % 5 == 2:
-                await runtime.run_in_session(action("sleep 60 & setsid sleep 60 &"))
+                await session.run("sleep 60 & setsid sleep 60 &")
             if i % 5 == 3:
-                await runtime.run_in_session(action("exit 3"))
+                await session.run("exit 3")
             if i % 5 == 4:
                 with pytest.raises(BashIncorrectSyntaxError):
-                    await runtime.run_in_session(action("(a"))
-                await runtime.run_in_session(action("cat <<'E'\na\nE", expect=["nothing", "n.ver"]))
-            await runtime.close_session(CloseBashSessionRequest(session=name))
+                    await session.run("(a")
+                await session.run("cat <<'E'\na\nE", expect=["nothing", "n.ver"])
+            await session.close()
 
     await asyncio.gather(*(one(i) for i in range(count)))
     await runtime.close()
@@ -89,11 +79,9 @@ async def lives(count: int) -> None:
 async def crowd(count: int) -> None:
     """Run sessions that are all alive together."""
     runtime = make_runtime()
-    create = (CreateBashSessionRequest(session=f"s{i}", startup_timeout=120) for i in range(count))
-    await asyncio.gather(*(runtime.create_session(request) for request in create))
-    actions = (BashAction(command=f"echo {i}", session=f"s{i}", timeout=120) for i in range(count))
-    seen = await asyncio.gather(*(runtime.run_in_session(action) for action in actions))
-    assert [s.output for s in seen] == [f"{i}\n" for i in range(count)]
+    sessions = [Session(runtime, patience=120) for _ in range(count)]
+    await asyncio.gather(*(session.create() for session in sessions))
+    await asyncio.gather(*(session.gives(f"echo {i}", f"{i}\n") for i, session in enumerate(sessions)))
     await runtime.close()
 
 

@@ -18,6 +18,7 @@ import pytest
 from tests.support.behaviour_runs import inherited
 from tests.support.harness import build_library
 from tests.support.original import run_python
+from tests.support.processes import ran
 from tests.support.server_process import FRONT, REMOTE, serving
 
 SHIM = r"""
@@ -167,10 +168,8 @@ IGNORANT = ["bash", "-c", "trap '' CHLD; exec \"$@\"", "bash"]
 @pytest.mark.parametrize(("script", "code"), [("exit 3", 3), ("kill -KILL $$", 137)])
 def test_the_command_resets_the_signal(old_kernel: dict[str, str], script: str, code: int) -> None:
     """The second one ends the session's shell, whatever the command's input makes of `exit`."""
-    done = subprocess.run(
-        [*IGNORANT, sys.executable, "-m", "swerex_c", "exec", script],
-        env={**inherited(), **old_kernel}, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    command = [*IGNORANT, sys.executable, "-m", "swerex_c", "exec", script]
+    done = ran(*command, env={**inherited(), **old_kernel}, stdin=subprocess.DEVNULL)
     assert done.returncode == code, done.stderr
 
 

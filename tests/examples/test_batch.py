@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -20,11 +19,14 @@ from swerex_c.examples.tasks import Result, Task, open_results, read_tasks
 from swerex_c.exceptions import InvalidInputError, MemoryLimitError, SandboxLostError, TimeLimitError
 from swerex_c.pool import Pool
 from swerex_c.runtime.abstract import Command, CommandResponse
+from tests.support.cli import start
 from tests.support.original import our_environment
-from tests.support.processes import command_line
+from tests.support.processes import command_line, ran
 from tests.support.wait import until
 
 pytestmark = pytest.mark.slow
+
+BATCH = [sys.executable, "-m", "swerex_c.examples.batch"]
 
 
 @pytest.fixture(autouse=True)
@@ -37,16 +39,9 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def start(*arguments: object, **environment: str) -> subprocess.Popen[str]:
-    argv = [sys.executable, "-m", "swerex_c.examples.batch", *map(str, arguments)]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(argv, env=our_environment() | environment, stdout=pipe, stderr=pipe, text=True)
-
-
 def batch(*arguments: object) -> tuple[int, str, str]:
-    process = start(*arguments)
-    out, errors = process.communicate(timeout=60)
-    return process.returncode, out, errors
+    done = ran(*BATCH, *map(str, arguments), env=our_environment())
+    return done.returncode, done.stdout, done.stderr
 
 
 def records(path: Path) -> list[Result]:
@@ -128,7 +123,7 @@ def test_an_interrupt_ends_it_and_it_goes_on_where_it_was(
         *({"id": f"quick-{i}", "check": "true"} for i in range(3)),
         *({"id": f"waits-{i}", "actions": [wait], "check": "true"} for i in range(3)),
     )
-    process = start(tasks, "--results", out, "--pool", 3)
+    process = start(str(tasks), "--results", str(out), "--pool", "3", command=BATCH)
     pids = tmp_path / "pids"
     until(lambda: pids.exists() and len(pids.read_text().split()) == 3 and len(records(out)) == 3)
     process.send_signal(number)

@@ -14,14 +14,7 @@ import pytest
 
 from swerex_c.exceptions import ResourceError
 from swerex_c.files import writing
-from swerex_c.runtime.abstract import (
-    AbstractRuntime,
-    Command,
-    CreateBashSessionRequest,
-    ReadFileRequest,
-    UploadRequest,
-    WriteFileRequest,
-)
+from swerex_c.runtime.abstract import AbstractRuntime, Command, ReadFileRequest, UploadRequest, WriteFileRequest
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.runtime.sandbox import SandboxRuntime
@@ -30,6 +23,7 @@ from tests.support.local_backend import Here
 from tests.support.original import run_python
 from tests.support.runtimes import RUNTIMES
 from tests.support.server_process import Server
+from tests.support.session import Session
 from tests.support.wait import DEADLINE, cancel, until, until_async
 
 LIMIT = 1 << 20
@@ -56,7 +50,7 @@ async def test_reads_of_a_named_pipe_leave_the_others_alone(fifo: str, tmp_path:
         await runtime.write_file(WriteFileRequest(path=path, content="text"))
         assert (await runtime.read_file(ReadFileRequest(path=path))).content == "text"
         await runtime.upload(UploadRequest(source_path=path, target_path=path + "2"))
-        await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+        await Session(runtime).create()
         assert (await runtime.execute(Command(command="echo hi", shell=True))).stdout == "hi\n"
     assert not any(read.done() for read in reads)
     async with asyncio.timeout(DEADLINE):

@@ -16,6 +16,7 @@ from swerex_c.files.local import read_text, write_text
 from swerex_c.runtime.abstract import AbstractRuntime
 from swerex_c.runtime.dummy import DummyRuntime
 from swerex_c.runtime.local import LocalRuntime
+from tests.support.harness import raises
 from tests.support.trees import assert_no_leftovers, everything, make_tree, mode
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -48,7 +49,7 @@ def as_user(here: Path) -> Iterator[None]:
     ],
 )
 def test_a_failure_names_its_file(here: Path, call: Callable[[], object], number: int, path: str) -> None:
-    with pytest.raises(OSError, check=lambda error: (error.errno, error.filename) == (number, path)):
+    with raises(OSError, number, path):
         call()
     assert_no_leftovers(here)
 

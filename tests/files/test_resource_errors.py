@@ -18,27 +18,16 @@ import pytest
 from swerex_c.exceptions import InvalidInputError, ProtocolError, ResourceError, UploadError
 from swerex_c.files import local, tar, zip
 from swerex_c.files.staging import Staging
-from swerex_c.runtime.abstract import (
-    BashAction,
-    CreateBashSessionRequest,
-    ReadFileRequest,
-    UploadRequest,
-    WriteFileRequest,
-)
+from swerex_c.runtime.abstract import ReadFileRequest, UploadRequest, WriteFileRequest
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.utils.temporary import make_temporary, temporary_directory, temporary_place
-from tests.support.trees import member
-from tests.support.wait import DEADLINE, until
+from tests.support.session import Session
+from tests.support.trees import member, zipped
+from tests.support.wait import until
 
-
-def zipped(method: int) -> bytes:
-    data = io.BytesIO()
-    with zipfile.ZipFile(data, "w", method) as made:
-        made.writestr("a/b.txt", random.Random(1).randbytes(300) + b"hello" * 500)
-        made.writestr("ü", b"x" * 1000)
-        made.writestr("c/", b"")
-    return data.getvalue()
+ENTRIES = [("a/b.txt", random.Random(1).randbytes(300) + b"hello" * 500, 0o600), ("ü", b"x" * 1000, 0o600)]
+ENTRIES.append(("c/", b"", 0o40775))
 
 
 def tarred() -> bytes:
@@ -64,8 +53,8 @@ def damaged(archive: bytes, number: int) -> bytes:
 @pytest.mark.parametrize(
     ("unpack", "archive", "error", "least"),
     [
-        (zip.unpack, zipped(zipfile.ZIP_STORED), InvalidInputError, 100),
-        (zip.unpack, zipped(zipfile.ZIP_DEFLATED), InvalidInputError, 100),
+        (zip.unpack, zipped(*ENTRIES), InvalidInputError, 100),
+        (zip.unpack, zipped(*ENTRIES, method=zipfile.ZIP_DEFLATED), InvalidInputError, 100),
         (tar.unpack, tarred(), ProtocolError, 40),
     ],
     ids=["stored", "deflated", "tar"],
@@ -199,8 +188,9 @@ async def test_no_directory_for_temporary_files(tmp_path: Path, monkeypatch: pyt
         await runtime.write_file(WriteFileRequest(path=target, content="x"))
         await runtime.upload(UploadRequest(source_path=target, target_path=target + "2"))
         await runtime.download(target, target + "3")
-        await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
-        assert (await runtime.run_in_session(BashAction(command="echo hi"))).output == "hi\n"
+        session = Session(runtime)
+        await session.create()
+        await session.gives("echo hi", "hi\n")
     with pytest.raises(OSError) as caught, Staging("/proc/none") as staging:
         staging.directory("")
     assert caught.value.filename == "/proc/none"

@@ -130,6 +130,12 @@ async def fails(pool: Pool, error: type[BaseException], match: str, **more: Any)
     return caught.value
 
 
+async def use(pool: Pool) -> None:
+    """Take an environment, and give it back at once."""
+    async with pool.environment():
+        pass
+
+
 class User:
     """A task that takes an environment and holds it until it is told to leave."""
 
@@ -201,8 +207,7 @@ async def test_a_start_that_fails_for_good_tells_the_last_cause(site: Site) -> N
         error = await fails(pool, EnvironmentStartError, r"2 attempts, the last\): .*no disk, 2")
         assert isinstance(error.__cause__, DeploymentStartupError) and error.attempts == 2  # type: ignore[attr-defined]
         before = pool.stats()
-        async with pool.environment():
-            pass
+        await use(pool)
         assert pool.stats().counts["starts_failed"] == 1
         assert before.counts["handed_out"] == 0  # a snapshot stays as it is
 
@@ -264,8 +269,7 @@ async def test_warming_up_that_fails_rests_until_somebody_asks(site: Site) -> No
         await until_async(lambda: site.made == 2 and pool.stats().starting == 0)
         await settle()
         assert site.made == 2
-        async with pool.environment():
-            pass
+        await use(pool)
 
 
 async def test_those_that_nobody_wants_any_more_end(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,10 +364,8 @@ async def test_a_stop_that_never_returns_is_given_up_and_counted(site: Site, mon
 
     site.before_stop = hangs
     async with Pool(site.make, 1) as pool:
-        async with pool.environment():
-            pass
-        async with pool.environment():
-            pass
+        await use(pool)
+        await use(pool)
     counts = pool.stats().counts
     assert (counts["ended"], counts["ends_failed"]) == (2, 1)
     site.go_on.set()
@@ -383,8 +385,7 @@ async def test_the_time_limit_ends_the_environment_and_its_users_block(site: Sit
         await until_async(lambda: not command_line(pid))
         task = asyncio.current_task()
         assert task is not None and task.cancelling() == 0
-        async with pool.environment():
-            pass
+        await use(pool)
         assert pool.stats().counts["time_limits"] == 1
 
 
@@ -450,8 +451,7 @@ async def test_closing_ends_everything_and_tells_everybody(site: Site) -> None:
 async def test_closing_goes_on_when_it_is_cancelled(site: Site) -> None:
     site.before_stop = site.wait
     async with Pool(site.make, 2) as pool:
-        async with pool.environment():
-            pass
+        await use(pool)
         closing = asyncio.ensure_future(pool.close())
         await settle()
         closing.cancel()
@@ -465,8 +465,7 @@ def test_a_pool_belongs_to_a_loop_and_ends_with_it(site: Site) -> None:
     pool = Pool(site.make, 2, warm=1)
 
     async def first() -> None:
-        async with pool.environment():
-            pass
+        await use(pool)
         await until_async(lambda: pool.stats().idle == 1 and pool.stats().ending == 0)
 
         def elsewhere() -> None:

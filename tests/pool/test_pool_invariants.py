@@ -208,8 +208,6 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def holds(self) -> None:
-        if not hasattr(self, "pool"):
-            return
         stats = self.pool.stats()
         assert len(self.existing) + len(self.starts) <= stats.size
         assert len(self.starts) <= self.starts_at_once
@@ -222,8 +220,6 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def is_fair(self) -> None:
         """Those who were served and wait still, in the order in which they came: nobody is overtaken."""
-        if not hasattr(self, "pool"):
-            return
         order = [self.callers.index(caller) for caller in self.served]
         assert order == sorted(order)
         waiting = [i for i, caller in enumerate(self.callers) if caller.waits and not caller.task.cancelling()]
@@ -232,8 +228,6 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def nobody_waits_for_nothing(self) -> None:
         """While somebody waits, nothing is idle, and as much is being started or ended as may be at once."""
-        if not hasattr(self, "pool"):
-            return
         self.do()
         stats = self.pool.stats()
         waiting = sum(caller.waits for caller in self.callers)

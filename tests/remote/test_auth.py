@@ -82,8 +82,7 @@ def test_the_users_other_processes_cannot_read_the_key(tmp_path: Path, command: 
         try:
             until(lambda: processes.command_line(other.pid).startswith("sleep "))
             for pid, readable in ((other.pid, True), (server.process.pid, False)):
-                read = [*plainly, sys.executable, "-c", f"open('/proc/{pid}/mem', 'rb')"]
-                done = subprocess.run(read, capture_output=True, text=True)
+                done = processes.ran(*plainly, sys.executable, "-c", f"open('/proc/{pid}/mem', 'rb')")
                 assert ("PermissionError" not in done.stderr) == readable, done.stderr
         finally:
             other.kill()

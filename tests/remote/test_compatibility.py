@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support import client_cases
 from tests.support.original import original_python
+from tests.support.processes import ran
 from tests.support.server_process import KEY, environment, serving, serving_original
 
 PAIRS = [("ours", "original"), ("original", "ours")]
@@ -111,8 +110,8 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     place = tmp_path_factory.mktemp("table")
     with serving_original(place / "log") if kind == "original" else serving(place / "log", TERM="dumb") as server:
         (place / "cases").mkdir()
-        command = [python, str(Path(client_cases.__file__)), package, server.url, KEY, str(place / "cases")]
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=110, cwd=place)
+        words = (package, server.url, KEY, str(place / "cases"))
+        done = ran(python, client_cases.__file__, *words, seconds=110, env=variables, cwd=place)
     assert done.returncode == 0, done.stderr
     return request.param, json.loads(done.stdout.splitlines()[-1]), done.stderr
 

@@ -21,13 +21,7 @@ from swerex_c.remote.client.http import _CANCEL_SECONDS, HttpClient
 from swerex_c.remote.server.app import create_app
 from swerex_c.remote.server.service import Service
 from swerex_c.remote.wire import file_transfer
-from swerex_c.runtime.abstract import (
-    CloseBashSessionRequest,
-    CloseResponse,
-    Command,
-    CommandResponse,
-    CreateBashSessionRequest,
-)
+from swerex_c.runtime.abstract import CloseResponse, Command, CommandResponse
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.utils.cancellation import this_call
@@ -136,14 +130,13 @@ async def test_a_session_is_not_made(our_server: Server, tmp_path: Path, sleep: 
     source.write_text(f"touch {tmp_path}/begun; {sleep}\n")
 
     async with session_of(our_server.url) as session:
-        name = uuid.uuid4().hex
-        request = CreateBashSessionRequest(session=name, startup_source=[str(source)], startup_timeout=60)
-        task = asyncio.create_task(session.runtime.create_session(request))
+        other = Session(session.runtime)
+        task = asyncio.create_task(other.create(startup_source=[str(source)]))
         await until_async((tmp_path / "begun").exists)
         await cancel(task)
         await until_async(lambda: not running(sleep))
         with pytest.raises(SessionDoesNotExistError):
-            await session.runtime.close_session(CloseBashSessionRequest(session=name))
+            await other.close()
 
 
 @pytest.mark.parametrize("stream", [False, True])

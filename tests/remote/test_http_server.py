@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import io
 import json
 import os
 import uuid
-import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +23,7 @@ from tests.support import frames_tools
 from tests.support.processes import memory_of
 from tests.support.raw_http import Answer, ask, form
 from tests.support.server_process import KEY, Server, serving
+from tests.support.trees import zipped
 
 
 @pytest.fixture(scope="module")
@@ -206,18 +205,6 @@ async def test_the_application_works_below_a_prefix() -> None:
 
 
 # Files
-
-
-def zipped(*entries: tuple[str, bytes, int]) -> bytes:
-    """Return an archive of (name, content, mode)."""
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, content, mode in entries:
-            info = zipfile.ZipInfo(name)
-            info.create_system = 3
-            info.external_attr = mode << 16
-            archive.writestr(info, content)
-    return file.getvalue()
 
 
 def upload(server: Server, target: Path, name: str, content: bytes, unzip: bytes = b"") -> Answer:

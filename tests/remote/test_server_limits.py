@@ -17,17 +17,12 @@ import requests
 
 from swerex_c.exceptions import ServerLimitError
 from swerex_c.remote.wire.protocol import ERROR
-from swerex_c.runtime.abstract import (
-    CloseBashSessionRequest,
-    Command,
-    CommandResponse,
-    CreateBashSessionRequest,
-    CreateBashSessionResponse,
-)
+from swerex_c.runtime.abstract import Command, CommandResponse
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support.frames_tools import long_request, raw_client
 from tests.support.processes import cpu_seconds, memory_of
 from tests.support.server_process import KEY, REMOTE, Server, open_files, serving, upgrade
+from tests.support.session import Session
 from tests.support.wait import DEADLINE, until, until_async
 
 
@@ -38,17 +33,14 @@ async def test_limits_hold_for_concurrent_requests(tmp_path: Path, wire: Any) ->
     wait = Command(command=f"until [ -e {end} ]; do sleep 0.05; done", shell=True)
     with serving(tmp_path / "log", "--max-sessions", "2", "--max-requests", "12") as server:
         async with RemoteRuntime(auth_token=KEY, host=server.url, timeout=DEADLINE, wire=wire) as runtime:
-
-            async def create(name: str) -> Any:
-                return await runtime.create_session(CreateBashSessionRequest(session=name, startup_timeout=30))
-
-            answers = await asyncio.gather(*(create(str(i)) for i in range(12)), return_exceptions=True)
-            assert Counter(map(type, answers)) == {CreateBashSessionResponse: 2, ServerLimitError: 10}
-            made = [i for i, answer in enumerate(answers) if not isinstance(answer, ServerLimitError)]
-            await runtime.close_session(CloseBashSessionRequest(session=str(made[0])))
-            await create("another")
+            sessions = [Session(runtime) for _ in range(12)]
+            answers: list[Any] = await asyncio.gather(*(it.create() for it in sessions), return_exceptions=True)
+            assert Counter(map(type, answers)) == {str: 2, ServerLimitError: 10}
+            made = [it for it, answer in zip(sessions, answers, strict=True) if isinstance(answer, str)]
+            await made[0].close()
+            await Session(runtime).create()
             with pytest.raises(ServerLimitError):
-                await create("one too many")
+                await Session(runtime).create()
 
             calls = [asyncio.create_task(runtime.execute(wait)) for _ in range(20)]
             await until_async(lambda: sum(call.done() for call in calls) == 8)

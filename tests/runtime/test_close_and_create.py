@@ -15,13 +15,7 @@ import pytest
 
 from swerex_c.exceptions import RuntimeClosedError
 from swerex_c.providers.local.bubblewrap import BwrapBackend
-from swerex_c.runtime.abstract import (
-    BashAction,
-    CloseBashSessionRequest,
-    Command,
-    CreateBashSessionRequest,
-    CreateBashSessionResponse,
-)
+from swerex_c.runtime.abstract import Command, CreateBashSessionRequest, CreateBashSessionResponse
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.runtime.sandbox import SandboxRuntime
@@ -29,6 +23,7 @@ from tests.support.harness import needs
 from tests.support.local_backend import Here
 from tests.support.processes import Family
 from tests.support.server_process import KEY, open_files, serving
+from tests.support.session import Session
 from tests.support.wait import DEADLINE, until
 
 pytestmark = [pytest.mark.timeout(140), pytest.mark.slow]
@@ -65,8 +60,7 @@ class Creates:
 
     async def close_sessions(self) -> None:
         self.closed = list(self.runtime.sessions)
-        ends = [self.runtime.close_session(CloseBashSessionRequest(session=name)) for name in self.closed]
-        await asyncio.gather(*ends)
+        await asyncio.gather(*(Session(self.runtime, name).close() for name in self.closed))
 
     async def close_runtime(self) -> None:
         self.closed = NAMES
@@ -129,9 +123,9 @@ async def test_sessions_are_closed_while_they_start(kind: str, family: Family) -
         failed += len(names)
         assert set(names) <= set(creates.closed) and not set(runtime.sessions) & set(creates.closed)
         if names:  # the name is free again
-            await creates.runtime.create_session(CreateBashSessionRequest(session=names[0], startup_timeout=DEADLINE))
-            action = BashAction(session=names[0], command="echo $((6 * 7))")
-            assert (await runtime.run_in_session(action)).output == "42\n"
+            again = Session(runtime, names[0])
+            await again.create()
+            await again.gives("echo $((6 * 7))", "42\n")
         await creates.close_sessions()
         if kind != "warm":
             assert not family.shells(), family.living()

@@ -13,19 +13,13 @@ from typing import Any
 import pytest
 
 from swerex_c.exceptions import CommandTimeoutError, RuntimeClosedError
-from swerex_c.runtime.abstract import (
-    AbstractRuntime,
-    BashAction,
-    BashInterruptAction,
-    BashObservation,
-    CloseBashSessionRequest,
-    CreateBashSessionRequest,
-)
+from swerex_c.runtime.abstract import BashObservation
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support.frames_tools import serving
 from tests.support.processes import command_lines, running, written_when_stuck
 from tests.support.server_process import KEY
+from tests.support.session import Session
 from tests.support.wait import DEADLINE, settle, until, until_async
 
 LIMIT = 1 << 20
@@ -36,11 +30,12 @@ ENDLESS = "while :; do head -c 100000 /dev/zero | tr '\\0' x; done"
 
 
 @pytest.fixture
-async def runtime() -> AsyncIterator[LocalRuntime]:
-    """One that keeps so little of an output that a reader is soon too far behind."""
+async def session() -> AsyncIterator[Session]:
+    """One of a runtime that keeps so little of an output that a reader is soon too far behind."""
     async with LocalRuntime(output_limit=LIMIT) as runtime:
-        await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-        yield runtime
+        session = Session(runtime)
+        await session.create()
+        yield session
 
 
 def writer_waits() -> bool:
@@ -71,14 +66,17 @@ def expected(numbers: int) -> str:
     return "".join(f"{i}\n" for i in range(1, numbers + 1))
 
 
-async def works(runtime: AbstractRuntime) -> None:
-    answer = await runtime.run("echo works; (exit 3)", check="silent", timeout=DEADLINE)
-    assert (answer.output, answer.exit_code) == ("works\n", 3)
+def stream_of(session: Session, command: str, **more: Any) -> AsyncIterator[Any]:
+    return session.runtime.stream_in_session(session.action(command, **more))
 
 
-async def begin(runtime: LocalRuntime, command: str = ENDLESS, **more: Any) -> AsyncIterator[Any]:
+async def works(session: Session) -> None:
+    await session.gives("echo works; (exit 3)", "works\n", 3)
+
+
+async def begin(session: Session, command: str = ENDLESS, **more: Any) -> AsyncIterator[Any]:
     """A stream that somebody has begun to read, and does not go on with: by now its program waits for that."""
-    stream = runtime.stream_in_session(BashAction(command=command, check="silent", **{"timeout": DEADLINE, **more}))
+    stream = stream_of(session, command, **more)
     assert isinstance(await anext(stream), str)
     await until_async(writer_waits)
     return stream
@@ -103,9 +101,9 @@ async def behind_a_server(output_limit: int) -> AsyncIterator[RemoteRuntime]:
 async def test_every_byte_comes(make: Callable[..., Any], limit: int, numbers: int) -> None:
     """The limit is for the answer."""
     async with make(output_limit=limit) as runtime:
-        await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
-        action = BashAction(command=f"seq {numbers}; (exit 4)", check="silent", timeout=DEADLINE)
-        stream = runtime.stream_in_session(action)
+        session = Session(runtime)
+        await session.create()
+        stream = stream_of(session, f"seq {numbers}; (exit 4)")
         first = await anext(stream)
         (writer,) = running(f"seq {numbers}")
         assert await asyncio.to_thread(written_when_stuck, writer) < 0.8 * len(expected(numbers))
@@ -117,13 +115,13 @@ async def test_every_byte_comes(make: Callable[..., Any], limit: int, numbers: i
         assert dropped in last.output and len(last.output) == limit + len(dropped)
         assert last.output_dropped == len(text) - limit
         assert last.output.startswith("1\n2\n") and last.output.endswith(f"\n{numbers}\n")
-        await works(runtime)
+        await works(session)
 
 
 @pytest.mark.slow
-async def test_a_loop_that_stands_still(runtime: LocalRuntime) -> None:
+async def test_a_loop_that_stands_still(session: Session) -> None:
     text = ""
-    async for piece in runtime.stream_in_session(BashAction(command=COUNT, check="silent", timeout=DEADLINE)):
+    async for piece in stream_of(session, COUNT):
         if isinstance(piece, str):
             if not text:
                 until(writer_waits)  # the core goes on without this thread
@@ -140,14 +138,14 @@ def grown() -> int:
 
 @pytest.mark.slow
 @pytest.mark.idle
-async def test_memory_is_bounded(runtime: LocalRuntime) -> None:
+async def test_memory_is_bounded(session: Session) -> None:
     command = "head -c 40000000 /dev/zero | tr '\\0' x"
-    await read(runtime.stream_in_session(BashAction(command="seq 200000", timeout=DEADLINE)))
+    await read(stream_of(session, "seq 200000"))
     gc.collect()
     grown()
     before = grown()
     size = 0
-    async for item in runtime.stream_in_session(BashAction(command=command, timeout=DEADLINE)):
+    async for item in stream_of(session, command):
         if isinstance(item, str):
             if size // 10_000_000 != (size + len(item)) // 10_000_000 or not size:
                 await asyncio.sleep(0.05)
@@ -156,10 +154,10 @@ async def test_memory_is_bounded(runtime: LocalRuntime) -> None:
     assert grown() - before < 8_000_000
 
 
-async def test_its_timeout_holds(runtime: LocalRuntime) -> None:
-    stream = await begin(runtime, timeout=1.5)
+async def test_its_timeout_holds(session: Session) -> None:
+    stream = await begin(session, timeout=1.5)
     with pytest.raises(CommandTimeoutError, match="was not sent"):  # later than the timeout of the other
-        await runtime.run("echo x", timeout=1.6)
+        await session.run("echo x", timeout=1.6)
     size = 0
     with pytest.raises(CommandTimeoutError) as caught:
         async for item in stream:
@@ -167,65 +165,62 @@ async def test_its_timeout_holds(runtime: LocalRuntime) -> None:
             size += len(item)
     assert LIMIT // 4 < size < LIMIT
     assert caught.value.output.endswith("x" * 1000)
-    await runtime.run_in_session(BashInterruptAction())
-    await works(runtime)
+    await session.interrupt()
+    await works(session)
 
 
 @pytest.mark.parametrize(
     ("command", "limits", "code"),
     [
-        (ENDLESS, {"timeout": DEADLINE}, 130),
+        (ENDLESS, {"timeout": DEADLINE, "n_retry": 3}, 130),
         pytest.param("(trap '' INT HUP; yes)", {"timeout": 0.05, "n_retry": 2}, 137, marks=pytest.mark.slow),
     ],
     ids=["", "what ignores it is killed"],
 )
-async def test_an_interrupt_comes_through(
-    runtime: LocalRuntime, command: str, limits: dict[str, Any], code: int
-) -> None:
-    stream = await begin(runtime, command)
-    await runtime.run_in_session(BashInterruptAction(**limits))
+async def test_an_interrupt_comes_through(session: Session, command: str, limits: dict[str, Any], code: int) -> None:
+    stream = await begin(session, command)
+    await session.interrupt(**limits)
     _, last = await read(stream)
     assert last.exit_code == code
-    await works(runtime)
+    await works(session)
 
 
-async def test_close(runtime: LocalRuntime) -> None:
-    stream = await begin(runtime)
-    await runtime.close_session(CloseBashSessionRequest())
+async def test_close(session: Session) -> None:
+    stream = await begin(session)
+    await session.close()
     with pytest.raises(RuntimeClosedError):
         await read(stream)
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-    await works(runtime)
+    await session.create()
+    await works(session)
 
 
 @pytest.mark.parametrize("how", ["closed", "forgotten"])
-async def test_a_reader_that_goes_away(runtime: LocalRuntime, how: str) -> None:
+async def test_a_reader_that_goes_away(session: Session, how: str) -> None:
     """What it has left behind runs to its end, and the next command comes after that."""
-    stream: Any = await begin(runtime, COUNT)
+    stream: Any = await begin(session, COUNT)
     if how == "closed":
         await stream.aclose()
     del stream
     gc.collect()
-    await works(runtime)
+    await works(session)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["399999", r"(3)9{5}\s"])
-async def test_a_pattern_behind_it(runtime: LocalRuntime, pattern: str) -> None:
+async def test_a_pattern_behind_it(session: Session, pattern: str) -> None:
     """A slow reader gets what comes before it."""
-    action = BashAction(command=COUNT + "; sleep 1000", expect=[pattern], check="ignore", timeout=DEADLINE)
-    text, last = await read(runtime.stream_in_session(action), slow=True)
+    stream = stream_of(session, COUNT + "; sleep 1000", expect=[pattern], check="ignore")
+    text, last = await read(stream, slow=True)
     assert text.startswith(expected(NUMBERS - 2)) and len(text) <= len(expected(NUMBERS - 1))
     assert last.expect_string == pattern
-    await runtime.run_in_session(BashInterruptAction())
-    await works(runtime)
+    await session.interrupt()
+    await works(session)
 
 
 @pytest.mark.idle
 @pytest.mark.slow
-async def test_silence_of_what_waits_is_none(runtime: LocalRuntime) -> None:
-    action = BashAction(command=COUNT, check="silent", timeout=DEADLINE, no_output_timeout=0.2)
-    stream = runtime.stream_in_session(action)
+async def test_silence_of_what_waits_is_none(session: Session) -> None:
+    stream = stream_of(session, COUNT, no_output_timeout=0.2)
     text = await anext(stream)
     assert isinstance(text, str)
     await asyncio.sleep(0.6)
@@ -235,11 +230,11 @@ async def test_silence_of_what_waits_is_none(runtime: LocalRuntime) -> None:
 
 @pytest.mark.idle
 @pytest.mark.slow
-async def test_short_commands_of_others(runtime: LocalRuntime) -> None:
+async def test_short_commands_of_others(session: Session) -> None:
     """The calling thread, which waits by itself for a short command, does not turn for a terminal that is not read."""
-    stream = await begin(runtime)
+    stream = await begin(session)
     before = time.process_time()
     with pytest.raises(Exception, match="was not sent"):
-        await runtime.run("true", timeout=0.3)
+        await session.run("true", timeout=0.3)
     assert time.process_time() - before < 0.1
     await stream.aclose()  # type: ignore[attr-defined]

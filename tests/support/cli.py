@@ -7,23 +7,20 @@ import sys
 from typing import Any
 
 from tests.support.original import our_environment
-from tests.support.wait import DEADLINE
+from tests.support.processes import ran
 
 COMMAND = [sys.executable, "-m", "swerex_c"]
 
 
 def cli(*arguments: str, input: str | None = "", **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        input=input, capture_output=True, text=True, timeout=DEADLINE, env={**our_environment(), **env},
-    )  # fmt: skip
+    return ran(*COMMAND, *arguments, input=input, env={**our_environment(), **env})
 
 
-def start(*arguments: str, **env: str) -> Any:
+def start(*arguments: str, command: list[str] = COMMAND, **env: str) -> Any:
     """Begin a command without input, whose output and errors are pipes of text."""
     pipe, env = subprocess.PIPE, {**our_environment(), **env}
     return subprocess.Popen(
-        [*COMMAND, *arguments], stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, env=env
+        [*command, *arguments], stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, env=env
     )
 
 

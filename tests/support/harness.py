@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,6 +71,12 @@ def build_library(directory: Path, source: str, *flags: str) -> str:
 def needs(program: str) -> str:
     """Return the path of a program; the test is skipped, by its name, on a machine that lacks it."""
     return shutil.which(program) or skip(Lacking(program))
+
+
+def raises(kind: type[OSError], number: int, path: object = None) -> Any:
+    """`with raises(...)`: an OSError of this class and number, and of this file if one is given."""
+    wanted = None if path is None else str(path)
+    return pytest.raises(kind, check=lambda it: it.errno == number and wanted in (None, it.filename))
 
 
 def in_forked_child(work: Callable[[], object]) -> None:

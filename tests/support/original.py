@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.processes import ran
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -28,7 +30,7 @@ def original_python() -> str:
 
 def python_output(python: str, code: str, *arguments: str, env: dict[str, str] | None = None) -> str:
     """Return what a piece of Python prints; it must succeed."""
-    done = subprocess.run([python, "-c", code, *arguments], capture_output=True, text=True, env=env, timeout=60)
+    done = ran(python, "-c", code, *arguments, env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -40,9 +42,8 @@ def python_json(python: str, code: str, *arguments: str, env: dict[str, str] | N
 
 def run_python(code: str, *arguments: str, options: Sequence[str] = (), **environment: str) -> Any:
     """Run a piece of Python that can import this tree's package."""
-    command = [sys.executable, *options, "-c", textwrap.dedent(code), *arguments]
-    env = os.environ | environment | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=200)
+    words, env = [*options, "-c", textwrap.dedent(code), *arguments], {**our_environment(), **environment}
+    return ran(sys.executable, *words, seconds=200, env=env, stdin=subprocess.DEVNULL)
 
 
 def our_environment() -> dict[str, str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from tests.support.original import our_environment
+from tests.support.processes import ran
 
 __all__ = ["BLOCK", "DOCS", "PAGES", "PASTE", "PROVIDERS", "ROOT", "SHOWN", "TEXTS"]
 __all__ += ["check", "paste", "provider", "shown"]
@@ -53,9 +53,7 @@ def shown(wanted: str) -> list[tuple[str, str]]:
 
 def paste(block: str, environment: Mapping[str, str]) -> str:
     """Run a block as it stands on the page, and return what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", PASTE], input=block, env=environment, capture_output=True, text=True, timeout=100
-    )
+    done = ran(sys.executable, "-c", PASTE, seconds=100, input=block, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -7,14 +7,21 @@ import ctypes
 import os
 import select
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.support.wait import DEADLINE, until
 
 _PR_SET_CHILD_SUBREAPER = 36
 _prctl = ctypes.CDLL(None).prctl
+
+
+def ran(*words: str | Path, seconds: float | None = DEADLINE, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, and return what it has printed as text."""
+    return subprocess.run(words, capture_output=True, text=True, timeout=seconds, **options)
 
 
 def adopt_orphans() -> None:

@@ -18,7 +18,7 @@ import pytest
 import requests
 
 from tests.support.original import original_python, our_environment
-from tests.support.processes import file_of_descriptor
+from tests.support.processes import file_of_descriptor, ran
 from tests.support.wait import DEADLINE, until
 
 KEY = "the-key-of-the-tests"
@@ -36,10 +36,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def ended(*arguments: str, command: list[str] = REMOTE, **env: str) -> subprocess.CompletedProcess[str]:
     """Run a server that does not start, or ends at once."""
-    return subprocess.run(
-        [*command, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE,
-        env=environment(**env),
-    )  # fmt: skip
+    return ran(*command, *arguments, stdin=subprocess.DEVNULL, env=environment(**env))
 
 
 class Server:

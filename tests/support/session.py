@@ -171,6 +171,11 @@ class Shell:
         """Interrupt as often and as long as the API does by default."""
         return self.wait(self.aio.run_in_session(BashInterruptAction(session=self.session.name, **more)))
 
+    def interrupted(self, command: str, ready: str = "", **more: Any) -> Any:
+        """Interrupt a command that has begun, or has printed a text."""
+        self.wait(self.session.begin(command, ready))
+        return self.interrupt(**more)
+
     def talk(self, command: str, *expect: str, timeout: float = DEADLINE) -> Any:
         """Talk to an interactive program until one of its prompts."""
         return self.run(command, timeout, is_interactive_command=True, expect=list(expect))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import random
 import stat
 import tarfile
+import zipfile
 from pathlib import Path
 
 
@@ -42,6 +44,17 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, data: bytes = b"", link: st
     head = tarfile.TarInfo(name)
     head.type, head.size, head.linkname, head.mode = kind, len(data), link, 0o755
     return head.tobuf(tarfile.GNU_FORMAT) + data + bytes(-len(data) % 512)
+
+
+def zipped(*entries: tuple[str, bytes, int], method: int = zipfile.ZIP_STORED) -> bytes:
+    """Return a zip archive of (name, content, mode)."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as archive:
+        for name, content, mode in entries:
+            info = zipfile.ZipInfo(name)
+            info.create_system, info.external_attr, info.compress_type = 3, mode << 16, method
+            archive.writestr(info, content)
+    return file.getvalue()
 
 
 def make_tree(at: str | Path) -> Path:

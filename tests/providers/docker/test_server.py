@@ -12,19 +12,14 @@ import pytest
 from swerex_c.deployment.docker import DockerDeployment
 from swerex_c.exceptions import DeploymentStartupError, SandboxLostError, StartupTimeoutError
 from swerex_c.providers import server_bundle
-from swerex_c.runtime.abstract import (
-    BashAction,
-    CreateBashSessionRequest,
-    IsAliveResponse,
-    ReadFileRequest,
-    WriteFileRequest,
-)
+from swerex_c.runtime.abstract import IsAliveResponse, ReadFileRequest, WriteFileRequest
 from swerex_c.runtime.config import RemoteRuntimeConfig
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.utils.free_port import find_free_port
 from tests.support.docker_deployments import NO_NETWORK, Make, make, names, reach, said
 from tests.support.docker_engine import Engine
 from tests.support.original import our_environment
+from tests.support.session import Session
 from tests.support.wait import until
 
 __all__ = ["make", "reach"]
@@ -41,9 +36,10 @@ async def test_programs_are_started_by_the_callers_shell(make: Make, reach: Engi
     runtime = deployment.runtime
     assert await said(deployment, 'echo "$SEEN"') == "by the shell\n"
     assert "SEEN=by the shell" in await said(deployment, "mapfile -d '' a </proc/1/environ; printf '%s,' \"${a[@]}\"")
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    session = Session(runtime)
+    await session.create()
     for command, output in (('echo "$SEEN"', "by the shell\n"), ('echo "a\'b\\\\c!@"', "a'b\\c!@\n")):
-        assert (await runtime.run_in_session(BashAction(command=command, timeout=60))).output == output
+        await session.gives(command, output)
     await runtime.write_file(WriteFileRequest(path="/tmp/f", content="text\n"))
     assert (await runtime.read_file(ReadFileRequest(path="/tmp/f"))).content == "text\n"
     await deployment.stop()

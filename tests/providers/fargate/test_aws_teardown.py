@@ -7,16 +7,8 @@ from typing import Any
 
 import pytest
 
+from swerex_c.utils import aws as utils
 from swerex_c.utils import aws_teardown
-from swerex_c.utils.aws import (
-    get_cluster_arn,
-    get_container_name,
-    get_default_vpc_and_subnet,
-    get_execution_role_arn,
-    get_security_group,
-    get_task_definition,
-    run_fargate_task,
-)
 from tests.support.aws_fixtures import Answer, World, aws, json_error, xml_error
 
 __all__ = ["aws"]
@@ -27,21 +19,21 @@ TAGS = [{"Key": "origin", "Value": "swe-rex-deployment-auto"}]
 def fill(aws: World) -> None:
     """Leave what two deployments leave that are never stopped, one of them in an existing cluster."""
     aws.steps = ["RUNNING"]
-    vpc, subnet = get_default_vpc_and_subnet()
-    role = get_execution_role_arn("prefix", "/own/log")
-    group = get_security_group(vpc, 81, "prefix")
-    definition = get_task_definition("image", 81, role, "prefix", "/own/log")
+    vpc, subnet = utils.get_default_vpc_and_subnet()
+    role = utils.get_execution_role_arn("prefix", "/own/log")
+    group = utils.get_security_group(vpc, 81, "prefix")
+    definition = utils.get_task_definition("image", 81, role, "prefix", "/own/log")
     theirs = aws.client("ecs").create_cluster(clusterName="theirs")["cluster"]["clusterArn"]
-    for cluster in (get_cluster_arn("ours"), theirs):
+    for cluster in (utils.get_cluster_arn("ours"), theirs):
         arn = definition["taskDefinitionArn"]
-        run_fargate_task(["sleep 60"], get_container_name("image"), arn, subnet, group, cluster)
+        utils.run_fargate_task(["sleep 60"], utils.get_container_name("image"), arn, subnet, group, cluster)
 
 
 def others(aws: World) -> None:
     """Make the resources of somebody else."""
     tags = [{"Key": "origin", "Value": "x"}]
     aws.client("iam").create_role(RoleName="theirs", AssumeRolePolicyDocument="{}", Tags=tags)
-    vpc, _ = get_default_vpc_and_subnet()
+    vpc, _ = utils.get_default_vpc_and_subnet()
     aws.client("ec2").create_security_group(GroupName="theirs", Description="x", VpcId=vpc)
     container = {"name": "x", "image": "x", "memory": 1}
     aws.client("ecs").register_task_definition(family="theirs", containerDefinitions=[container])
@@ -150,7 +142,7 @@ def test_resources_that_another_process_deletes_meanwhile(aws: World) -> None:
 
 def test_more_than_a_page(aws: World) -> None:
     iam, ecs, ec2 = aws.client("iam"), aws.client("ecs"), aws.client("ec2")
-    vpc, _ = get_default_vpc_and_subnet()
+    vpc, _ = utils.get_default_vpc_and_subnet()
     small = [{"key": tag["Key"], "value": tag["Value"]} for tag in TAGS]
     for i in range(105):
         iam.create_role(RoleName=f"role-{i:03}", AssumeRolePolicyDocument="{}", Tags=TAGS)

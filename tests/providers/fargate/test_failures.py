@@ -61,18 +61,16 @@ def variables(**changes: str | None) -> Callable[[World, pytest.MonkeyPatch], No
     return prepare
 
 
-def without_vpc(aws: World, _: pytest.MonkeyPatch) -> None:
-    ec2 = aws.client("ec2")
-    (vpc,) = ec2.describe_vpcs(Filters=[{"Name": "isDefault", "Values": ["true"]}])["Vpcs"]
-    for subnet in ec2.describe_subnets()["Subnets"]:
-        ec2.delete_subnet(SubnetId=subnet["SubnetId"])
-    ec2.delete_vpc(VpcId=vpc["VpcId"])
-
-
 def without_subnets(aws: World, _: pytest.MonkeyPatch) -> None:
     ec2 = aws.client("ec2")
     for subnet in ec2.describe_subnets()["Subnets"]:
         ec2.delete_subnet(SubnetId=subnet["SubnetId"])
+
+
+def without_vpc(aws: World, patch: pytest.MonkeyPatch) -> None:
+    (vpc,) = aws.client("ec2").describe_vpcs(Filters=[{"Name": "isDefault", "Values": ["true"]}])["Vpcs"]
+    without_subnets(aws, patch)
+    aws.client("ec2").delete_vpc(VpcId=vpc["VpcId"])
 
 
 def without_address(aws: World, monkeypatch: pytest.MonkeyPatch) -> None:

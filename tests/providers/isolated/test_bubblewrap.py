@@ -23,7 +23,7 @@ from swerex_c.utils.background import run_blocking
 from tests.support import needs
 from tests.support.harness import write_script
 from tests.support.original import run_python
-from tests.support.processes import Family
+from tests.support.processes import Family, ran
 from tests.support.sandboxes import lost, working
 from tests.support.wait import settle, until, until_async
 
@@ -42,10 +42,8 @@ def here() -> Iterator[Path]:
 
 
 def run(backend: BwrapBackend, script: str, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        backend.command(["bash", "-c", script, "bash", *words], [], False),
-        env=backend.environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    command = backend.command(["bash", "-c", script, "bash", *words], [], False)
+    return ran(*command, env=backend.environment(), stdin=subprocess.DEVNULL)
 
 
 # Run by whoever; what comes out are the answers to `QUESTIONS` as JSON.
@@ -109,9 +107,7 @@ def ask(user: str, here: Path, **arguments: object) -> dict[str, list]:
         argv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3"]
     write_script(here / "chmod", "")
     environment = {"PATH": f"{here}:{os.environ['PATH']}", "PYTHONPATH": python_path, "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        [*argv, "-c", ASK, *words], cwd=where, env=environment, capture_output=True, text=True, timeout=100
-    )
+    done = ran(*argv, "-c", ASK, *words, seconds=100, cwd=where, env=environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
