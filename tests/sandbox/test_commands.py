@@ -289,8 +289,15 @@ def test_an_end_is_awaited_while_it_makes_progress(
     until(lambda: not sleeping(number))
 
 
-async def test_a_script_that_waits_in_its_own_shell_is_ended(tmp_path: Path) -> None:
-    """Its environment is the loader's, so it is found by its limits."""
+@pytest.mark.parametrize("slow", [False, True])
+async def test_a_script_that_waits_in_its_own_shell_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: bool
+) -> None:
+    """Its environment is the loader's, so it is found by its limits; also where one scan takes all the time."""
+    if slow:
+        once = processes.END_MARKED.replace("limit=$((SECONDS + 5)) scans=3", "limit=$SECONDS scans=1")
+        assert once != processes.END_MARKED
+        monkeypatch.setattr(processes, "END_MARKED", once)
     os.mkfifo(tmp_path / "pipe")
     runtime = SandboxRuntime(Here())
     reading = asyncio.ensure_future(runtime.read_file(ReadFileRequest(path=str(tmp_path / "pipe"))))

@@ -93,11 +93,12 @@ while :; do
     scan
     while ((fresh > 0)) && ! overdue; do scan; done
     kill_found
-    if ((killed == 0 && fresh == 0)); then
-        ((SECONDS <= grace)) || patient=
-        ((scripts > 0 || (ended + left == 0 && SECONDS < await))) || break
+    if ((killed + fresh + scripts == 0)); then
+        ((ended + left == 0 && SECONDS < await)) || break
     fi
-    if overdue; then
+    if [[ $patient ]] && ((scripts > 0)) && { ((killed + fresh == 0 && SECONDS > grace)) || overdue; }; then
+        patient= scans=2
+    elif overdue; then
         # Without another scan, leave time to end for the processes that were just killed.
         pause 0.1
         kill_found
