@@ -65,7 +65,7 @@ class Sandbox:
     def __init__(self, backend: Backend) -> None:
         """Create a sandbox that is not open."""
         self.backend = backend
-        self.mark = processes.new_mark()
+        self.mark = backend.mark = processes.new_mark()
         self._shells = LoaderPool(backend, self.mark)
         self._running: set[RunningScript] = set()
         self.lost = self._shells.lost

@@ -18,7 +18,7 @@ trap '' PIPE
 declare -A found=() spared=() refused=()
 ended=0 fresh=0 steps=0
 # A script of ours ends by itself when its programs are killed, and removes its files. One that waits in its own shell,
-# such as for a named pipe, is killed a second later.
+# such as for a named pipe, is killed a second later, for which two more scans are made even if the time is over.
 patient=1 scripts=0 grace=$((SECONDS + 1))
 # Spare this script and its ancestors, which have to report the result.
 p=$BASHPID
