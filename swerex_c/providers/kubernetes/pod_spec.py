@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from swerex_c.exceptions import InvalidInputError
 from swerex_c.providers import ownership
-from swerex_c.providers.ownership import LABEL
+from swerex_c.providers.ownership import HOST, LABEL
 from swerex_c.utils.shell_script import read_script
 
 if TYPE_CHECKING:
     from swerex_c.providers.kubernetes.config import KubernetesDeploymentConfig
 
 __all__ = ["facts", "manifest", "name_for", "selector_of_host"]
-
-_HOST = "swerex_c.host"
-"""Label with the id of the machine whose process created the pod."""
 
 _WAIT = read_script("providers/wait.bash")
 """Script of the container's main process."""
@@ -38,7 +35,7 @@ def name_for(image: str) -> str:
 
 def selector_of_host() -> str:
     """Return a label selector for the pods of all processes of this machine."""
-    return f"{LABEL},{_HOST}={ownership.labels('', keep=False)[_HOST]}"
+    return f"{LABEL},{HOST}={ownership.labels('', keep=False)[HOST]}"
 
 
 def facts(pod: Mapping[str, Any]) -> dict[str, str]:
@@ -78,7 +75,7 @@ def manifest(config: KubernetesDeploymentConfig, name: str) -> dict[str, Any]:
     template = _read_template(config.pod_template)
     # Annotations hold the facts that identify the process, because labels cannot hold all of them.
     facts_of_owner = ownership.labels(name, keep=False)
-    labels = {LABEL: facts_of_owner.pop(LABEL), _HOST: facts_of_owner[_HOST]}
+    labels = {LABEL: facts_of_owner.pop(LABEL), HOST: facts_of_owner[HOST]}
     try:
         metadata = {**template.get("metadata", {}), "name": name}
         metadata["labels"] = {**(metadata.get("labels") or {}), **config.labels, **labels}
