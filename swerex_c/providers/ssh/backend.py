@@ -126,7 +126,7 @@ class SSHBackend(CommandBackend):
             share_connections: True if clients share connections; otherwise each makes its own.
 
         Raises:
-            InvalidInputError: if the host name is invalid.
+            InvalidInputError: if the host name is invalid, or an argument contains a NUL byte.
         """
         if not host or host.startswith("-") or "\0" in host:
             raise InvalidInputError(f"{host!r} is not a host name")
@@ -138,6 +138,8 @@ class SSHBackend(CommandBackend):
         more += ["-p", str(port)] if port else []
         more += ["-l", user] if user else []
         more += ["-i", identity_file] if identity_file else []
+        if any("\0" in word for word in (*self._client, *more)):
+            raise InvalidInputError("The arguments of ssh cannot contain a NUL byte")
         self._identity = identity_file
         self._options = more
         self._share = share_connections

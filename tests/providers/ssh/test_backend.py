@@ -159,6 +159,8 @@ async def test_the_exit_code_that_ssh_itself_has(sshd: hosts.Sshd) -> None:
 def test_why_a_host_is_out_of_reach(own: hosts.Sshd) -> None:
     with pytest.raises(InvalidInputError, match="is not a host name"):
         SSHBackend("-oProxyCommand=false")
+    with pytest.raises(InvalidInputError, match="cannot contain a NUL"):
+        SSHBackend("host", options=["User=\0"])
     strange = own.directory / "strange_key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(strange)], check=True)
     config: dict[str, Any] = {"config_file": str(own.config)}
