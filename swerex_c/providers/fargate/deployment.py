@@ -117,7 +117,12 @@ class FargateDeployment(ServerDeployment):
 
     def _init_aws(self) -> None:
         """Find or create the resources that a task needs. Blocks."""
-        config = self._config
+        try:
+            self._get_resources(self._config)
+        except ValueError as error:
+            raise DeploymentStartupError(f"The task cannot be prepared: {error}") from error
+
+    def _get_resources(self, config: FargateDeploymentConfig) -> None:
         self._cluster_arn = get_cluster_arn(config.cluster_name)
         self._execution_role_arn = get_execution_role_arn(config.execution_role_prefix, config.log_group)
         self._task_definition = get_task_definition(
@@ -182,7 +187,7 @@ class FargateDeployment(ServerDeployment):
                 environment={VARIABLE: token},
                 **self._config.fargate_args,
             )
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise DeploymentStartupError(f"The task cannot be run with these fargate_args: {error}") from error
 
     def _tell_log(self) -> None:
