@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 import secrets
 from collections.abc import Mapping
@@ -55,7 +56,7 @@ def _read_template(template: Mapping[str, Any] | str | None) -> dict[str, Any]:
 
         try:
             read = yaml.safe_load(Path(template).expanduser().read_text())
-        except (OSError, UnicodeError, yaml.YAMLError) as error:
+        except (OSError, ValueError, yaml.YAMLError) as error:
             raise InvalidInputError(f"The pod template {template} cannot be read: {error}") from error
     else:
         read = copy.deepcopy(dict(template or {}))
@@ -81,6 +82,7 @@ def manifest(config: KubernetesDeploymentConfig, name: str) -> dict[str, Any]:
         metadata["labels"] = {**(metadata.get("labels") or {}), **config.labels, **labels}
         metadata["annotations"] = {**(metadata.get("annotations") or {}), **config.annotations, **facts_of_owner}
         spec = _spec(template.get("spec", {}), config)
+        json.dumps([metadata, spec])  # YAML has dates
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidInputError(f"The pod template has a field that is not as in a pod: {error!r}") from error
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
