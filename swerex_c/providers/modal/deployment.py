@@ -150,8 +150,13 @@ class ModalDeployment(SandboxDeployment):
 
         Raises:
             DeploymentNotStartedError: if there is no sandbox.
+            ConnectionLostError: if Modal does not tell it.
         """
-        task = await self.sandbox._get_task_id.aio()
+        sandbox = self.sandbox
+        try:
+            task = await sandbox._get_task_id.aio()
+        except Exception as error:
+            raise ConnectionLostError(f"Cannot get the URL of the logs. {sentence(error)}") from error
         return f"https://modal.com/apps/{self._user}/main/deployed/{self.app.name}?activeTab=logs&taskId={task}"
 
     # Starting and ending
