@@ -328,7 +328,7 @@ class DockerDeployment(ServerDeployment):
             bundle = await in_thread(server_bundle.archive)
             result = await engine.ask("cp", "-", f"{name}:/", timeout=None, input=bundle)
             problem = result.message if result.code else None
-        except LookupError as error:
+        except (LookupError, OSError) as error:
             problem = str(error)
         if problem:
             self.logger.warning(
