@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import pickle
 import sys
 import typing
@@ -120,6 +121,10 @@ def test_a_union_takes_the_member_that_the_discriminator_names() -> None:
 DOCKER = deployment_config.DockerDeploymentConfig
 WINDOW = abstract.CreateBashSessionRequest
 FORBID = ("Local", "Docker", "Modal", "Fargate", "Dummy")
+FINITE = {
+    "Daytona": "container_timeout", "Fargate": "container_timeout",
+    "Kubernetes": "time_to_live", "Modal": "deployment_timeout",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -130,6 +135,7 @@ FORBID = ("Local", "Docker", "Modal", "Fargate", "Dummy")
         (DOCKER, {"docker_args": "--platform=linux/amd64"}),
         *((WINDOW, size) for size in ({"rows": 0}, {"columns": -1}, {"columns": 70000})),
         *((getattr(deployment_config, f"{name}DeploymentConfig"), {"no_such_field": 1}) for name in FORBID),
+        *((getattr(deployment_config, f"{name}DeploymentConfig"), {field: math.inf}) for name, field in FINITE.items()),
         *((getattr(runtime_config, f"{name}RuntimeConfig"), {"no_such_field": 1}) for name in ("Local", "Dummy")),
     ],
 )

@@ -35,14 +35,19 @@ _STARTUP_SECONDS = 60.0
 """Seconds to wait for startup files that are read ahead of time."""
 
 
-Surroundings = tuple[list[bytes], str, int, int]
-"""State of this process that a shell inherits and that is compared: the environment, and the directory with its device
-and inode, because another directory may have got its name."""
+class _Surroundings(NamedTuple):
+    """State of this process that a shell inherits and that is compared."""
 
+    environment: list[bytes]
+    directory: str
+    device: int
+    """The directory's device, as `inode`, because another directory may have got its name."""
+    inode: int
 
-def _surroundings() -> Surroundings:
-    here = os.stat(".")
-    return environment(_PLAIN), os.getcwd(), here.st_dev, here.st_ino
+    @classmethod
+    def now(cls) -> _Surroundings:
+        here = os.stat(".")
+        return cls(environment(_PLAIN), os.getcwd(), here.st_dev, here.st_ino)
 
 
 class PrestartedShell(NamedTuple):
@@ -51,7 +56,7 @@ class PrestartedShell(NamedTuple):
     core: _core.Session
     operation: _core.Operation
     """The reading of the startup files."""
-    surroundings: Surroundings
+    surroundings: _Surroundings
 
     def is_usable(self) -> bool:
         """Check whether the shell still waits at its prompt, and has printed nothing since."""
@@ -97,7 +102,7 @@ class PrestartedShells:
         if not plain or (request.rows, request.columns) != (_PLAIN.rows, _PLAIN.columns):
             return None
         try:
-            surroundings = _surroundings()
+            surroundings = _Surroundings.now()
         except OSError:  # the directory was removed
             return None
         self._own()
@@ -175,10 +180,10 @@ class PrestartedShells:
 
     def _add(self, ends: _core.Completions) -> None:
         """Start a shell, and wait until it has read its startup files."""
-        surroundings = _surroundings()
+        surroundings = _Surroundings.now()
         bash, limit = os.fsencode(find_bash()), self._output_limit
-        core = _core.Session(bash, surroundings[0], None, _PLAIN.rows, _PLAIN.columns, limit)
-        if _surroundings() != surroundings:
+        core = _core.Session(bash, surroundings.environment, None, _PLAIN.rows, _PLAIN.columns, limit)
+        if _Surroundings.now() != surroundings:
             return  # they have changed meanwhile, and the shell may have the new ones
         operation = core.start(startup_script(_PLAIN, "", in_sandbox=False), _STARTUP_SECONDS, ends, None)
         shell = PrestartedShell(core, operation, surroundings)

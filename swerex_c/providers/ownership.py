@@ -10,7 +10,7 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["OWNER_LABELS", "KEEP", "LABEL", "PID", "has_own_labels", "labels", "is_owner_alive", "start_time"]
+__all__ = ["HOST", "OWNER_LABELS", "KEEP", "LABEL", "PID", "has_own_labels", "labels", "is_owner_alive", "start_time"]
 
 LABEL = "swerex_c"
 """The label of every container that this package starts; its value is the container's name.
@@ -23,9 +23,12 @@ KEEP = "swerex_c.keep"
 PID = "swerex_c.pid"
 """The label with the id of the owner process."""
 
-_HOST, _BOOT, _SPACE, _STARTED = (f"swerex_c.{name}" for name in ("host", "boot", "pidns", "started"))
+HOST = "swerex_c.host"
+"""The label with the id of the owner process's machine."""
 
-OWNER_LABELS = (LABEL, _HOST, _BOOT, _SPACE, PID, _STARTED, KEEP)
+_BOOT, _SPACE, _STARTED = (f"swerex_c.{name}" for name in ("boot", "pidns", "started"))
+
+OWNER_LABELS = (LABEL, HOST, _BOOT, _SPACE, PID, _STARTED, KEEP)
 """The labels that identify the owner of a container and say whether the container is kept."""
 
 
@@ -38,7 +41,7 @@ def labels(name: str, *, keep: bool) -> dict[str, str]:
     """
     facts = {
         LABEL: name,
-        _HOST: _host(),
+        HOST: _host(),
         _BOOT: _boot(),
         _SPACE: _pid_namespace(),
         PID: str(os.getpid()),
@@ -58,7 +61,7 @@ def is_owner_alive(facts: Mapping[str, str]) -> bool | None:
     It is unknown for a process on another machine that shares the engine, or in another pid namespace.
     """
     boot, space, pid = facts.get(_BOOT), facts.get(_SPACE), facts.get(PID, "")
-    if not boot or not _boot() or not pid.isdecimal() or facts.get(_HOST) != _host():
+    if not boot or not _boot() or not pid.isdecimal() or facts.get(HOST) != _host():
         return None
     if boot != _boot():
         return False

@@ -24,6 +24,7 @@ import secrets
 import socket
 import struct
 import sys
+import threading
 import weakref
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -74,7 +75,7 @@ class ApiBackend(Backend):
         token = secrets.token_hex(16)
         _backends[token] = self
         # -I and -S skip the user's settings and site-packages, which halves the start time.
-        return [sys.executable, "-I", "-S", _CLIENT, _listen(), token, *argv, " ".join(names)]
+        return [sys.executable, "-I", "-S", _CLIENT, _address(), token, *argv, " ".join(names)]
 
     async def unsure(self, client: Sequence[str], code: int, printed: str) -> str | None:
         is_unsure = code == UNKNOWN and not self._lost_exit_codes.isdisjoint(client)
@@ -88,6 +89,15 @@ class ApiBackend(Backend):
 
 _backends: weakref.WeakValueDictionary[str, ApiBackend] = weakref.WeakValueDictionary()
 """Backend of each token that no client has sent yet."""
+
+
+_starting = threading.Lock()
+
+
+def _address() -> str:
+    """Return the address at which clients are served, which the first call starts."""
+    with _starting:  # two threads may be first
+        return _listen()
 
 
 @functools.cache
@@ -107,7 +117,14 @@ def _listen() -> str:
     return name
 
 
-os.register_at_fork(after_in_child=_listen.cache_clear)
+def _forget() -> None:
+    """Have a forked process serve its own clients."""
+    global _starting
+    _starting = threading.Lock()
+    _listen.cache_clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 async def _accept(listening: socket.socket) -> None:

@@ -70,6 +70,9 @@ class Backend(ABC):
     name: str
     """Name of the sandbox in messages, such as "container 3f2a91c07d11"."""
 
+    mark: str = ""
+    """Beginning of the marks of all that is started in the sandbox, see `processes`; set by its `Sandbox`."""
+
     @abstractmethod
     async def exec(self, argv: Sequence[str], env: Mapping[str, str]) -> Process:
         """Start a program in the sandbox on three pipes.

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from swerex_c.exceptions import ConnectionLostError, ResourceError
+from swerex_c.exceptions import ConnectionLostError, InvalidInputError, ResourceError
 from swerex_c.sandbox.backend import Backend, Process
 from swerex_c.utils.background import keep_from_children
 from swerex_c.utils.threads import in_thread, start_thread
@@ -101,6 +101,7 @@ class ClientProcess(Process):
 
         Raises:
             OSError: if the program cannot be started; FileNotFoundError if it does not exist.
+            InvalidInputError: if a word contains a NUL byte.
         """
         # In a thread: 64 programs that start at once would hold up the loop for 150 ms.
         starting = asyncio.ensure_future(in_thread(_start, command, environment))
@@ -215,15 +216,19 @@ class ClientProcess(Process):
 
 
 def _start(command: Callable[[], Sequence[str]], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(
-        command(),
-        bufsize=0,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=dict(environment),
-        start_new_session=True,  # keeps the terminal's ^C away from it
-    )
+    words = command()
+    try:
+        process = subprocess.Popen(
+            words,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(environment),
+            start_new_session=True,  # keeps the terminal's ^C away from it
+        )
+    except ValueError as error:  # a NUL
+        raise InvalidInputError(f"`{' '.join(words[:2])}` cannot be run with these words: {error}") from None
     assert process.stdin and process.stdout and process.stderr
     keep_from_children(process.stdin, process.stdout, process.stderr)
     for stream in (process.stdin, process.stdout, process.stderr):

@@ -14,6 +14,7 @@ from swerex_c.exceptions import NotSupportedError, ResourceError, RuntimeClosedE
 from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.loader import Loader
 from swerex_c.sandbox.processes import MARK
+from swerex_c.utils.visible import error_line
 
 __all__ = ["LoaderPool", "check_version", "no_shell"]
 
@@ -166,6 +167,8 @@ class LoaderPool:
         except TimeoutError as e:
             said = f": {e}" if str(e) else f" (after {timeout:g} seconds)"
             return SandboxLostError(f"Cannot determine in time whether {name} still exists{said}")
+        except Exception as e:
+            return SandboxLostError(f"Cannot determine whether {name} still exists: {error_line(e)}")
         return None if reason is None else SandboxLostError(reason)
 
     async def lost_by_now(self) -> SwerexException | None:

@@ -65,7 +65,7 @@ class Sandbox:
     def __init__(self, backend: Backend) -> None:
         """Create a sandbox that is not open."""
         self.backend = backend
-        self.mark = processes.new_mark()
+        self.mark = backend.mark = processes.new_mark()
         self._shells = LoaderPool(backend, self.mark)
         self._running: set[RunningScript] = set()
         self.lost = self._shells.lost
@@ -84,11 +84,13 @@ class Sandbox:
                 await self.backend.open()
                 if shells:
                     self._shells.put(await self._shells.take())
-        except TimeoutError as e:
-            if isinstance(e, SwerexException):
-                raise
+        except SwerexException:
+            raise
+        except TimeoutError:
             msg = f"No shell has started in {self.backend.name} within {timeout:.3g} seconds"
             raise TimeoutError(msg) from None
+        except OSError as e:
+            raise ResourceError(f"The {self.backend.name} cannot be reached: {e}", errno=e.errno) from None
 
     def check(self) -> None:
         """Raise an error if the sandbox was restarted, or in a forked child, which cannot end what it would start."""

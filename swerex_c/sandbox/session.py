@@ -101,7 +101,8 @@ class SandboxSession(BashSession):
         for name in SET_BY_CORE:
             variables.pop(name, None)
         variables |= {"TERM": "xterm", processes.MARK: self.mark}
-        self._argv = backend.terminal(TRANSPORT_BASH, (*TRANSPORT_VARIABLES, processes.MARK))
+        with translated("A session cannot be started"):
+            self._argv = backend.terminal(TRANSPORT_BASH, (*TRANSPORT_VARIABLES, processes.MARK))
         self._started = True
         return [os.fsencode(word) for word in self._argv], [os.fsencode(f"{k}={v}") for k, v in variables.items()], None
 

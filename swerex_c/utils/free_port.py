@@ -33,7 +33,7 @@ def find_free_port(max_attempts: int = 10, sleep_between_attempts: float = 0.1) 
     """
     both = socket.has_dualstack_ipv6()
     for _ in range(max_attempts):
-        with _lock, socket.socket(socket.AF_INET6 if both else socket.AF_INET) as probe, contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), _lock, socket.socket(socket.AF_INET6 if both else socket.AF_INET) as probe:
             if both:
                 probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             probe.bind(("", 0))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
+import os
 import re
 import socket
 import sys
@@ -13,6 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -291,9 +294,13 @@ def test_ports_are_free_and_given_once() -> None:
             pass
 
 
-def test_no_free_port_is_an_error() -> None:
+def test_no_free_port_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ResourceError, match="free port after 0 attempts"):
         find_free_port(max_attempts=0)
+    no_descriptor = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    monkeypatch.setattr(socket, "socket", mock.Mock(side_effect=no_descriptor))
+    with pytest.raises(ResourceError):
+        find_free_port(sleep_between_attempts=0)
 
 
 # Logs

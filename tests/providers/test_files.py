@@ -14,6 +14,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from swerex_c.sandbox import file_scripts
 from swerex_c.sandbox import files as _files
 from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.sandbox import Sandbox
+from swerex_c.utils import background
 from tests.support import needs
 from tests.support.docker_engine import Engine
 from tests.support.harness import raises, write_script
@@ -32,7 +34,7 @@ from tests.support.local_backend import Here
 from tests.support.processes import memory_of
 from tests.support.sandboxes import Blocking, StartBackend
 from tests.support.trees import assert_no_leftovers, everything, file_of, make_tree, member
-from tests.support.wait import DEADLINE
+from tests.support.wait import DEADLINE, until
 
 files: Any = Blocking(_files)
 
@@ -163,6 +165,22 @@ def test_a_source_that_fails_leaves_nothing(machine: Machine, here: Path, monkey
     with raises(PermissionError, errno.EACCES, "s/closed"):
         files.upload(sandbox, "s", "t")
     assert os.listdir() == ["s"]
+
+
+def test_an_upload_that_is_cancelled_as_it_begins_leaves_nothing(machine: Machine, here: Path) -> None:
+    """Its end kills a program that has made the staging directory, and one that is about to remove it."""
+    sandbox = machine(programs=("cat", "chmod", "mv", "sleep", "stat", "tar"))
+    for program, when, then in (("mkdir", 'mkdir "$@"', "exec sleep 1000"), ("rm", ":", "kill -9 $$")):
+        first = f"[ -e {here}/{program} ] || {{ : >{here}/{program}; {when}; {then}; }}"
+        write_script(here.parent / "programs" / program, f'PATH=/usr/bin:/bin\n{first}\nexec {program} "$@"')
+    make_tree("s")
+    os.mkdir("to")
+    uploading = background.spawn(_files.upload(sandbox.it, "s", "to/t"))
+    until(lambda: os.listdir("to"))
+    uploading.cancel()
+    with pytest.raises(CancelledError):
+        uploading.result(DEADLINE)
+    assert os.listdir("to") == [] and os.path.exists("rm")
 
 
 # Hostile sandboxes

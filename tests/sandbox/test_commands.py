@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sys
 import threading
@@ -10,11 +11,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from swerex_c.exceptions import (
     CommandTimeoutError,
+    InvalidInputError,
     NotSupportedError,
     ResourceError,
     RuntimeClosedError,
@@ -99,6 +102,44 @@ def test_a_client_runs_until_it_has_printed_a_line() -> None:
         background.run_blocking(run_command(["sleep", "1000"], environment=os.environ, timeout=0.05, until=b"to "))
     with pytest.raises(ResourceError, match="prints more than 64 MiB"):
         say("cat /dev/zero")
+
+
+class Odd(Here):
+    """A sandbox whose client has a NUL in its words, or whose methods raise errors of the system and of a library."""
+
+    def __init__(self, *client: str, opens: Exception | None = None, asks: Exception | None = None) -> None:
+        super().__init__(*client)
+        self.opens, self.asks = opens, asks
+
+    async def open(self) -> None:
+        if self.opens is not None:
+            raise self.opens
+
+    async def why_lost(self) -> str | None:
+        if self.asks is not None:
+            raise self.asks
+        return None
+
+
+@pytest.mark.parametrize(
+    ("backend", "kind", "says"),
+    [
+        (Odd("env", "A=\0"), InvalidInputError, "`env A=.x00` cannot be run .* null byte"),
+        (Odd(opens=OSError(28, "No space left on device")), ResourceError, "machine cannot be reached: .* No space"),
+        (Odd("false", asks=KeyError("state")), SandboxLostError, "whether this machine still exists: 'state'"),
+    ],
+)
+async def test_only_our_errors_come_out_of_a_backend(backend: Odd, kind: type[Exception], says: str) -> None:
+    with pytest.raises(kind, match=says):
+        await SandboxRuntime(backend).execute(Command(command=["true"]))
+
+
+async def test_a_client_that_cannot_be_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime, error = SandboxRuntime(Here()), OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    monkeypatch.setattr(runtime.sandbox.backend, "terminal", mock.Mock(side_effect=error))
+    with pytest.raises(ResourceError, match="session cannot be started.*Too many open files"):
+        await runtime.create_session()
+    await runtime.close()
 
 
 def test_what_a_client_printed_is_kept_for_a_slow_reader() -> None:
@@ -289,8 +330,15 @@ def test_an_end_is_awaited_while_it_makes_progress(
     until(lambda: not sleeping(number))
 
 
-async def test_a_script_that_waits_in_its_own_shell_is_ended(tmp_path: Path) -> None:
-    """Its environment is the loader's, so it is found by its limits."""
+@pytest.mark.parametrize("slow", [False, True])
+async def test_a_script_that_waits_in_its_own_shell_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: bool
+) -> None:
+    """Its environment is the loader's, so it is found by its limits; also where one scan takes all the time."""
+    if slow:
+        once = processes.END_MARKED.replace("limit=$((SECONDS + 5)) scans=3", "limit=$SECONDS scans=1")
+        assert once != processes.END_MARKED
+        monkeypatch.setattr(processes, "END_MARKED", once)
     os.mkfifo(tmp_path / "pipe")
     runtime = SandboxRuntime(Here())
     reading = asyncio.ensure_future(runtime.read_file(ReadFileRequest(path=str(tmp_path / "pipe"))))

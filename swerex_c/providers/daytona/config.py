@@ -22,7 +22,9 @@ class DaytonaDeploymentConfig(ProviderConfig):
     api_key: str = Field(default="", description="Key of the Daytona account; if empty, the variable DAYTONA_API_KEY")
     target: str = Field(default="us", description="Region of the sandbox, such as us or eu")
     port: int = Field(default=8000, description="Not used; in SWE-ReX, the port of the server")
-    container_timeout: float = Field(default=60 * 15, description="Lifetime of the sandbox in seconds")
+    container_timeout: float = Field(
+        default=60 * 15, allow_inf_nan=False, description="Lifetime of the sandbox in seconds"
+    )
     runtime_timeout: float = Field(default=60, description="Not used; in SWE-ReX, the timeout of a request")
     image: str = Field(default="python:3.11", description="Image of the sandbox")
 

@@ -34,6 +34,10 @@ _WAIT = read_script("providers/wait.bash")
 _OWN_STREAMS = re.compile("-[A-Za-z]*[adit]|--(attach|cidfile|detach|interactive|tty)(=.*)?")
 """Options of `docker run` that are incompatible with reading the container's output."""
 
+_SETS = re.compile("-[dit]*e|--env")
+_SETTING = re.compile("((?:-[dit]*e=?|--env=)[^=]+)=")
+"""Options of `docker run` that set an environment variable, without and with the variable."""
+
 _SHELLS = ("", "sh", "bash", "dash", "ash")
 """Entry points that are only a shell: the waiting script replaces them."""
 
@@ -219,7 +223,7 @@ class DockerDeployment(ServerDeployment):
         else:  # the caller's entry point must end by running the command that it gets
             words += [image, *command]
         words = ["run", *(["-a", "stdout"] if greets else ["-d"]), *words]
-        self.logger.debug(f"Command: {shlex.join([engine.runtime, *words])!r}")
+        self.logger.debug(f"Command: {_shown([engine.runtime, *words])!r}")
         greeting = await self._launch(engine, words, token.encode())
         if greets:
             self._check_greeting(greeting)
@@ -301,7 +305,7 @@ class DockerDeployment(ServerDeployment):
             command = await in_thread_to_its_end(self._get_swerex_start_cmd, token)
         words += [*config.docker_args, "--name", name, image, *command]
         self.logger.info(f"Starting container {name} with image {config.image} and a server")
-        self.logger.debug(f"Command: {shlex.join([engine.runtime, *words])!r}")
+        self.logger.debug(f"Command: {_shown([engine.runtime, *words])!r}")
         await self._launch(engine, words)
         if own and not config.python_standalone_dir:
             await self._copy_server_bundle(engine, name)
@@ -324,7 +328,7 @@ class DockerDeployment(ServerDeployment):
             bundle = await in_thread(server_bundle.archive)
             result = await engine.ask("cp", "-", f"{name}:/", timeout=None, input=bundle)
             problem = result.message if result.code else None
-        except LookupError as error:
+        except (LookupError, OSError) as error:
             problem = str(error)
         if problem:
             self.logger.warning(
@@ -394,6 +398,17 @@ def _reap(process: Any) -> None:
     with contextlib.suppress(Exception):
         process.kill()
         process.wait(timeout=5)
+
+
+def _shown(words: list[str]) -> str:
+    """Return a command line for the log, without the values of environment variables: they may be secrets."""
+    shown = list(words)
+    for i, word in enumerate(words):
+        if i and _SETS.fullmatch(words[i - 1]):
+            shown[i] = word.partition("=")[0]
+        elif setting := _SETTING.match(word):
+            shown[i] = setting[1]
+    return shlex.join(shown)
 
 
 def _pipx(arguments: str) -> str:

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -199,8 +200,8 @@ class Engine:
     async def port(self, container: str, inner: int) -> int | None:
         """Return the port of this machine that a container's port was published at; None if it is not."""
         result = await self.ask("port", container, f"{inner}/tcp")
-        found = result.stdout.decode(errors="replace").split()
-        return int(found[0].rpartition(":")[2]) if result.code == 0 and found else None
+        found = re.match(rb"\S*:(\d{1,5})\s", result.stdout)
+        return int(found[1]) if result.code == 0 and found else None
 
     async def logs(self, container: str) -> str:
         """Return the end of a container's output, or why there is none."""

@@ -3,7 +3,7 @@
 from ipaddress import IPv4Network
 from typing import Any, ClassVar, Literal, TypedDict
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
 from swerex_c.providers.config import ProviderConfig
 
@@ -40,7 +40,7 @@ class FargateDeploymentConfig(ProviderConfig):
     """More arguments for the start of the task: `vcpus`, `memory` in MiB, `ephemeral_storage` in GiB, and all that ECS
     accepts as `overrides` of a task, but `containerOverrides`, which has the server's command."""
 
-    container_timeout: float = 60 * 15
+    container_timeout: float = Field(default=60 * 15, allow_inf_nan=False)
     """Seconds after which the container ends in every case."""
 
     runtime_timeout: float = 60

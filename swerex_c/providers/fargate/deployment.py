@@ -67,19 +67,6 @@ class FargateDeployment(ServerDeployment):
 
     _config: FargateDeploymentConfig
     _ends_sandbox = True
-    _next_look = 0.0
-
-    # None until a start knows them
-    _cluster_arn: Any = None
-    _execution_role_arn: Any = None
-    _task_definition: Any = None
-    _vpc_id: Any = None
-    _subnet_id: Any = None
-    _security_group_id: Any = None
-    _container_name: Any = None
-    _task_arn: Any = None
-    _started_by: Any = None
-    """A word that identifies the task even before its ARN is known."""
 
     __signature__ = ConfigSignature("swerex_c.providers.fargate.config:FargateDeploymentConfig")
 
@@ -87,12 +74,23 @@ class FargateDeployment(ServerDeployment):
         """Take the fields of `FargateDeploymentConfig` as keyword arguments."""
         super().__init__(logger=logger)
         self._config = FargateDeploymentConfig(**kwargs)
+        self._next_look = 0.0
+        # None until a start knows them
+        self._cluster_arn: str | None = None
+        self._execution_role_arn: str | None = None
+        self._task_definition: dict[str, Any] | None = None
+        self._vpc_id: str | None = None
+        self._subnet_id: str | None = None
+        self._security_group_id: str | None = None
+        self._container_name: str | None = None
+        self._task_arn: str | None = None
+        self._started_by: str | None = None
+        """A word that identifies the task even before its ARN is known."""
 
     @property
     def container_name(self) -> str | None:
         """Return the container's name within its task, or None if there is no container."""
-        name: str | None = self._container_name
-        return name
+        return self._container_name
 
     def _get_container_name(self) -> str:
         return self._container_name or get_container_name(self._config.image)
@@ -119,7 +117,12 @@ class FargateDeployment(ServerDeployment):
 
     def _init_aws(self) -> None:
         """Find or create the resources that a task needs. Blocks."""
-        config = self._config
+        try:
+            self._get_resources(self._config)
+        except ValueError as error:
+            raise DeploymentStartupError(f"The task cannot be prepared: {error}") from error
+
+    def _get_resources(self, config: FargateDeploymentConfig) -> None:
         self._cluster_arn = get_cluster_arn(config.cluster_name)
         self._execution_role_arn = get_execution_role_arn(config.execution_role_prefix, config.log_group)
         self._task_definition = get_task_definition(
@@ -170,33 +173,36 @@ class FargateDeployment(ServerDeployment):
 
     def _run_task(self, token: str) -> None:
         """Run the task. If the response is lost, `_end_sandbox` finds the task by `_started_by`."""
-        command = self._get_command(token=token)
+        command, definition, subnet = self._get_command(token=token), self._task_definition, self._subnet_id
+        assert definition and subnet and self._security_group_id and self._container_name and self._cluster_arn
         try:
             self._task_arn = run_fargate_task(
                 command=command,
                 name=self._container_name,
-                task_definition_arn=self._task_definition["taskDefinitionArn"],
-                subnet_id=self._subnet_id,
+                task_definition_arn=definition["taskDefinitionArn"],
+                subnet_id=subnet,
                 security_group_id=self._security_group_id,
                 cluster_arn=self._cluster_arn,
                 started_by=self._started_by,
                 environment={VARIABLE: token},
                 **self._config.fargate_args,
             )
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise DeploymentStartupError(f"The task cannot be run with these fargate_args: {error}") from error
 
     def _tell_log(self) -> None:
         # There may be no log, and a subclass may have its own task definition.
         with contextlib.suppress(Exception):
+            assert self._task_arn and self._task_definition and self._container_name
             url = get_cloudwatch_log_url(self._task_arn, self._task_definition, self._container_name)
             self.logger.info(f"Monitor logs at: {url}")
 
     async def _wait_for_address(self) -> str:
         """Wait until the task runs and has a public address, which it may get later; return the address."""
-        running = None
+        running, cluster, arn = None, self._cluster_arn, self._task_arn
+        assert cluster and arn
         while True:
-            task = await in_thread(describe_task, self._cluster_arn, self._task_arn) or {}
+            task = await in_thread(describe_task, cluster, arn) or {}
             if why := await self._end_of(task):
                 raise DeploymentStartupError(f"The task is not running. {why}")
             if task.get("lastStatus") == "RUNNING":
@@ -213,17 +219,17 @@ class FargateDeployment(ServerDeployment):
     # Running and ending
 
     async def _why_ended(self) -> str | None:
-        now = time.monotonic()
-        if self._state is not State.STARTED and now < self._next_look:
+        now, cluster, arn = time.monotonic(), self._cluster_arn, self._task_arn
+        if cluster is None or arn is None or (self._state is not State.STARTED and now < self._next_look):
             return None
         self._next_look = now + _LOOK_EVERY_SECONDS
         try:
-            task = await in_thread(describe_task, self._cluster_arn, self._task_arn)
+            task = await in_thread(describe_task, cluster, arn)
         except AwsError as error:
             self.logger.debug("%s", error)
             return None
         if task is None:
-            return f"The task {self._task_arn} is no longer known to ECS"
+            return f"The task {arn} is no longer known to ECS"
         return await self._end_of(task)
 
     async def _end_of(self, task: dict[str, Any]) -> str | None:
@@ -238,7 +244,7 @@ class FargateDeployment(ServerDeployment):
 
     async def _server_output(self) -> str:
         group, container, arn = self._config.log_group, self._container_name, self._task_arn
-        if not group or arn is None:  # a stop may have forgotten it meanwhile
+        if not group or container is None or arn is None:  # a stop may have forgotten it meanwhile
             return ""
         return await in_thread(tasks.output, group, container, arn)
 

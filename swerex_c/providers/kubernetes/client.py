@@ -318,6 +318,8 @@ class Cluster:
                     return await self._ask(method, path, query or {}, body)
             except ClusterError as raised:
                 error = raised
+            except ValueError as raised:  # no address, also as the library's `InvalidURL`
+                raise self._converted(raised) from raised
             except (aiohttp.ClientError, OSError) as raised:
                 error = self._converted(raised)
             error.may_have_run = may_have_run = may_have_run or error.may_have_run
@@ -352,7 +354,7 @@ class Cluster:
         late = isinstance(error, TimeoutError) and not str(error)
         why = f"did not answer within {_TIMEOUT:g} seconds" if late else f"cannot be reached: {error_line(error)}"
         converted = ClusterError(f"{self._configuration.host} {why[:MAX_MESSAGE]}")
-        converted.may_have_run = not isinstance(error, aiohttp.ClientConnectorError)
+        converted.may_have_run = not isinstance(error, (aiohttp.ClientConnectorError, ValueError))
         converted.__cause__ = error
         return converted
 

@@ -78,7 +78,7 @@ class KubernetesDeploymentConfig(ProviderConfig):
     startup_timeout: float = 600.0
     """Seconds to wait until commands can run in the pod, which includes scheduling it and pulling the image."""
 
-    time_to_live: float | None = Field(default=86400.0, ge=1)
+    time_to_live: float | None = Field(default=86400.0, ge=1, allow_inf_nan=False)
     """Seconds of running after which the cluster ends the pod in any case (activeDeadlineSeconds); None is never."""
 
     grace_period: int = Field(default=0, ge=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 import secrets
 from collections.abc import Mapping
@@ -11,16 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from swerex_c.exceptions import InvalidInputError
 from swerex_c.providers import ownership
-from swerex_c.providers.ownership import LABEL
+from swerex_c.providers.ownership import HOST, LABEL
 from swerex_c.utils.shell_script import read_script
 
 if TYPE_CHECKING:
     from swerex_c.providers.kubernetes.config import KubernetesDeploymentConfig
 
 __all__ = ["facts", "manifest", "name_for", "selector_of_host"]
-
-_HOST = "swerex_c.host"
-"""Label with the id of the machine whose process created the pod."""
 
 _WAIT = read_script("providers/wait.bash")
 """Script of the container's main process."""
@@ -38,7 +36,7 @@ def name_for(image: str) -> str:
 
 def selector_of_host() -> str:
     """Return a label selector for the pods of all processes of this machine."""
-    return f"{LABEL},{_HOST}={ownership.labels('', keep=False)[_HOST]}"
+    return f"{LABEL},{HOST}={ownership.labels('', keep=False)[HOST]}"
 
 
 def facts(pod: Mapping[str, Any]) -> dict[str, str]:
@@ -58,7 +56,7 @@ def _read_template(template: Mapping[str, Any] | str | None) -> dict[str, Any]:
 
         try:
             read = yaml.safe_load(Path(template).expanduser().read_text())
-        except (OSError, UnicodeError, yaml.YAMLError) as error:
+        except (OSError, ValueError, yaml.YAMLError) as error:
             raise InvalidInputError(f"The pod template {template} cannot be read: {error}") from error
     else:
         read = copy.deepcopy(dict(template or {}))
@@ -78,12 +76,13 @@ def manifest(config: KubernetesDeploymentConfig, name: str) -> dict[str, Any]:
     template = _read_template(config.pod_template)
     # Annotations hold the facts that identify the process, because labels cannot hold all of them.
     facts_of_owner = ownership.labels(name, keep=False)
-    labels = {LABEL: facts_of_owner.pop(LABEL), _HOST: facts_of_owner[_HOST]}
+    labels = {LABEL: facts_of_owner.pop(LABEL), HOST: facts_of_owner[HOST]}
     try:
         metadata = {**template.get("metadata", {}), "name": name}
         metadata["labels"] = {**(metadata.get("labels") or {}), **config.labels, **labels}
         metadata["annotations"] = {**(metadata.get("annotations") or {}), **config.annotations, **facts_of_owner}
         spec = _spec(template.get("spec", {}), config)
+        json.dumps([metadata, spec])  # YAML has dates
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidInputError(f"The pod template has a field that is not as in a pod: {error!r}") from error
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

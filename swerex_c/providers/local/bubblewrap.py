@@ -190,7 +190,12 @@ class BwrapBackend(CommandBackend):
                     msg = f"Cannot create the {self.name}: {words or 'bwrap ended without an error message'}"
                     raise SandboxLostError(msg)
                 printed[output[0]] += output[1]
-            pid = self._init = int(json.loads(printed[1].removesuffix(_READY))["child-pid"])
+            try:
+                pid = self._init = int(json.loads(printed[1].removesuffix(_READY))["child-pid"])
+            except (ValueError, LookupError, TypeError):
+                text = bytes(printed[1])[:_WORDS]
+                msg = f"Cannot create the {self.name}: {self._command!r} does not report its processes, but {text!r}"
+                raise SandboxLostError(msg) from None
             numbers = [str(os.stat(f"/proc/{pid}/ns/{name}").st_ino) for name in ("mnt", "pid")]
             directory = self._directory or os.getcwd()
             kept = _ROOT_CAPABILITIES if os.geteuid() == 0 else 0

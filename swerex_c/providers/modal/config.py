@@ -3,6 +3,8 @@
 from pathlib import PurePath
 from typing import Any, ClassVar, Literal
 
+from pydantic import Field
+
 from swerex_c.providers.config import ProviderConfig
 
 __all__ = ["ModalDeploymentConfig"]
@@ -25,7 +27,7 @@ class ModalDeploymentConfig(ProviderConfig):
     runtime_timeout: float = 60.0
     """Not used; in SWE-ReX, the timeout of requests to the server."""
 
-    deployment_timeout: float = 3600.0
+    deployment_timeout: float = Field(default=3600.0, allow_inf_nan=False)
     """Seconds after which Modal ends the sandbox in any case. This limits the cost of a forgotten sandbox."""
 
     modal_sandbox_kwargs: dict[str, Any] = {}

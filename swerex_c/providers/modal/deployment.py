@@ -20,6 +20,7 @@ from swerex_c.exceptions import (
     ConnectionLostError,
     DeploymentNotStartedError,
     DeploymentStartupError,
+    InvalidInputError,
     NotSupportedError,
     SandboxLostError,
 )
@@ -92,8 +93,11 @@ class ModalDeployment(SandboxDeployment):
 
         Raises:
             FileNotFoundError: if `image` is a path, and there is no such file.
+            InvalidInputError: if `deployment_timeout` is not finite.
         """
         super().__init__(logger=logger)
+        if not math.isfinite(deployment_timeout):
+            raise InvalidInputError(f"deployment_timeout has to be a number of seconds: {deployment_timeout!r}")
         if isinstance(image, PurePath) and not Path(image).is_file():
             raise FileNotFoundError(f"File {image} does not exist")
         self._config = ModalDeploymentConfig.model_construct(server=server, startup_timeout=startup_timeout)
@@ -146,8 +150,13 @@ class ModalDeployment(SandboxDeployment):
 
         Raises:
             DeploymentNotStartedError: if there is no sandbox.
+            ConnectionLostError: if Modal does not tell it.
         """
-        task = await self.sandbox._get_task_id.aio()
+        sandbox = self.sandbox
+        try:
+            task = await sandbox._get_task_id.aio()
+        except Exception as error:
+            raise ConnectionLostError(f"Cannot get the URL of the logs. {sentence(error)}") from error
         return f"https://modal.com/apps/{self._user}/main/deployed/{self.app.name}?activeTab=logs&taskId={task}"
 
     # Starting and ending

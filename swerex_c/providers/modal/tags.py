@@ -22,7 +22,6 @@ __all__ = ["APP", "find_owned", "new_tags", "terminate", "terminate_new"]
 APP = "swe-rex"
 """Name of the Modal app that the sandboxes belong to."""
 
-_HOST = "swerex_c-host"
 _TAGS = {label: label.replace(".", "-") for label in ownership.OWNER_LABELS}
 """The tag for each label of `ownership`. Names and values of tags are letters, digits, `_` and `-`, 63 at most."""
 
@@ -71,11 +70,12 @@ async def find_owned() -> AsyncIterator[OwnedSandbox]:
         DeploymentStartupError: if Modal cannot be reached, or refuses the request.
     """
     modal = await in_thread(sdk)  # the import takes a second
+    host = _TAGS[ownership.HOST]
     with explained(sentence):
         try:
             app = await modal.App.lookup.aio(APP)
         except modal.exception.NotFoundError:
             return
-        async for sandbox in modal.Sandbox.list.aio(app_id=app.app_id, tags={_HOST: new_tags()[_HOST]}):
+        async for sandbox in modal.Sandbox.list.aio(app_id=app.app_id, tags={host: new_tags()[host]}):
             facts, name = _facts(await sandbox.get_tags.aio()), sandbox.object_id
             yield OwnedSandbox(name, name, "Modal sandbox", facts, functools.partial(terminate, sandbox))

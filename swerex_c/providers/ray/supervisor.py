@@ -196,12 +196,12 @@ class _Supervisor:
 
     def _end_container(self) -> None:
         """End the container that the server could not end itself. A label of it has the server's pid."""
-        from swerex_c.providers import orphans
+        from swerex_c.providers import orphans, ownership
         from swerex_c.providers.docker.engine import Engine
 
         async def own() -> AsyncIterator[orphans.OwnedSandbox]:
             async for one in Engine(self.spec["environment"]["container_runtime"]).owned():
-                if one.facts.get("swerex_c.pid") == str(self.server):
+                if one.facts.get(ownership.PID) == str(self.server):
                     yield one
 
         with contextlib.suppress(Exception):

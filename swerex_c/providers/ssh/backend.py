@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 
 from swerex_c.exceptions import InvalidInputError, SandboxLostError
 from swerex_c.sandbox.clients import CommandBackend, kill_group, run_command
-from swerex_c.sandbox.env_passing import command_as_text
+from swerex_c.sandbox.env_passing import command_as_text, quote_for_any_shell
+from swerex_c.sandbox.processes import END_MARKED
 from swerex_c.utils.background import keep_from_children
 from swerex_c.utils.shell_script import read_script
 from swerex_c.utils.temporary import make_temporary, temporary_place
@@ -99,6 +100,7 @@ class SSHBackend(CommandBackend):
     """A host that runs an SSH server and allows login without a prompt.
 
     Clients share connections that the backend makes, eight on each. A client without a slot makes its own connection.
+    If this process ends without `close`, each connection first ends what the `Sandbox` has started on the host.
     """
 
     def __init__(
@@ -124,7 +126,7 @@ class SSHBackend(CommandBackend):
             share_connections: True if clients share connections; otherwise each makes its own.
 
         Raises:
-            InvalidInputError: if the host name is invalid.
+            InvalidInputError: if the host name is invalid, or an argument contains a NUL byte.
         """
         if not host or host.startswith("-") or "\0" in host:
             raise InvalidInputError(f"{host!r} is not a host name")
@@ -136,6 +138,8 @@ class SSHBackend(CommandBackend):
         more += ["-p", str(port)] if port else []
         more += ["-l", user] if user else []
         more += ["-i", identity_file] if identity_file else []
+        if any("\0" in word for word in (*self._client, *more)):
+            raise InvalidInputError("The arguments of ssh cannot contain a NUL byte")
         self._identity = identity_file
         self._options = more
         self._share = share_connections
@@ -219,9 +223,11 @@ class SSHBackend(CommandBackend):
             pass
         client = [*self._client, "-o", f"ControlPath={socket}", "-o", "ControlMaster=yes", "-o", "ControlPersist=no"]
         words = [*client, *self._options, "-N", "-T", "--", self.host]
+        end = ["bash", "--noprofile", "--norc", "-p", "-c", END_MARKED, "swerex", self.mark]
+        sweep = shlex.join([*self._ssh(socket), "-T", "--", self.host, quote_for_any_shell(end)]) if self.mark else ""
         nowhere = subprocess.DEVNULL
         process = subprocess.Popen(
-            ["sh", "-c", _CONNECT, "sh", socket, before, *words],
+            ["sh", "-c", _CONNECT, "sh", socket, before, sweep, *words],
             stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, env=self.environment(), cwd="/",
             start_new_session=True,
         )  # fmt: skip
@@ -256,7 +262,8 @@ class SSHBackend(CommandBackend):
         processes = [connection.process for connection in connections]
         for process in processes:
             assert process.stdin is not None
-            process.stdin.close()
+            with contextlib.suppress(OSError), process.stdin:  # the connection may have ended
+                process.stdin.write(b"closed\n")
         limit = time.monotonic() + _END_SECONDS
         for process in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):

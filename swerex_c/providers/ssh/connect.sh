@@ -2,12 +2,15 @@
 # Make one connection, and end it with its process group when standard input is closed, so that it ends with our process
 # in any case. While the file $1.up exists and the socket $1 does not, the connection is being made.
 #
-# Arguments: the socket; the socket of a connection to wait for, or nothing; ssh's command line.
-socket=$1 before=$2; shift 2
+# Without a line before that end, our process has ended without a close: then first run a command that ends what it has
+# started on the host.
+#
+# Arguments: the socket; the socket of a connection to wait for, or nothing; that command; ssh's command line.
+socket=$1 before=$2 sweep=$3; shift 3
 trap 'exit 143' TERM
 exec 3<&0
 # shellcheck disable=SC2034
-{ read -r line <&3; rm -rf "${socket%/*}"; kill 0; } &
+{ read -r line <&3 || eval "$sweep"; rm -rf "${socket%/*}"; kill 0; } </dev/null >/dev/null 2>&1 &
 n=0
 while [ -e "$before.up" ] && [ ! -S "$before" ] && [ $((n+=1)) -lt 400 ]; do sleep 0.05; done
 "$@" </dev/null >/dev/null 2>"$socket.said" 3<&-

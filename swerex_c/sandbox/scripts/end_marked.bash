@@ -18,7 +18,7 @@ trap '' PIPE
 declare -A found=() spared=() refused=()
 ended=0 fresh=0 steps=0
 # A script of ours ends by itself when its programs are killed, and removes its files. One that waits in its own shell,
-# such as for a named pipe, is killed a second later.
+# such as for a named pipe, is killed a second later, for which two more scans are made even if the time is over.
 patient=1 scripts=0 grace=$((SECONDS + 1))
 # Spare this script and its ancestors, which have to report the result.
 p=$BASHPID
@@ -93,11 +93,12 @@ while :; do
     scan
     while ((fresh > 0)) && ! overdue; do scan; done
     kill_found
-    if ((killed == 0 && fresh == 0)); then
-        ((SECONDS <= grace)) || patient=
-        ((scripts > 0 || (ended + left == 0 && SECONDS < await))) || break
+    if ((killed + fresh + scripts == 0)); then
+        ((ended + left == 0 && SECONDS < await)) || break
     fi
-    if overdue; then
+    if [[ $patient ]] && ((scripts > 0)) && { ((killed + fresh == 0 && SECONDS > grace)) || overdue; }; then
+        patient= scans=2
+    elif overdue; then
         # Without another scan, leave time to end for the processes that were just killed.
         pause 0.1
         kill_found

@@ -54,6 +54,9 @@ make_parent() {
 }
 # shellcheck disable=SC2034
 temporary=.swerex-$BASHPID
+# Remove what a script made, or was about to make: a program may be killed as soon as it has made it. The one that removes
+# may be killed too, with those that the script ran before.
+remove() { rm -rf "$@" || rm -rf "$@"; } 2>/dev/null
 # Remove the files that killed scripts left in a directory. The age of an hour spares those of a script that runs in
 # another container.
 sweep() {

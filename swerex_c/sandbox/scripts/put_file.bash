@@ -58,6 +58,7 @@ copy_attributes() {
 if ((!in_place)); then
   sweep "${p%/*}"
   t=${p%/*}/$temporary-$5.tmp
+  trap 'remove "$t"' EXIT
   plain=$(umask)
   if [[ $mode || $old ]]; then umask 077; fi
   if ! create 2>/dev/null; then
@@ -65,6 +66,7 @@ if ((!in_place)); then
     ((!new)) && unreplaceable "$said" || fail "$said"
     set +C
     in_place=1 t=
+    trap - EXIT
   fi
   umask "$plain"
 fi
@@ -77,7 +79,6 @@ if ((in_place)); then
   [[ ! $mode ]] || ! have chmod || chmod "$mode" "$p" || exit 91
   exit 0
 fi
-trap 'rm -f "$t"' EXIT
 fill >"$t" || { code=$?; ((code != 92)) || refuse short ''; exit 91; }
 if [[ $size ]]; then
   now=$(stat -c %s "$t") || exit 91

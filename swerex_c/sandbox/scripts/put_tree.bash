@@ -10,20 +10,20 @@ t=$1
 if [[ -e $t || -L $t ]] && [[ ! -d $t ]]; then refuse file ''; fi
 parent=${t%/*}
 make_parent "$parent"
+made=()
+trap 'cd /; remove "${made[@]}"' EXIT
 for where in "${parent:-/}" "$t" "${TMPDIR:-/tmp}"; do
   sweep "$where"
+  [[ $where == /* ]] || where=$PWD/$where
   staging=$where/$temporary-$2.tmp
-  [[ -d $where ]] && mkdir -m 700 "$staging" 2>/dev/null && break
+  [[ -d $where ]] && made+=("$staging") && mkdir -m 700 "$staging" 2>/dev/null && break
   staging=
 done
 if [[ ! $staging ]]; then
   said=$(mkdir -m 700 "${parent:-/}/$temporary-$2.tmp" 2>&1)
   fail "$said"
 fi
-[[ $staging == /* ]] || staging=$PWD/$staging
 [[ $t == /* ]] || t=$PWD/$t
-nearer=()
-trap 'cd /; rm -rf "$staging" "${nearer[@]}"' EXIT
 cd "$staging" || exit 91
 if have tar; then
   printf 'tar\n'
@@ -94,9 +94,8 @@ approach() {
   find_mount .
   here=$mount
   find_mount "$source"
-  [[ $mount != "$here" ]] && sweep . && mkdir -m 700 "$near" 2>/dev/null || return 0
+  [[ $mount != "$here" ]] && sweep . && made+=("$PWD/$near") && mkdir -m 700 "$near" 2>/dev/null || return 0
   near=$PWD/$near
-  nearer+=("$near")
   said=$(mv -f "${source%/}" "$near/it" 2>&1) || fail "$said"
   source=$near/it/
 }

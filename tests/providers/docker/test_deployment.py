@@ -60,6 +60,21 @@ async def test_a_day(make: Make, reach: Engine, caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.parametrize("server", [False, True])
+async def test_the_log_shows_no_values_of_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, server: bool
+) -> None:
+    """The engine is a script that refuses."""
+    write_script(tmp_path / "docker", "echo no >&2; exit 125")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    logger = logging.getLogger("rex-deploy-of-this-test")
+    caplog.set_level(logging.DEBUG, logger.name)
+    words = "-e A=secret -ite B=secret -eC=secret --env D=secret --env=E=secret -e F -v /a:/b".split()
+    with pytest.raises(DeploymentStartupError):
+        await DockerDeployment(docker_args=words, server=server, logger=logger).start()
+    assert " -e A -ite B -eC --env D --env=E -e F -v /a:/b " in caplog.text and "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("server", [False, True])
 def test_what_a_day_logs(make: Make, bash_only: str, server: bool) -> None:
     """INFO shows no script, and no error for a requested stop."""
     code = """if True:

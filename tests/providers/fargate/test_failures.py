@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -151,6 +152,8 @@ async def test_a_refused_start_has_its_reason(aws: World, monkeypatch: pytest.Mo
 
 async def test_an_invalid_argument_is_named(aws: World) -> None:
     await fails(aws, deployment(fargate_args={"taskRole": "x"}), 'Unknown parameter in overrides: "taskRole"')
+    await fails(aws, deployment(fargate_args={"ephemeral_storage": math.inf}), "cannot be run with these fargate_args")
+    await fails(aws, deployment(execution_role_prefix="x" * 60), "cannot be prepared: Prefix and hash .* are too long")
     place = deployment()
     with mock.patch.object(place, "_get_command", side_effect=ValueError), pytest.raises(ValueError, match="^$"):
         await place.start()

@@ -305,10 +305,15 @@ def test_what_cannot_be_made_is_told(bwrap: str, here: Path, monkeypatch: pytest
     backend = BwrapBackend()
     with pytest.raises(SandboxLostError, match="was not opened"):
         backend.command(["true"], [], False)
+
+    def says(text: str) -> str:
+        return write_script(here / f"says-{ord(text[0])}", f"echo '{text}' >&3; echo ready; read -r line")
+
     cases = [
         (BwrapBackend(command="no-such-bwrap"), "needs the command 'no-such-bwrap'"),
         (BwrapBackend(writable=[here / "no"]), "does not exist"),
         (BwrapBackend(command="false"), "bwrap ended without an error message"),
+        *((BwrapBackend(command=says(text)), "does not report its processes, but b'") for text in ("?", "[]", "{}")),
     ]
     for broken, words in cases:
         with pytest.raises(SandboxLostError, match=words):

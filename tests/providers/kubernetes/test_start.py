@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
 import re
 import subprocess
@@ -127,6 +128,8 @@ def test_templates_from_files_and_invalid_ones(tmp_path: Path) -> None:
         {"spec": {"containers": [{}]}},
         {"spec": {"containers": 5}},
         {"metadata": {"labels": [1]}},
+        {"metadata": {"annotations": {"day": datetime.date(2024, 1, 1)}}},
+        "a\0b",
         str(tmp_path / "none"),
     ):
         with pytest.raises(InvalidInputError):
@@ -356,11 +359,12 @@ async def test_a_creation_is_repeated_while_the_server_is_busy(server: ApiServer
 async def test_unusable_kubeconfigs(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_MORE_PATIENCE", 0.5)
     config = json.loads(Path(server.kubeconfig).read_text())
-    config["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{find_free_port()}"
     path = tmp_path / "config"
-    path.write_text(json.dumps(config))
-    error = await fails(server, "Cannot create the pod tests-.*: http.* cannot be reached", kubeconfig=str(path))
-    assert error.cause == "unreachable"
+    for address in (f"http://127.0.0.1:{find_free_port()}", "http://a..b", "http://a:99999", "http://[::1"):
+        config["clusters"][0]["cluster"]["server"] = address
+        path.write_text(json.dumps(config))
+        error = await fails(server, "Cannot create the pod tests-.*: http.* cannot be reached", kubeconfig=str(path))
+        assert error.cause == "unreachable"
     for text in ("", "[]", "a: [", "{}", '{"current-context": "x", "contexts": [], "clusters": []}'):
         path.write_text(text)
         assert (await fails(server, "cannot be used", kubeconfig=str(path))).cause == "credentials"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from swerex_c.exceptions import (
     ConnectionLostError,
     DeploymentNotStartedError,
     DeploymentStartupError,
+    InvalidInputError,
     NotSupportedError,
     SandboxLostError,
     StartupTimeoutError,
@@ -196,6 +198,8 @@ async def test_attributes_steps_and_log_are_those_of_swe_rex(
 
 async def test_the_request_for_a_sandbox(world: ModalWorld, make: Make) -> None:
     """The image as it is; and the arguments of the caller, which come first."""
+    with pytest.raises(InvalidInputError, match="deployment_timeout has to be a number of seconds: inf"):
+        make(deployment_timeout=math.inf)
     await make(image="debian:12", deployment_timeout=8.5).start()
     kwargs = {"tags": {"mine": "1"}, "workdir": "/tmp", "timeout": 77, "memory": 512}
     await make(modal_sandbox_kwargs=kwargs | {"secrets": [modal.Secret.from_dict({"A": "b"})]}).start()

@@ -159,6 +159,8 @@ async def test_the_exit_code_that_ssh_itself_has(sshd: hosts.Sshd) -> None:
 def test_why_a_host_is_out_of_reach(own: hosts.Sshd) -> None:
     with pytest.raises(InvalidInputError, match="is not a host name"):
         SSHBackend("-oProxyCommand=false")
+    with pytest.raises(InvalidInputError, match="cannot contain a NUL"):
+        SSHBackend("host", options=["User=\0"])
     strange = own.directory / "strange_key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(strange)], check=True)
     config: dict[str, Any] = {"config_file": str(own.config)}
@@ -203,22 +205,36 @@ def test_why_a_host_is_out_of_reach(own: hosts.Sshd) -> None:
 
 
 ENDING = """
-import os, sys
+import asyncio, os, sys
 from swerex_c.providers.ssh.backend import SSHBackend
-from swerex_c.utils.background import run_blocking
+from swerex_c.runtime.abstract import Command, ReadFileRequest
+from swerex_c.runtime.sandbox import SandboxRuntime
 from tests.support import needs
-backend = SSHBackend(sys.argv[1], config_file=sys.argv[2])
-run_blocking(backend.open())
-print(backend._directory, len(needs.mentioning(backend._directory)), flush=True)
-os.kill(os.getpid(), 9)
+from tests.support.wait import until_async
+host, config, pipe, how = sys.argv[1:]
+async def main():
+    backend = SSHBackend(host, config_file=config)
+    runtime = SandboxRuntime(backend)
+    reading = asyncio.ensure_future(runtime.read_file(ReadFileRequest(path=pipe)))
+    await runtime.execute(Command(command="setsid sleep 5000 >&- 2>&- &", shell=True))
+    await until_async(lambda: any(script.note for script in runtime.sandbox._running))
+    mark = runtime.sandbox.mark
+    print(backend._directory, len(needs.mentioning(backend._directory)), mark, len(needs.mentioning(mark)), flush=True)
+    os.kill(os.getpid(), 9) if how == "killed" else os._exit(0)
+asyncio.run(main())
 """
 
 
-def test_connections_end_with_this_process(sshd: hosts.Sshd) -> None:
-    directory, connections = run_python(ENDING, sshd.name, str(sshd.config)).stdout.split()
-    assert int(connections)
+@pytest.mark.parametrize("how", ["killed", "exits"])
+def test_all_that_was_started_ends_with_this_process(sshd: hosts.Sshd, tmp_path: Path, how: str) -> None:
+    """Connections, and on the host a process in the background and a script that waits in its own shell."""
+    os.mkfifo(tmp_path / "pipe")
+    said = run_python(ENDING, sshd.name, str(sshd.config), str(tmp_path / "pipe"), how)
+    directory, connections, mark, processes = said.stdout.split()
+    assert int(connections) and int(processes) > 2
     until(lambda: not needs.mentioning(directory))
     until(lambda: not os.path.exists(directory))
+    until(lambda: not needs.mentioning(mark))
 
 
 @pytest.mark.slice
