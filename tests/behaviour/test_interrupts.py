@@ -91,6 +91,21 @@ def test_jobs_of_before_live_on(sh: Shell) -> None:
     sh.run("kill -9 $old")
 
 
+def test_a_stopped_shell_goes_on(sh: Shell) -> None:
+    sh.begin("echo begun; kill -STOP $$", "begun")
+    sh.interrupt()
+    sh.gives("echo ok", "ok\n")
+
+
+def test_stopped_output_goes_on(sh: Shell) -> None:
+    """^S was typed, and the terminal keeps what the program and the shell print."""
+    sh.begin("stty ixon; echo begun; cat", "begun")
+    with pytest.raises(CommandTimeoutError):
+        sh.run("\x13a", 0.3, is_interactive_command=True, expect=["a"])
+    sh.interrupt()
+    sh.gives("echo ok", "ok\n")
+
+
 @pytest.mark.parametrize(("before", "after", "expected"), [
     ("while sleep 0.05; do :; done &", "sleep 0.1; jobs | grep -c Running", "1\n"),
     ("exec > >(exec tee /dev/null)", "echo ok", "ok\n"),
