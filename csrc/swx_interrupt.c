@@ -1,5 +1,6 @@
 /* Interrupts: SIGINT to the foreground, then SIGKILL. */
 #include "swx_session_private.h"
+#include "swx_proc.h"
 #include "swx_tree.h"
 
 #include <errno.h>
@@ -130,6 +131,16 @@ static void kill_foreground(swx_session *s, swx_op *op, pid_t group, int64_t now
     kill(-group, SIGCONT);
 }
 
+/* A shell that was stopped would not notice an interrupt, nor one that waits for stopped output. */
+static void set_going(swx_session *s)
+{
+    swx_proc_stat stat;
+    swx_pty_start_output(&s->pty);
+    if (swx_proc_read_stat(s->child.pid, &stat) == SWX_OK && stat.state == 'T') {
+        swx_child_signal(&s->child, SIGCONT);
+    }
+}
+
 static bool has_unread_input(const swx_session *s) { return s->pty.slave >= 0 && !swx_pty_input_consumed(&s->pty); }
 
 /* Frees a shell that SIGINT does not free: types an end of input to its `read`, or kills the processes that it waits
@@ -232,6 +243,9 @@ static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
     if (swx_completion_shows_prompt(s, now)) { /* the command has ended */
         op->next = now + MS;
         return true;
+    }
+    if (op->until <= now && s->transport->has_processes) {
+        set_going(s);
     }
     bool arriving = !typed_all(s) || !s->run.begun;
     bool unread = has_unread_input(s) && now - op->since < FORK_LIMIT; /* the shell is about to begin the command */

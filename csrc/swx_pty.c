@@ -287,6 +287,12 @@ void swx_pty_set_raw(swx_pty *pty, bool raw)
 
 void swx_pty_interrupt(const swx_pty *pty) { ioctl(pty->master, TIOCSIG, SIGINT); }
 
+void swx_pty_start_output(const swx_pty *pty)
+{
+    tcflow(pty->slave, TCOOFF); /* TCOON does nothing behind ^S alone */
+    tcflow(pty->slave, TCOON);
+}
+
 pid_t swx_pty_foreground(const swx_pty *pty)
 {
     pid_t group = -1;

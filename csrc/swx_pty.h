@@ -67,6 +67,9 @@ void swx_pty_set_raw(swx_pty *pty, bool raw);
  * client: the client would get it. */
 void swx_pty_interrupt(const swx_pty *pty);
 
+/* Lets the terminal print again what ^S (IXON) or a program (tcflow) has stopped.  Of a client: the client's. */
+void swx_pty_start_output(const swx_pty *pty);
+
 /* The foreground process group, or -1; -1 of a client. */
 pid_t swx_pty_foreground(const swx_pty *pty);
 

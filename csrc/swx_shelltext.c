@@ -234,6 +234,9 @@ swx_status swx_shelltext_restore(swx_buf *out, const swx_marks *marks, const swx
     const bool bare = restore->brace_may_be_alias;
     size_t held = out->size;
     text to = { out, SWX_OK };
+    /* The last two entries are the question and this line, unless the user has them left out. */
+    add(&to, "builtin test -o history -a -z \"${HISTIGNORE-}\" 2>&- && builtin history -d -1 2>&- && "
+             "builtin history -d -1 2>&- || builtin :; ");
     if (restore->prompt_variables) {
         add(&to, "builtin shopt -s promptvars; ");
     }

@@ -98,7 +98,8 @@ enum {
 };
 
 /* Restores prompts and state after a question, in one line, or several joined by backslashes if `$_` is long.  `$?`,
- * `$_` and PIPESTATUS (of up to SWX_PIPE_MAX stages) are then as the user's command left them. */
+ * `$_` and PIPESTATUS (of up to SWX_PIPE_MAX stages) are then as the user's command left them, and the history has
+ * neither of the two lines. */
 swx_status swx_shelltext_restore(swx_buf *out, const swx_marks *marks, const swx_restore *restore);
 
 #endif

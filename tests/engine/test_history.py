@@ -41,8 +41,10 @@ KINDS: dict[str, Callable[[Any], Any]] = {
 
 TWO = {"echo one": "one\n", "echo two": "two\n"}
 UNREAD = {"echo one": "one\n", "history | grep -c ' 189[0-9]$'": "0\n", "printenv HISTFILE": ""}
+ASKED = {"PS1=x": "", "exec 2>&1": "", "history": "    1  PS1=x\n    2  exec 2>&1\n    3  history\n"}
 CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, str]]] = {
     "nobody asks": ("", "", {}, UNREAD),
+    "the session asks its shell": ("", "", {}, ASKED),
     "nobody asks, and the startup file is read twice": ("", "", {"startup_source": ["~/.bashrc"]}, UNREAD),
     "a program exports it": (".bash_history", "", {}, TWO),
     "a prompt saves it": ("", "shopt -s histappend; PROMPT_COMMAND='history -a; history -n'\n", {}, TWO),

@@ -15,6 +15,7 @@ read -r deadline _
 calm=0 young=0
 for ((try = 0; try < 30; try++)); do
     stat_of "$shell" || exit 3
+    [[ $state != T ]] || kill -CONT "$shell" 2>/dev/null # a stopped shell would not notice an interrupt
     target=$foreground
     if ((target > 1 && target != group)); then
         if is_shell "$target" && [[ $ours ]] && ((++young < 8)); then
