@@ -22,6 +22,7 @@ import pytest
 import requests
 
 from swerex_c.exceptions import ConnectionLostError, InvalidInputError, RuntimeClosedError
+from swerex_c.remote.client import calls as client_channel
 from swerex_c.remote.server import auth as keys
 from swerex_c.remote.wire import protocol
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
@@ -354,6 +355,13 @@ async def test_frames_over_standard_input_and_output(
     assert answer.stdout.startswith("out\n") and KEY not in answer.stdout
     places = {line.split()[-3][-1]: line.split()[-1] for line in answer.stdout.splitlines() if "/fd/" in line}
     assert places == {"0": "/dev/null", "1": str(tmp_path / "log"), "2": str(tmp_path / "log")}
+    await over_stdio.close()
+
+
+async def test_a_program_may_be_slow_to_start(over_stdio: RemoteRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is started once, so that one attempt has all the time that a lost connection has."""
+    monkeypatch.setattr(client_channel, "_CONNECT_SECONDS", 0.01)
+    assert (await over_stdio.is_alive(timeout=DEADLINE)).is_alive
     await over_stdio.close()
 
 
