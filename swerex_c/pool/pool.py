@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import functools
 import logging
-import math
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
@@ -60,6 +59,9 @@ _ALIVE_SECONDS = 10.0
 
 _IDLE_SECONDS = 60.0
 """Seconds after which an idle environment beyond `warm` is ended."""
+
+_WARM_SECONDS = 30.0
+"""Minimum seconds without a start for `warm` after one has failed."""
 
 _STOP_SECONDS = 60.0
 """Seconds for stopping an environment. Then its slot is free again, and parts of the environment may be left."""
@@ -124,7 +126,8 @@ class Pool:
         self._idle: deque[Member] = deque()
         self._waiting: deque[asyncio.Future[Member]] = deque()
         self._number = 0
-        self._warm_after = -math.inf
+        self._pauses = 0
+        """Number of failed starts after which the starts for `warm` are still suspended."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
@@ -321,7 +324,7 @@ class Pool:
             member.wanted.set()
             checking += 1
         coming = states[State.STARTING] + checking
-        warm = self._warm if time.monotonic() >= self._warm_after else 0
+        warm = 0 if self._pauses else self._warm
         missing = len(self._waiting) + warm - coming - len(self._idle)
         for _ in range(min(missing, self.size - len(self._members))):
             self._number += 1
@@ -424,10 +427,13 @@ class Pool:
         if (future := self._next_waiting()) is not None:
             future.set_exception(error)
             return
-        rest = max(30.0, self._backoff)
-        self._warm_after = time.monotonic() + rest
-        asyncio.get_running_loop().call_later(rest, self._balance)
+        self._pauses += 1
+        asyncio.get_running_loop().call_later(max(_WARM_SECONDS, self._backoff), self._end_pause)
         self.logger.warning("The pool could not keep an environment ready: %s", error)
+
+    def _end_pause(self) -> None:
+        self._pauses -= 1
+        self._balance()
 
     async def _why_dead(self, member: Member) -> str | None:
         assert member.deployment is not None

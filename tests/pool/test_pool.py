@@ -268,10 +268,24 @@ async def test_warming_up_that_fails_rests_until_somebody_asks(site: Site) -> No
             pass
 
 
-async def test_those_that_nobody_wants_any_more_end(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+async def clock_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop tells when; its clock may differ from others, as that of uvloop does by up to a millisecond."""
-    monkeypatch.setattr("swerex_c.pool.pool._IDLE_SECONDS", 0.05)
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: 2 * time.monotonic())
+
+
+@pytest.mark.usefixtures("clock_of_its_own")
+async def test_warming_up_that_failed_is_tried_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swerex_c.pool.pool._WARM_SECONDS", 0.05)
+    site.errors = [DeploymentStartupError("no"), DeploymentStartupError("no")]
+    async with pooled(site, 4, warm=2, start_attempts=1) as pool:
+        await until_async(lambda: pool.stats().idle == 2)
+        assert pool.stats().counts["starts_failed"] == 2
+
+
+@pytest.mark.usefixtures("clock_of_its_own")
+async def test_those_that_nobody_wants_any_more_end(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swerex_c.pool.pool._IDLE_SECONDS", 0.05)
     site.before_start = site.wait
     async with pooled(site, 4, starts_at_once=1) as pool:
         users = [User(pool) for _ in range(3)]
