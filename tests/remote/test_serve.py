@@ -404,6 +404,20 @@ def test_a_signal_during_an_upload_is_the_end_too(tmp_path: Path) -> None:
         assert process.wait(DEADLINE) == 0
 
 
+@pytest.mark.parametrize("command", [REMOTE, UVICORN])
+def test_a_signal_during_an_upload_over_http_is_the_end_too(tmp_path: Path, command: list[str]) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    with serving(tmp_path / "log", command=command) as server:
+        head = f"POST /upload HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY}\r\nContent-Length: 100\r\n"
+        head += f'X-Swerex-Target: "{place}/target"\r\n\r\n{{"kind": "file", "size": 50}}\nsome'
+        with socket.create_connection(("127.0.0.1", server.port)) as wire:
+            wire.sendall(head.encode())
+            until(lambda: os.listdir(place))
+            assert server.terminate() in (0, -signal.SIGTERM)
+        assert not os.listdir(place) and "Traceback" not in server.said()
+
+
 async def _hang_up(runtime: RemoteRuntime) -> None:
     connection = runtime._frames.shared_channel()._connection
     assert connection is not None
