@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import math
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
@@ -104,7 +105,7 @@ class Pool:
             (1, {"size": size, "starts_at_once": starts_at_once, "start_attempts": start_attempts}),
         ):
             for which, value in names.items():
-                if not value >= least:
+                if not isinstance(value, int | float) or not value >= least:
                     raise InvalidInputError(f"{which} must be at least {least}, not {value}")
         if not callable(environments):
             if not hasattr(environments, "get_deployment"):
@@ -160,12 +161,16 @@ class Pool:
             EnvironmentStartError: if the environment could not be started; its cause is the error of the last attempt.
             PoolClosedError: if the pool is closed or closing.
             PoolError: in another event loop than that of the pool.
+            InvalidInputError: if a limit is not a number.
 
         Leaving ends the environment in the background, and raises:
             TimeLimitError: if the environment reached `time_limit`.
             SandboxLostError: instead of an error of the runtime if the environment is no longer alive.
             PoolClosedError: if the pool was closed during the block.
         """
+        for which, seconds in (("wait_timeout", wait_timeout), ("time_limit", time_limit)):
+            if seconds is not None and (not isinstance(seconds, int | float) or math.isnan(seconds)):
+                raise InvalidInputError(f"{which} must be a number of seconds, or None: {seconds!r}")
         member = await self._acquire(wait_timeout)
         environment = Environment(member)
         told = f"{member.name} was in use for {time_limit} seconds (time_limit), and was ended"

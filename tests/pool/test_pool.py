@@ -431,11 +431,20 @@ async def test_the_time_limit_is_told_whatever_the_user_does(site: Site) -> None
         {"start_attempts": 0},
         {"max_waiting": -1},
         {"backoff": float("nan")},
+        {"size": None},
     ],
 )
 def test_arguments_that_make_no_sense(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError):
         Pool(LocalDeploymentConfig(), **{"size": 1, **wrong})
+
+
+@pytest.mark.parametrize("limit", ["wait_timeout", "time_limit"])
+@pytest.mark.parametrize("value", ["x", float("nan")])
+async def test_a_limit_that_is_no_number_takes_nothing(site: Site, limit: str, value: Any) -> None:
+    async with pooled(site, 1) as pool:
+        await fails(pool, InvalidInputError, limit, **{limit: value})
+        assert (site.made, pool.stats().waiting) == (0, 0)
 
 
 # Closing
