@@ -203,7 +203,7 @@ static int encode(request *req, const uint8_t *text, size_t size, int checked)
     swx_scan scan;
     swx_command_scan(text, size, &scan);
     if (scan.flags & SWX_SCAN_NUL) {
-        PyErr_SetString(PyExc_ValueError, "a command cannot contain a NUL byte: no shell can be given one");
+        PyErr_SetString(PyExc_ValueError, "it contains a NUL byte, which no shell can be given");
         return -1;
     }
     if (scan.verdict == SWX_UNSURE && checked < 0) {

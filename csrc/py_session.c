@@ -106,7 +106,7 @@ static PyObject *launch_text(session_object *self, swx_op_kind kind, PyObject *t
         return NULL;
     }
     if (memchr(bytes, 0, (size_t)size)) {
-        return PyErr_Format(PyExc_ValueError, "a terminal cannot be sent a NUL byte here");
+        return PyErr_Format(PyExc_ValueError, "it contains a NUL byte, which no shell can be given");
     }
     request *req = swx_py_request_new(self, kind, queue);
     if (!req) {

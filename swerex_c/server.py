@@ -5,14 +5,18 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 
 from swerex_c.interfaces import AbstractRuntime
 from swerex_c.remote.server.app import create_app
 from swerex_c.remote.server.service import Service
 from swerex_c.runtime.local import LocalRuntime
+from swerex_c.utils.load import handed_on
 
 __all__ = ["AUTH_TOKEN", "app", "main", "runtime"]
+
+__getattr__ = functools.partial(handed_on, __name__)
 
 runtime: AbstractRuntime = LocalRuntime()
 """Runtime that executes all requests. It may be replaced by a runtime of any kind."""

@@ -68,6 +68,9 @@ INSTALLED: dict[str, tuple[str, str]] = {
         from swerex import exceptions as b, __version__
         from swerex.deployment import get_deployment
         from swerex.deployment.docker import DeploymentNotStartedError, DockerDeployment, find_free_port, get_logger
+        from swerex.deployment.hooks.status import DeploymentHook
+        from swerex.deployment.modal import PACKAGE_NAME, REMOTE_EXECUTABLE_NAME
+        from swerex.server import UploadResponse, runtime
         from swerex.runtime.local import Command, LocalRuntime, SessionExistsError  # callers import them from there
         assert Command is a.Command and SessionExistsError is b.SessionExistsError
         assert a is swerex_c.runtime.abstract and b is swerex_c.exceptions

@@ -168,12 +168,15 @@ async def until_it_runs(fd: int, text: str) -> None:
     await asyncio.sleep(GIVE_UP)
 
 
-def plain_terminal(fd: int) -> None:
-    """Turn off echo and output processing, so that a terminal returns what commands print."""
-    mode = termios.tcgetattr(fd)
+def plain_terminal() -> None:
+    """Turn off echo and output processing, so that the terminal of this process returns what commands print.
+
+    Call this before bash starts, which restores the modes that it found after the end of a command by a signal.
+    """
+    mode = termios.tcgetattr(0)
     mode[1] &= ~termios.OPOST
     mode[3] &= ~termios.ECHO
-    termios.tcsetattr(fd, termios.TCSANOW, mode)
+    termios.tcsetattr(0, termios.TCSANOW, mode)
 
 
 def read_answer(fd: int) -> Answer:
@@ -239,10 +242,10 @@ class BareTerminal(RawTerminals):
         shell = self.shells[key] = Shell(*pty.fork())
         if shell.pid == 0:
             try:
+                plain_terminal()
                 os.execv(self.command[0], self.command)
             finally:
                 os._exit(127)
-        plain_terminal(shell.fd)
         read_answer(shell.fd)
 
     async def close(self, key: str) -> None:
@@ -318,10 +321,9 @@ class Pexpect(Terminals):
         self.version = str(self.pexpect.__version__)
 
     async def open(self, key: str) -> None:
-        options = {"timeout": None, "echo": False, **self.options}
+        options = {"timeout": None, "preexec_fn": plain_terminal, **self.options}
         child = self.shells[key] = self.pexpect.spawn(self.command[0], self.command[1:], **options)
         vars(child).update(self.delays)
-        plain_terminal(child.child_fd)
         self.wait(child)
 
     def wait(self, child: Any) -> None:
@@ -370,9 +372,8 @@ class Ptyprocess(RawTerminals):
         self.spawn = package.PtyProcess.spawn
 
     async def open(self, key: str) -> None:
-        process = self.shells[key] = self.spawn(self.command, echo=False)
+        process = self.shells[key] = self.spawn(self.command, preexec_fn=plain_terminal)
         process.delayafterclose = 0  # instead of a tenth of a second
-        plain_terminal(process.fd)
         read_answer(process.fd)
 
     async def close(self, key: str) -> None:

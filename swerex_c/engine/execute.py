@@ -24,6 +24,7 @@ from swerex_c.exceptions import (
     NonZeroExitCodeError,
     ResourceError,
     RuntimeClosedError,
+    SwerexException,
 )
 from swerex_c.models import Command, CommandResponse
 from swerex_c.utils.threads import in_thread
@@ -145,8 +146,8 @@ def _start(
     command: Command, argv: list[bytes], text: bytes, output_limit: int, queue: _core.Completions, future: object
 ) -> _core.Process:
     try:
-        if command.cwd is not None and not stat.S_ISDIR(os.stat(command.cwd).st_mode):
-            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), command.cwd)
+        if command.cwd is not None:
+            _check_directory(command.cwd)
         return _core.Process(
             find_program(argv[0], os.environ if command.env is None else command.env, command.cwd),
             argv,
@@ -159,6 +160,8 @@ def _start(
             queue,
             future,
         )
+    except SwerexException:
+        raise
     except OSError as e:
         words = isinstance(command.command, str) and not command.shell and len(command.command.split()) > 1
         if e.errno == errno.ENOENT and words:
@@ -167,6 +170,15 @@ def _start(
         raise _exec_error(e, argv[0]) from None
     except (MemoryError, ValueError) as e:
         raise start_error(e) from e
+
+
+def _check_directory(path: str) -> None:
+    try:
+        mode = os.stat(path).st_mode
+    except ValueError as e:
+        raise InvalidInputError(f"No directory can have the path {path!r}: {e}") from None
+    if not stat.S_ISDIR(mode):
+        raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
 
 
 def as_bytes(text: str) -> bytes:

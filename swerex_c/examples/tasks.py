@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
@@ -189,10 +190,12 @@ def open_results(path: Path) -> Iterator[ResultFile]:
     """Open or create a file of results, which one process at a time can do.
 
     Raises:
-        InvalidInputError: if another process has it open, or a complete line is not a record.
+        InvalidInputError: if it is no regular file, another process has it open, or a complete line is not a record.
         OSError: if it cannot be opened.
     """
     with open(path, "a+b", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise InvalidInputError(f"{path} cannot keep results, because it is no regular file: name another")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

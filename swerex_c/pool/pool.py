@@ -61,6 +61,9 @@ _ALIVE_SECONDS = 10.0
 _IDLE_SECONDS = 60.0
 """Seconds after which an idle environment beyond `warm` is ended."""
 
+_WARM_SECONDS = 30.0
+"""Minimum seconds without a start for `warm` after one has failed."""
+
 _STOP_SECONDS = 60.0
 """Seconds for stopping an environment. Then its slot is free again, and parts of the environment may be left."""
 
@@ -102,7 +105,7 @@ class Pool:
             (1, {"size": size, "starts_at_once": starts_at_once, "start_attempts": start_attempts}),
         ):
             for which, value in names.items():
-                if not value >= least:
+                if not isinstance(value, int | float) or not value >= least:
                     raise InvalidInputError(f"{which} must be at least {least}, not {value}")
         if not callable(environments):
             if not hasattr(environments, "get_deployment"):
@@ -124,7 +127,8 @@ class Pool:
         self._idle: deque[Member] = deque()
         self._waiting: deque[asyncio.Future[Member]] = deque()
         self._number = 0
-        self._warm_after = -math.inf
+        self._pauses = 0
+        """Number of failed starts after which the starts for `warm` are still suspended."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
@@ -157,12 +161,16 @@ class Pool:
             EnvironmentStartError: if the environment could not be started; its cause is the error of the last attempt.
             PoolClosedError: if the pool is closed or closing.
             PoolError: in another event loop than that of the pool.
+            InvalidInputError: if a limit is not a number.
 
         Leaving ends the environment in the background, and raises:
             TimeLimitError: if the environment reached `time_limit`.
             SandboxLostError: instead of an error of the runtime if the environment is no longer alive.
             PoolClosedError: if the pool was closed during the block.
         """
+        for which, seconds in (("wait_timeout", wait_timeout), ("time_limit", time_limit)):
+            if seconds is not None and (not isinstance(seconds, int | float) or math.isnan(seconds)):
+                raise InvalidInputError(f"{which} must be a number of seconds, or None: {seconds!r}")
         member = await self._acquire(wait_timeout)
         environment = Environment(member)
         told = f"{member.name} was in use for {time_limit} seconds (time_limit), and was ended"
@@ -321,7 +329,7 @@ class Pool:
             member.wanted.set()
             checking += 1
         coming = states[State.STARTING] + checking
-        warm = self._warm if time.monotonic() >= self._warm_after else 0
+        warm = 0 if self._pauses else self._warm
         missing = len(self._waiting) + warm - coming - len(self._idle)
         for _ in range(min(missing, self.size - len(self._members))):
             self._number += 1
@@ -424,10 +432,13 @@ class Pool:
         if (future := self._next_waiting()) is not None:
             future.set_exception(error)
             return
-        rest = max(30.0, self._backoff)
-        self._warm_after = time.monotonic() + rest
-        asyncio.get_running_loop().call_later(rest, self._balance)
+        self._pauses += 1
+        asyncio.get_running_loop().call_later(max(_WARM_SECONDS, self._backoff), self._end_pause)
         self.logger.warning("The pool could not keep an environment ready: %s", error)
+
+    def _end_pause(self) -> None:
+        self._pauses -= 1
+        self._balance()
 
     async def _why_dead(self, member: Member) -> str | None:
         assert member.deployment is not None

@@ -23,6 +23,7 @@ _HANDED_ON = (
     "swerex_c.utils.log",
     "swerex_c.utils.free_port",
     "swerex_c.utils.wait",
+    "swerex_c._version",
 )
 """Modules whose names callers import from any module of SWE-ReX that imports them."""
 

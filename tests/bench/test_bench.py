@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pty
+import select
 import signal
 import sys
 from pathlib import Path
@@ -14,14 +16,14 @@ from typer.testing import CliRunner
 
 from swerex_c.bench import report, rows
 from swerex_c.bench.command import contenders
-from swerex_c.bench.engines import Answer, Engine, Subprocess
+from swerex_c.bench.engines import Answer, BareTerminal, Engine, Subprocess
 from swerex_c.bench.measure import NO_TIME, Contender, Row, Run, Turn
 from swerex_c.bench.worker import Operations
 from swerex_c.cli.main import app
 from tests.support.cli import start
 from tests.support.harness import write_script
 from tests.support.processes import Family
-from tests.support.wait import until
+from tests.support.wait import DEADLINE, until
 
 pytestmark = pytest.mark.usefixtures("family")
 
@@ -52,6 +54,29 @@ class Late(Engine):
 
 def test_an_engine_that_is_one_answer_behind_is_seen() -> None:
     assert asyncio.run(Operations(Late()).command("true", 3, 0.01))["wrong"] > 0
+
+
+def test_a_terminal_is_plain_however_early_bash_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bash restores the modes that it found when a signal has ended a command."""
+    fork = pty.fork
+
+    def behind_bash() -> tuple[int, int]:
+        pid, fd = fork()
+        if pid:
+            select.select([fd], [], [], DEADLINE)
+        return pid, fd
+
+    monkeypatch.setattr(pty, "fork", behind_bash)
+
+    async def interrupt() -> dict[str, Any]:
+        operations = Operations(BareTerminal())
+        await operations.engine.start()
+        try:
+            return await operations.interrupt(1, 0)
+        finally:
+            await operations.end()
+
+    assert asyncio.run(interrupt())["wrong"] == 0
 
 
 def some_rows(*keys: str) -> list[Row]:

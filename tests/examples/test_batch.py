@@ -254,6 +254,8 @@ def test_a_line_of_a_task_file_ends_where_jsons_do(tmp_path: Path) -> None:
 
 
 def test_wrong_arguments_are_told_in_a_line(tmp_path: Path) -> None:
-    for arguments in ([], ["no-such-file"], ["--demo", 1, "--deployment", "{}"]):
-        code, _, errors = batch(*arguments, "--results", tmp_path / "out.jsonl")
+    out = tmp_path / "out.jsonl"
+    demo = ["--demo", 1]
+    for arguments in ([], ["no-such-file"], [*demo, "--deployment", "{}"], [*demo, "--results", "/dev/full"]):
+        code, _, errors = batch("--results", out, *arguments)
         assert code == 2 and len(errors.splitlines()) == 1 and errors.startswith("batch: ")

@@ -272,10 +272,24 @@ async def test_warming_up_that_fails_rests_until_somebody_asks(site: Site) -> No
         await use(pool)
 
 
-async def test_those_that_nobody_wants_any_more_end(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+async def clock_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop tells when; its clock may differ from others, as that of uvloop does by up to a millisecond."""
-    monkeypatch.setattr("swerex_c.pool.pool._IDLE_SECONDS", 0.05)
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: 2 * time.monotonic())
+
+
+@pytest.mark.usefixtures("clock_of_its_own")
+async def test_warming_up_that_failed_is_tried_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swerex_c.pool.pool._WARM_SECONDS", 0.05)
+    site.errors = [DeploymentStartupError("no"), DeploymentStartupError("no")]
+    async with pooled(site, 4, warm=2, start_attempts=1) as pool:
+        await until_async(lambda: pool.stats().idle == 2)
+        assert pool.stats().counts["starts_failed"] == 2
+
+
+@pytest.mark.usefixtures("clock_of_its_own")
+async def test_those_that_nobody_wants_any_more_end(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swerex_c.pool.pool._IDLE_SECONDS", 0.05)
     site.before_start = site.wait
     async with pooled(site, 4, starts_at_once=1) as pool:
         users = [User(pool) for _ in range(3)]
@@ -418,11 +432,20 @@ async def test_the_time_limit_is_told_whatever_the_user_does(site: Site) -> None
         {"start_attempts": 0},
         {"max_waiting": -1},
         {"backoff": float("nan")},
+        {"size": None},
     ],
 )
 def test_arguments_that_make_no_sense(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError):
         Pool(LocalDeploymentConfig(), **{"size": 1, **wrong})
+
+
+@pytest.mark.parametrize("limit", ["wait_timeout", "time_limit"])
+@pytest.mark.parametrize("value", ["x", float("nan")])
+async def test_a_limit_that_is_no_number_takes_nothing(site: Site, limit: str, value: Any) -> None:
+    async with pooled(site, 1) as pool:
+        await fails(pool, InvalidInputError, limit, **{limit: value})
+        assert (site.made, pool.stats().waiting) == (0, 0)
 
 
 # Closing

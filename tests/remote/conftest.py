@@ -11,6 +11,7 @@ from tests.support import frames_tools, harness
 from tests.support.frames_tools import Served
 from tests.support.processes import Family
 from tests.support.server_process import REMOTE, UVICORN, Server, environment, serving, serving_original
+from tests.support.wait import DEADLINE
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +39,8 @@ def over_stdio(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RemoteRuntime
     """A server on standard streams, whose standard error is the file `log`, and whose exit code comes into `code`."""
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     run = f'"$@" 2> {tmp_path}/log; echo $? > {tmp_path}/code'
-    return RemoteRuntime(command=["sh", "-c", run, "sh", *REMOTE, "--stdio", "--log-level", "debug"], auth_token="")
+    server = [*REMOTE, "--stdio", "--log-level", "debug", "--graceful", str(DEADLINE)]
+    return RemoteRuntime(command=["sh", "-c", run, "sh", *server], auth_token="", reconnect_timeout=DEADLINE)
 
 
 @pytest.fixture

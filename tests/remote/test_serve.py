@@ -22,6 +22,7 @@ import pytest
 import requests
 
 from swerex_c.exceptions import ConnectionLostError, InvalidInputError, RuntimeClosedError
+from swerex_c.remote.client import calls as client_channel
 from swerex_c.remote.server import auth as keys
 from swerex_c.remote.wire import protocol
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
@@ -357,6 +358,13 @@ async def test_frames_over_standard_input_and_output(
     await over_stdio.close()
 
 
+async def test_a_program_may_be_slow_to_start(over_stdio: RemoteRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is started once, so that one attempt has all the time that a lost connection has."""
+    monkeypatch.setattr(client_channel, "_CONNECT_SECONDS", 0.01)
+    assert (await over_stdio.is_alive(timeout=DEADLINE)).is_alive
+    await over_stdio.close()
+
+
 @pytest.mark.parametrize("how", ["end of input", "signal"])
 async def test_the_end_of_standard_input_or_a_signal_is_the_end(
     over_stdio: RemoteRuntime, tmp_path: Path, family: Family, how: str
@@ -394,6 +402,20 @@ def test_a_signal_during_an_upload_is_the_end_too(tmp_path: Path) -> None:
             received += process.stdout.read1()
         process.terminate()
         assert process.wait(DEADLINE) == 0
+
+
+@pytest.mark.parametrize("command", [REMOTE, UVICORN])
+def test_a_signal_during_an_upload_over_http_is_the_end_too(tmp_path: Path, command: list[str]) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    with serving(tmp_path / "log", command=command) as server:
+        head = f"POST /upload HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY}\r\nContent-Length: 100\r\n"
+        head += f'X-Swerex-Target: "{place}/target"\r\n\r\n{{"kind": "file", "size": 50}}\nsome'
+        with socket.create_connection(("127.0.0.1", server.port)) as wire:
+            wire.sendall(head.encode())
+            until(lambda: os.listdir(place))
+            assert server.terminate() in (0, -signal.SIGTERM)
+        assert not os.listdir(place) and "Traceback" not in server.said()
 
 
 async def _hang_up(runtime: RemoteRuntime) -> None:

@@ -1,5 +1,5 @@
 """SWE-ReX's name for the hook that keeps a status line current."""
 
-from swerex_c.interfaces import SetStatusDeploymentHook
+from swerex_c.interfaces import DeploymentHook, SetStatusDeploymentHook
 
-__all__ = ["SetStatusDeploymentHook"]
+__all__ = ["DeploymentHook", "SetStatusDeploymentHook"]

@@ -315,10 +315,12 @@ class ClientChannel:
 
     async def _attempt(self) -> None:
         """Open a connection, and wait for the server's upgrade, upon which the connection calls `attach`."""
+        # A program is not started again.
+        seconds = max(_CONNECT_SECONDS, self._reconnect_seconds if self.address.command else 0.0)
         try:
             connection = ClientConnection(self, upgrade_request(self.address, self._name))
             try:
-                async with asyncio.timeout(_CONNECT_SECONDS):
+                async with asyncio.timeout(seconds):
                     await connect(self.loop, self.address, connection)
                     await connection.ready
             except BaseException:

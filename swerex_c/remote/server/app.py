@@ -93,14 +93,23 @@ def create_app(service: Service, *, own_process: bool = False, metrics: bool = F
 
 @contextlib.contextmanager
 def _shutdown_on_signal(service: Service) -> Iterator[None]:
-    """Shut the service down on a signal, then call the ASGI server's handler, which would wait for open requests."""
+    """Shut the service down on a signal, then call the ASGI server's handler, which waits for open requests.
+
+    It would wait for a client that stalls in the middle of a request, too: such requests are cancelled in time.
+    """
     tasks: list[asyncio.Task[None]] = []
     numbers: list[int] = []
     if threading.current_thread() is threading.main_thread():  # others cannot handle signals
         numbers = [number for number in (signal.SIGTERM, signal.SIGINT) if callable(signal.getsignal(number))]
 
     def begin() -> None:
-        tasks.append(asyncio.create_task(service.shutdown(_GRACEFUL_SECONDS)))
+        seconds = _GRACEFUL_SECONDS * 0.8
+        tasks.append(asyncio.create_task(service.shutdown(seconds)))
+        asyncio.get_running_loop().call_later(seconds, cancel_requests)
+
+    def cancel_requests() -> None:
+        for task in service.http_tasks:
+            task.cancel()
 
     with first_signal(numbers, begin, _GRACEFUL_SECONDS, chain=True):
         yield

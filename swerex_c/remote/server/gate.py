@@ -84,6 +84,8 @@ class Gate:
         admit: Callable[[], None] | None = scope.get("state", {}).get("admit")
         begin = time.perf_counter()
         status = 0
+        task = asyncio.current_task()
+        assert task is not None
 
         async def send_named(message: Message) -> None:
             nonlocal status
@@ -95,6 +97,7 @@ class Gate:
                 message["headers"] = named
             await send(message)
 
+        self._service.http_tasks.add(task)
         try:
             path = scope["path"].removeprefix(scope.get("root_path", ""))
             try:
@@ -107,7 +110,11 @@ class Gate:
             else:
                 with contextlib.suppress(ClientDisconnect):
                     await self._app(scope, self._counted(path, receive), send_named)
+        except asyncio.CancelledError:
+            if not self._service.ending:
+                raise
         finally:
+            self._service.http_tasks.discard(task)
             logs.answered(scope, status, time.perf_counter() - begin)
 
     def _check(self, scope: Scope, path: str, admit: Callable[[], None] | None) -> None:

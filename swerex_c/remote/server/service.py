@@ -123,6 +123,8 @@ class Service:
         self.requests = RequestTable(self.limits)
         self.in_flight = 0
         self.connections = 0
+        self.http_tasks: set[asyncio.Task[Any]] = set()
+        """Tasks of the ASGI server that handle requests."""
         self.ending = False
         self._creating: list[str] = []
         """Names of the sessions that are being created."""

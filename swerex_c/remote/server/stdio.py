@@ -24,9 +24,6 @@ __all__ = ["serve_stdio"]
 _PIECE = 256 << 10
 """Maximum bytes to pass on at once."""
 
-_LAST_SECONDS = 0.5
-"""Seconds for the last frames to be sent, and then to be written."""
-
 
 class _OnlyConnection(ServerConnection):
     """The only connection of a server, which stops when it is lost."""
@@ -71,8 +68,8 @@ async def serve_stdio(
         exit_after(graceful)
         await service.shutdown(graceful * 0.7)
     finally:
-        await registry.shutdown(_LAST_SECONDS)
-        await in_thread(writer.join, _LAST_SECONDS)
+        await registry.shutdown(graceful * 0.1)
+        await in_thread(writer.join, graceful * 0.1)
 
 
 def _read(fd: int, to: socket.socket) -> None:
