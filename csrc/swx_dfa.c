@@ -22,7 +22,8 @@ static uint32_t state_count(const swx_dfa *dfa) { return (uint32_t)(dfa->states.
 static const state *state_of_row(const swx_dfa *dfa, uint32_t row) { return state_at(dfa, row / dfa->counts.letters); }
 static const uint32_t *keys_of(const swx_dfa *dfa, const state *s)
 {
-    return (const uint32_t *)(const void *)dfa->keys.data + s->first;
+    const uint32_t *keys = (const uint32_t *)(const void *)dfa->keys.data; /* NULL as long as no state has any */
+    return s->count ? keys + s->first : keys;
 }
 
 /* ---- contexts ---- */

@@ -82,10 +82,19 @@ async def test_closing_an_unreached_server_is_not_retried(key: str, error: type[
         await asyncio.wait_for(made.close(), DEADLINE)
 
 
-@pytest.mark.parametrize("port", [None, 1])
-async def test_an_address_that_is_none_is_named(port: int | None) -> None:
-    with pytest.raises(InvalidInputError, match=r"'http://\[::1' is not the address of a server: "):
-        await RemoteRuntime(host="http://[::1", port=port, auth_token=KEY).is_alive()
+@pytest.mark.parametrize("where", [
+    {"host": "http://[::1"}, {"host": "http://[::1", "port": 1}, {"host": "http://..", "port": 1}, {"command": ["\0"]},
+])  # fmt: skip
+async def test_an_address_that_is_none_is_named(where: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError, match=r"'http://\[::1' is not the address of a server: |(:1|\\x00) cannot"):
+        await RemoteRuntime(**where, auth_token=KEY).read_file(ReadFileRequest(path="x"))
+
+
+@pytest.mark.parametrize("wire", ["auto", "json"])
+async def test_a_timeout_may_be_infinite(our_server: Server, wire: str) -> None:
+    made = RemoteRuntime(host=our_server.url, auth_token=KEY, wire=wire)
+    assert await made.is_alive(timeout=math.inf)
+    await made.close()
 
 
 @pytest.mark.parametrize("frames", [True, False])

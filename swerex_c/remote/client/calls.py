@@ -337,6 +337,8 @@ class ClientChannel:
             what = str(error) or type(error).__name__
             self._last_error = f"The server {self.address} cannot be reached: {what}{hint}"
             self._try_again(self._last_error)
+        except ValueError as error:  # a host or a command that is none
+            self._fail_all(InvalidInputError(f"The server {self.address} cannot be reached: {error}"))
         except Exception as error:
             self._fail_all(SwerexException(f"The connection to {self.address} failed: {error!r}"))
         finally:

@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import json
 import logging
+import math
 import os
 import socket
 import time
@@ -294,7 +295,7 @@ class HttpClient:
             # SWE-ReX closes the connection after some responses without an announcement: a request that was sent on
             # it meanwhile may or may not have arrived, and cannot be resent.
             headers = {**headers, "Connection": "close"}
-        limit = aiohttp.ClientTimeout(total=wait, sock_connect=_CONNECT_SECONDS)
+        limit = aiohttp.ClientTimeout(total=None if wait == math.inf else wait, sock_connect=_CONNECT_SECONDS)
         with self._raising_lost(method, wait):
             try:
                 response = await _session().request(
