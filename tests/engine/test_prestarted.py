@@ -391,7 +391,8 @@ async def test_a_server_has_them(way: str, tmp_path: Path, family: Family) -> No
             client = remote(server, "auto")
         await create(client)
         async with asyncio.timeout(DEADLINE):
-            while await run(client, "pgrep -P $PPID -x bash | wc -l") != f"{SIZE + 1}\n":
+            children = "cat $(printf '/proc/%s/comm ' $(cat /proc/$PPID/task/*/children)) 2>&-"
+            while await run(client, f"{children} | grep -cx bash") != f"{SIZE + 1}\n":
                 await settle()
             while way == "serve" and f"\nswerex_warm_sessions {SIZE}.0\n" not in server.get("/metrics").text:
                 await settle()
