@@ -251,12 +251,15 @@ def test_connections_end_even_if_the_host_hangs(own: hosts.Sshd, tmp_path: Path,
     os.mkfifo(tmp_path / "pipe")
     said = run_python(ENDING, own.name, str(own.config), str(tmp_path / "pipe"), "killed", PATH=path)
     directory, connections, *_ = said.stdout.split()
-    assert int(connections)
-    if ending == "breaks":
-        until(hung.exists)
-        own.crash()
-    until(lambda: not needs.mentioning(directory))
-    until(lambda: not os.path.exists(directory))
+    try:
+        assert int(connections)
+        if ending == "breaks":
+            until(hung.exists)
+            own.crash()
+        until(lambda: not needs.mentioning(directory))
+        until(lambda: not os.path.exists(directory))
+    finally:
+        needs.kill_all(str(own.directory))  # what the host still runs
 
 
 @pytest.mark.slice
