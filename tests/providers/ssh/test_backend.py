@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import getpass
 import json
 import os
@@ -235,6 +236,17 @@ def test_all_that_was_started_ends_with_this_process(sshd: hosts.Sshd, tmp_path:
     until(lambda: not needs.mentioning(directory))
     until(lambda: not os.path.exists(directory))
     until(lambda: not needs.mentioning(mark))
+
+
+async def test_what_was_started_ends_with_a_runtime_that_is_dropped(sshd: hosts.Sshd) -> None:
+    runtime = SandboxRuntime(ssh_backend(sshd))
+    await runtime.execute(Command(command="setsid sleep 5000 >&- 2>&- &", shell=True))
+    mark, directory = runtime.sandbox.mark, runtime.sandbox.backend._directory  # type: ignore[attr-defined]
+    assert needs.mentioning(mark) and needs.mentioning(directory)
+    del runtime
+    gc.collect()
+    until(lambda: not needs.mentioning(mark))
+    until(lambda: not os.path.exists(directory))
 
 
 @pytest.mark.parametrize("ending", ["breaks", "takes too long"])
