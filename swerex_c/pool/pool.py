@@ -14,6 +14,7 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
+from numbers import Real
 from typing import TYPE_CHECKING, Self
 
 from swerex_c.exceptions import (
@@ -105,7 +106,7 @@ class Pool:
             (1, {"size": size, "starts_at_once": starts_at_once, "start_attempts": start_attempts}),
         ):
             for which, value in names.items():
-                if not isinstance(value, int | float) or not value >= least:
+                if not isinstance(value, Real) or not value >= least:
                     raise InvalidInputError(f"{which} must be at least {least}, not {value}")
         if not callable(environments):
             if not hasattr(environments, "get_deployment"):
@@ -169,7 +170,7 @@ class Pool:
             PoolClosedError: if the pool was closed during the block.
         """
         for which, seconds in (("wait_timeout", wait_timeout), ("time_limit", time_limit)):
-            if seconds is not None and (not isinstance(seconds, int | float) or math.isnan(seconds)):
+            if seconds is not None and (not isinstance(seconds, Real) or math.isnan(seconds)):
                 raise InvalidInputError(f"{which} must be a number of seconds, or None: {seconds!r}")
         member = await self._acquire(wait_timeout)
         environment = Environment(member)

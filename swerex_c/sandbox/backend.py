@@ -149,3 +149,7 @@ class Backend(ABC):
 
     async def close(self) -> None:  # noqa: B027 - as open
         """Undo `open`, but keep the sandbox. May be called again. Takes at most a few seconds."""
+
+    async def abandon(self) -> None:
+        """Close the backend of a `Sandbox` that was dropped: what it has started may still run."""
+        await self.close()

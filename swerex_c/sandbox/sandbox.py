@@ -210,7 +210,7 @@ def _drop(shells: LoaderPool, backend: Backend, owner: int) -> None:
 
     async def close() -> None:
         await shells.close()
-        await backend.close()
+        await backend.abandon()
 
     if owner == os.getpid() and not shells.closed:
         call_from_finalizer(lambda: background.run_blocking(close()))

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -446,6 +447,14 @@ async def test_a_limit_that_is_no_number_takes_nothing(site: Site, limit: str, v
     async with pooled(site, 1) as pool:
         await fails(pool, InvalidInputError, limit, **{limit: value})
         assert (site.made, pool.stats().waiting) == (0, 0)
+
+
+async def test_limits_are_numbers_of_any_kind(site: Site) -> None:
+    """Such as numpy's, which are no subclasses of int."""
+    async with pooled(site, 1, backoff=Fraction(1)) as pool:
+        holder = User(pool, wait_timeout=Fraction(60), time_limit=Fraction(60))
+        await holder.got()
+        await holder.go()
 
 
 # Closing

@@ -415,6 +415,7 @@ def test_a_signal_during_an_upload_over_http_is_the_end_too(tmp_path: Path, comm
             wire.sendall(head.encode())
             until(lambda: os.listdir(place))
             assert server.terminate() in (0, -signal.SIGTERM)
+            assert command is REMOTE or b"RuntimeClosedError" in wire.recv(65536)
         assert not os.listdir(place) and "Traceback" not in server.said()
 
 

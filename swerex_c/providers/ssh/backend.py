@@ -22,7 +22,7 @@ from swerex_c.sandbox.processes import END_MARKED
 from swerex_c.utils.background import keep_from_children
 from swerex_c.utils.shell_script import read_script
 from swerex_c.utils.temporary import make_temporary, temporary_place
-from swerex_c.utils.threads import in_thread_to_its_end
+from swerex_c.utils.threads import in_thread_to_its_end, start_thread
 
 __all__ = ["SSHBackend"]
 
@@ -253,13 +253,27 @@ class SSHBackend(CommandBackend):
     async def close(self) -> None:
         await in_thread_to_its_end(self._close)
 
-    def _close(self) -> None:
+    async def abandon(self) -> None:
+        """Let the connections end what runs on the host, and themselves."""
+        directory, processes = self._take()
+        if directory is not None and all(process.poll() is not None for process in processes):
+            shutil.rmtree(directory, ignore_errors=True)
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.close()
+            start_thread(process.wait, "swerex-ssh")
+
+    def _take(self) -> tuple[str | None, list[subprocess.Popen[bytes]]]:
+        """Return the directory and the connections, which are no longer used here."""
         with self._lock:
             if self._owner != os.getpid():
-                return
+                return None, []
             directory, self._directory = self._directory, None
             connections, self._connections = self._connections, []
-        processes = [connection.process for connection in connections]
+        return directory, [connection.process for connection in connections]
+
+    def _close(self) -> None:
+        directory, processes = self._take()
         for process in processes:
             assert process.stdin is not None
             with contextlib.suppress(OSError), process.stdin:  # the connection may have ended

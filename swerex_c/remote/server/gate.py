@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from swerex_c.exceptions import InvalidInputError, ServerRestartedError, SwerexException
+from swerex_c.exceptions import InvalidInputError, RuntimeClosedError, ServerRestartedError, SwerexException
 from swerex_c.remote.server import auth, logs
 from swerex_c.remote.server.service import Service
 from swerex_c.remote.wire.exceptions import to_wire
@@ -113,6 +113,9 @@ class Gate:
         except asyncio.CancelledError:
             if not self._service.ending:
                 raise
+            if not status:
+                ends = RuntimeClosedError("The server ended before its response: the request may have been carried out")
+                await failure(ends, _CLOSE)(scope, receive, send_named)
         finally:
             self._service.http_tasks.discard(task)
             logs.answered(scope, status, time.perf_counter() - begin)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import getpass
 import json
 import os
@@ -235,6 +236,42 @@ def test_all_that_was_started_ends_with_this_process(sshd: hosts.Sshd, tmp_path:
     until(lambda: not needs.mentioning(directory))
     until(lambda: not os.path.exists(directory))
     until(lambda: not needs.mentioning(mark))
+
+
+async def test_what_was_started_ends_with_a_runtime_that_is_dropped(sshd: hosts.Sshd) -> None:
+    runtime = SandboxRuntime(ssh_backend(sshd))
+    await runtime.execute(Command(command="setsid sleep 5000 >&- 2>&- &", shell=True))
+    mark, directory = runtime.sandbox.mark, runtime.sandbox.backend._directory  # type: ignore[attr-defined]
+    assert needs.mentioning(mark) and needs.mentioning(directory)
+    del runtime
+    gc.collect()
+    until(lambda: not needs.mentioning(mark))
+    until(lambda: not os.path.exists(directory))
+
+
+@pytest.mark.parametrize("ending", ["breaks", "takes too long"])
+def test_connections_end_even_if_the_host_hangs(own: hosts.Sshd, tmp_path: Path, ending: str) -> None:
+    """It hangs when they end what this process has started there, after the end of this process."""
+    hung, path = tmp_path / "hung", os.environ["PATH"]
+    forced = f'case \\"$SSH_ORIGINAL_COMMAND\\" in *spared*) touch {hung}; exec sleep 5000;; esac; '
+    forced += 'exec bash -c \\"$SSH_ORIGINAL_COMMAND\\"'
+    (own.directory / "authorized").write_text(f'command="{forced}" {(own.directory / "user_key.pub").read_text()}')
+    if ending == "takes too long":  # the time is over as soon as it hangs
+        sleep, path = harness.needs("sleep"), f"{tmp_path}:{path}"
+        loop = f"until [ -e {hung} ]; do {sleep} 0.01; done"
+        harness.write_script(tmp_path / "sleep", f'case $1 in 300) {loop};; *) exec {sleep} "$1";; esac')
+    os.mkfifo(tmp_path / "pipe")
+    said = run_python(ENDING, own.name, str(own.config), str(tmp_path / "pipe"), "killed", PATH=path)
+    directory, connections, *_ = said.stdout.split()
+    try:
+        assert int(connections)
+        if ending == "breaks":
+            until(hung.exists)
+            own.crash()
+        until(lambda: not needs.mentioning(directory))
+        until(lambda: not os.path.exists(directory))
+    finally:
+        needs.kill_all(str(own.directory))  # what the host still runs
 
 
 @pytest.mark.slice
