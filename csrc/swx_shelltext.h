@@ -1,9 +1,8 @@
 /* swx_shelltext.h: the lines that the session itself types to bash, besides the user's commands.
  *
- * They are typed at a prompt, never through readline, in lines under 4,096 bytes without TAB or `!`-history, and leave
- * no trace in the history.
- * They expect `builtin`, `printf` and `declare` to be bash's own; where a user has shadowed those, the question is not
- * answered and the session says that it lost synchronisation.
+ * They are typed at a prompt, never through readline, in lines under 4,096 bytes without TAB or `!`-history, and stay
+ * out of the history.  They expect `builtin`, `printf` and `declare` to be bash's own; where a user has shadowed those,
+ * the question is not answered and the session says that it lost synchronisation.
  */
 #ifndef SWX_SHELLTEXT_H
 #define SWX_SHELLTEXT_H
