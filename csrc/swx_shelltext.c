@@ -16,6 +16,9 @@ enum { LINE_ROOM = 1024, PIECE = 4000, MODES_MAX = 400 };
 #define KEPT_KEYS "intr '^C' quit '^\\' erase '^?' kill '^U' eof '^D' start '^Q' stop '^S' susp '^Z'"
 #define MORE_KEPT "iexten -parmrk -inpck -iuclc lnext '^V' werase '^W' rprnt '^R' eol '^-' eol2 '^-'"
 
+/* Each line takes itself alone out of the history: PROMPT_COMMAND may have changed that since the line before. */
+#define FORGET "builtin test -o history -a -z \"${HISTIGNORE-}\" 2>&- && builtin history -d -1 2>&- || builtin :; "
+
 /* A text that is being built; after an error nothing more is added. */
 typedef struct {
     swx_buf *out;
@@ -78,7 +81,7 @@ static void add_kept_modes(text *to, bool bare)
 swx_status swx_shelltext_startup(swx_buf *out, const swx_marks *marks, const swx_startup *startup)
 {
     text to = { out, SWX_OK };
-    add(&to, "{\nbuiltin set +H; builtin export -n PS0 PS1 PS2 HISTFILE; "
+    add(&to, "{\n" FORGET "builtin set +H; builtin export -n PS0 PS1 PS2 HISTFILE; "
              "((BASH_VERSINFO[0] < 5)) || HISTFILE=/dev/null; builtin unset MAILCHECK; ");
     if (startup->elsewhere) {
         add(&to, "{ " STTY "sane -echo -opost noflsh || builtin :; } 2>/dev/null");
@@ -91,7 +94,7 @@ swx_status swx_shelltext_startup(swx_buf *out, const swx_marks *marks, const swx
         add(&to, "\n");
         add_reassert(&to, marks, false);
     }
-    add(&to, "\nbuiltin history -d -1 2>/dev/null || builtin :\n}\n"); /* this group is not the user's */
+    add(&to, "\n}\n");
     return to.status;
 }
 
@@ -132,8 +135,8 @@ swx_status swx_shelltext_question(swx_buf *out, const swx_marks *marks, swx_mode
                      "\\033]7733;%%s;%d\\007%%s' %s \"$?\" \"${PIPESTATUS[*]@A}${SHELLOPTS##*pipefail*}\"",
         SWX_MARK_REPORT, SWX_MARK_VALUE, SWX_MARK_VALUE, SWX_MARK_VALUE, nonce);
     /* PS1 may be unset, which is an error under `set -u`. */
-    add(&to, " \"$_\" %s \"${PS1+${PS1@P}}\" %s \"${PS0+${PS0@P}}\" %s \"${PS2+${PS2@P}}\" >%s; ", nonce, nonce, nonce,
-        answer);
+    add(&to, " \"$_\" %s \"${PS1+${PS1@P}}\" %s \"${PS0+${PS0@P}}\" %s \"${PS2+${PS2@P}}\" >%s; " FORGET, nonce, nonce,
+        nonce, answer);
     if (question != SWX_MODES_SKIP) {
         add_modes_question(&to, marks, question);
     }
@@ -234,9 +237,7 @@ swx_status swx_shelltext_restore(swx_buf *out, const swx_marks *marks, const swx
     const bool bare = restore->brace_may_be_alias;
     size_t held = out->size;
     text to = { out, SWX_OK };
-    /* The last two entries are the question and this line, unless the user has them left out. */
-    add(&to, "builtin test -o history -a -z \"${HISTIGNORE-}\" 2>&- && builtin history -d -1 2>&- && "
-             "builtin history -d -1 2>&- || builtin :; ");
+    add(&to, FORGET);
     if (restore->prompt_variables) {
         add(&to, "builtin shopt -s promptvars; ");
     }

@@ -1,8 +1,8 @@
 /* swx_shelltext.h: the lines that the session itself types to bash, besides the user's commands.
  *
- * They are typed at a prompt, never through readline, in lines under 4,096 bytes without TAB or `!`-history.
- * They expect `builtin`, `printf` and `declare` to be bash's own; where a user has shadowed those, the question is not
- * answered and the session says that it lost synchronisation.
+ * They are typed at a prompt, never through readline, in lines under 4,096 bytes without TAB or `!`-history, and stay
+ * out of the history.  They expect `builtin`, `printf` and `declare` to be bash's own; where a user has shadowed those,
+ * the question is not answered and the session says that it lost synchronisation.
  */
 #ifndef SWX_SHELLTEXT_H
 #define SWX_SHELLTEXT_H
@@ -98,8 +98,7 @@ enum {
 };
 
 /* Restores prompts and state after a question, in one line, or several joined by backslashes if `$_` is long.  `$?`,
- * `$_` and PIPESTATUS (of up to SWX_PIPE_MAX stages) are then as the user's command left them, and the history has
- * neither of the two lines. */
+ * `$_` and PIPESTATUS (of up to SWX_PIPE_MAX stages) are then as the user's command left them. */
 swx_status swx_shelltext_restore(swx_buf *out, const swx_marks *marks, const swx_restore *restore);
 
 #endif

@@ -11,7 +11,7 @@ import pytest
 from swerex_c.exceptions import BashIncorrectSyntaxError, CommandTimeoutError, SessionLostSyncError
 from swerex_c.runtime.local import LocalRuntime
 from tests.support.harness import busy_machine, needs
-from tests.support.session import PLACE, Session, Shell
+from tests.support.session import Session, Shell
 from tests.support.wait import DEADLINE, settle
 
 TRAPS = ["trap : INT", "trap '' INT"]
@@ -86,7 +86,6 @@ def test_jobs_of_before_live_on(sh: Shell) -> None:
     sh.run("kill -9 $old")
 
 
-@pytest.mark.skipif(bool(PLACE), reason="elsewhere a ^C that is still on its way may cost the session")
 def test_a_stopped_shell_goes_on(sh: Shell) -> None:
     looks = "(until grep -q '^State:.T' /proc/$$/status; do sleep 0.01; done; echo stopped)"
     sh.begin(f"{looks} & kill -STOP $$", "stopped")

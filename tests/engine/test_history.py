@@ -41,13 +41,15 @@ KINDS: dict[str, Callable[[Any], Any]] = {
 
 TWO = {"echo one": "one\n", "echo two": "two\n"}
 UNREAD = {"echo one": "one\n", "history | grep -c ' 189[0-9]$'": "0\n", "printenv HISTFILE": ""}
-ASKED = {"PS1=x": "", "exec 2>&1": "", "history": "    1  PS1=x\n    2  exec 2>&1\n    3  history\n"}
+ASKING = ("PS1=x", "exec 2>&1", "PROMPT_COMMAND='PS1=y'")
+ASKED = {**dict.fromkeys(ASKING, ""), "fc -ln 1": "".join(f"\t {line}\n" for line in ASKING)}
 CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, str]]] = {
     "nobody asks": ("", "", {}, UNREAD),
     "the session asks its shell": ("", "", {}, ASKED),
     "nobody asks, and the startup file is read twice": ("", "", {"startup_source": ["~/.bashrc"]}, UNREAD),
     "a program exports it": (".bash_history", "", {}, TWO),
     "a prompt saves it": ("", "shopt -s histappend; PROMPT_COMMAND='history -a; history -n'\n", {}, TWO),
+    "a prompt saves it, and the session asks": ("", "PROMPT_COMMAND='history -a mine'\n", {}, {"PS1=x": "", **TWO}),
     "a request asks": ("", "", {"env": {"HISTFILE": "mine"}}, {"echo one": "one\n", "echo $HISTFILE": "mine\n"}),
     "a startup file asks": ("", "HISTFILE=mine\n", {}, TWO),
 }
@@ -75,4 +77,5 @@ async def test_a_history(kind: str, case: str, home: Path, tmp_path: Path, monke
     *others, mine = ((home / name).read_text() for name in FILES)
     assert others == [HISTORY] * 2 and mine.startswith(HISTORY)
     added = mine.removeprefix(HISTORY).splitlines()
+    assert [line for line in added if "builtin" in line] == []
     assert "echo one" in added if "mine" in f"{lines} {request}" else not added

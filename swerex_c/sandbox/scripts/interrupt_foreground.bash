@@ -4,7 +4,8 @@
 # Argument: the mark of the session. Prints the sandbox's clock, and reads the last moment to send a signal, in
 # hundredths of a second of that clock; it is empty if the clock is unknown.
 #
-# Exit code 0: sent; 1: the shell itself waits or computes; 3: the session does not exist here; 4: too late.
+# Exit code 0: sent, or a stopped shell goes on; 1: the shell itself waits or computes; 3: the session does not exist
+# here; 4: too late.
 . process_lib.bash
 . shell_lib.bash
 
@@ -15,7 +16,11 @@ read -r deadline _
 calm=0 young=0
 for ((try = 0; try < 30; try++)); do
     stat_of "$shell" || exit 3
-    [[ $state != T ]] || kill -CONT "$shell" 2>/dev/null # a stopped shell would not notice an interrupt
+    if [[ $state == T ]]; then
+        # A stopped shell would not notice an interrupt. What it starts from now on may be part of a question.
+        kill -CONT "$shell" 2>/dev/null
+        ((foreground > 1 && foreground != group)) || exit 0
+    fi
     target=$foreground
     if ((target > 1 && target != group)); then
         if is_shell "$target" && [[ $ours ]] && ((++young < 8)); then
