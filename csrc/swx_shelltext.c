@@ -94,7 +94,7 @@ swx_status swx_shelltext_startup(swx_buf *out, const swx_marks *marks, const swx
         add(&to, "\n");
         add_reassert(&to, marks, false);
     }
-    add(&to, "\n}\n");
+    add(&to, "\nbuiltin :\n}\n"); /* for `$_` */
     return to.status;
 }
 
