@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 
 from swerex_c.exceptions import ConnectionLostError, SwerexException
 from swerex_c.sandbox.backend import Process
-from swerex_c.utils.shell_script import read_script
+from swerex_c.utils.shell_script import bash_command, read_script
 from swerex_c.utils.visible import error_line
 from swerex_c.utils.wait import end_tasks
 
@@ -140,8 +140,8 @@ class Loader:
 
     @staticmethod
     def argv(token: str) -> list[str]:
-        """Return the command to run in the sandbox. Because of `-p` it ignores BASH_ENV, SHELLOPTS and functions."""
-        return ["bash", "--noprofile", "--norc", "-p", "-c", _LOADER, "swerex", token]
+        """Return the command to run in the sandbox."""
+        return bash_command(_LOADER, token)
 
     async def greet(self) -> tuple[int, int] | None:
         """Wait for the greeting, and return bash's version; None if the program has ended instead."""

@@ -1,4 +1,4 @@
-"""Read the shell scripts of this package from their files."""
+"""The shell scripts of this package: read from their files, and run by bash."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import posixpath
 from importlib import resources
 
-__all__ = ["read_script"]
+__all__ = ["bash_command", "read_script"]
 
 
 @functools.cache
@@ -24,3 +24,8 @@ def read_script(path: str) -> str:
         elif not line.lstrip().startswith("#"):
             lines.append(line)
     return "".join(lines)
+
+
+def bash_command(script: str, *arguments: str) -> list[str]:
+    """Return the command that runs a script. Because of `-p` bash ignores BASH_ENV, SHELLOPTS and functions."""
+    return ["bash", "--noprofile", "--norc", "-p", "-c", script, "swerex", *arguments]

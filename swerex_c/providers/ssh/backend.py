@@ -20,7 +20,7 @@ from swerex_c.sandbox.clients import CommandBackend, kill_group, run_command
 from swerex_c.sandbox.env_passing import command_as_text, quote_for_any_shell
 from swerex_c.sandbox.processes import END_MARKED
 from swerex_c.utils.background import keep_from_children
-from swerex_c.utils.shell_script import read_script
+from swerex_c.utils.shell_script import bash_command, read_script
 from swerex_c.utils.temporary import make_temporary, temporary_place
 from swerex_c.utils.threads import in_thread_to_its_end, start_thread
 
@@ -223,8 +223,8 @@ class SSHBackend(CommandBackend):
             pass
         client = [*self._client, "-o", f"ControlPath={socket}", "-o", "ControlMaster=yes", "-o", "ControlPersist=no"]
         words = [*client, *self._options, "-N", "-T", "--", self.host]
-        end = ["bash", "--noprofile", "--norc", "-p", "-c", END_MARKED, "swerex", self.mark]
-        sweep = shlex.join([*self._ssh(socket), "-T", "--", self.host, quote_for_any_shell(end)]) if self.mark else ""
+        end = quote_for_any_shell(bash_command(END_MARKED, self.mark))
+        sweep = shlex.join([*self._ssh(socket), "-T", "--", self.host, end]) if self.mark else ""
         nowhere = subprocess.DEVNULL
         process = subprocess.Popen(
             ["sh", "-c", _CONNECT, "sh", socket, before, sweep, *words],
