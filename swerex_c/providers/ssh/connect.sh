@@ -9,7 +9,8 @@
 socket=$1 before=$2 sweep=$3; shift 3
 trap 'exit 143' TERM
 exec 3<&0
-end() { trap - TERM; rm -rf "${socket%/*}"; kill 0; }
+# A signal that comes twice must not end rm.
+end() { trap '' TERM; rm -rf "${socket%/*}"; kill 0; }
 # If the connection breaks meanwhile, the sweep fails, and a signal comes from below.
 sweep() { trap end TERM; { sleep 300; end; } & eval "$sweep"; }
 # shellcheck disable=SC2034
