@@ -207,6 +207,18 @@ def test_a_non_blocking_pipe_loses_nothing(here: Any) -> None:
     assert (len(answer.stdout), answer.exit_code) == (300_000, 3)
 
 
+@pytest.mark.parametrize("end, code", [("exit 5", 5), ("exit 147", 147), ("kill -9 $$", -9)])
+def test_a_command_that_stops_itself_at_once(
+    reach: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, end: str, code: int
+) -> None:
+    """Let it stop before the loader waits for it."""
+    monkeypatch.setattr(loader, "_LOADER", loader._LOADER.replace("\n  set +m", "\n  swx_pause 0.1\n  set +m"))
+    sandbox = reach()
+    for _ in range(2):
+        answer = sh(sandbox, f"(sleep 0.3; kill -CONT $$) & kill -STOP $$; sleep 0.1; {end}")
+        assert answer.exit_code == code
+
+
 # -- failures -------------------------------------------------------------------------------------------------------
 
 

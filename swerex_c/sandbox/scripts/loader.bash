@@ -2,7 +2,8 @@
 #
 # - A header line gives the nonce, the kind of the script (below), and the sizes of the words that follow.
 # - The script runs in a subshell with a process group of its own (`set -m`), so that `kill 0` does not reach the
-#   loader. Monitor mode is turned off before the wait, or a program that stops itself would count as ended.
+#   loader. Monitor mode is turned off before the wait, or a program that stops itself would count as ended. If it stops
+#   earlier than that, it is waited for again.
 # - bash gives 137 both for `exit 137` and for SIGKILL; its job table tells which, until the job has been waited for. A
 #   signal's number is sent with a minus.
 # - Writing a record is retried until it succeeds, because the program may have left the pipe non-blocking. bash has no
@@ -103,8 +104,9 @@ while swx_words=(); swx_read; do
     eval "$swx_script"
   ) <&0 &
   set +m
-  wait "$!"
-  swx_code=$?
+  until wait "$!"; swx_code=$?; [[ $swx_jobs != *Stopped* || ! $(jobs -s) ]]; do
+    swx_pause 0.05
+  done
   trap - CHLD
   if ((swx_code > 128)) && [[ $swx_jobs && ! $swx_jobs =~ [^0-9]"$swx_code"[^0-9]|Running ]]; then
     swx_code=$((128 - swx_code))
