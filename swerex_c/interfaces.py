@@ -39,6 +39,9 @@ _FOR_TEXT = {
     "run_in_session": "BashAction(command={!r})",
     "execute": "Command(command={!r}, shell=True)",
     "read_file": "ReadFileRequest(path={!r})",
+    "write_file": "WriteFileRequest(path={!r}, content=...)",
+    "upload": "UploadRequest(source_path={!r}, target_path=...)",
+    "close_session": "CloseBashSessionRequest(session={!r})",
 }
 """Requests of methods to which callers pass a string by mistake, with the field for the string."""
 

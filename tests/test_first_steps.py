@@ -36,6 +36,9 @@ STRINGS: dict[str, tuple[Callable[[Any], Awaitable[object]], str]] = {
     "create_session": (lambda it: it.create_session(TEXT), "CreateBashSessionRequest(session='ls -la'))"),
     "execute": (lambda it: it.execute(TEXT), "execute(Command(command='ls -la', shell=True))"),
     "read_file": (lambda it: it.read_file(TEXT), "read_file(ReadFileRequest(path='ls -la'))"),
+    "write_file": (lambda it: it.write_file(TEXT), "write_file(WriteFileRequest(path='ls -la', content=...))"),
+    "upload": (lambda it: it.upload(TEXT), "UploadRequest(source_path='ls -la', target_path=...))"),
+    "close_session": (lambda it: it.close_session(TEXT), "CloseBashSessionRequest(session='ls -la'))"),
 }
 
 

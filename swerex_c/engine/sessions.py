@@ -132,6 +132,7 @@ class SessionsRuntime(AbstractRuntime):
 
     async def close_session(self, request: models.CloseSessionRequest) -> models.CloseSessionResponse:
         """End a session with everything it started."""
+        reject_text(request, "close_session")
         with self._changing:
             session = self._session(request.session)
             del self._sessions[request.session]

@@ -127,10 +127,12 @@ class LocalRuntime(SessionsRuntime):
 
     async def write_file(self, request: models.WriteFileRequest) -> models.WriteFileResponse:
         """Write a text file, whole or not at all, and create the directories above it."""
+        reject_text(request, "write_file")
         await self._call(swerex_c.files.local.write_text, request.path, request.content)
         return swerex_c.models.WriteFileResponse()
 
     async def upload(self, request: models.UploadRequest) -> models.UploadResponse:
+        reject_text(request, "upload")
         await self._call(swerex_c.files.local.copy, request.source_path, request.target_path)
         return swerex_c.models.UploadResponse()
 

@@ -296,6 +296,7 @@ class RemoteRuntime(AbstractRuntime):
         """
         from swerex_c.utils.progress import shown
 
+        reject_text(request, "upload")
         self.logger.debug("Uploading %s to %s", request.source_path, request.target_path)
         source, target = request.source_path, request.target_path
         with shown(f"Uploading {source}") as progress:

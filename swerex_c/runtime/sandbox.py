@@ -162,11 +162,13 @@ class SandboxRuntime(SessionsRuntime):
         return models.ReadFileResponse(content=content)
 
     async def write_file(self, request: models.WriteFileRequest) -> models.WriteFileResponse:
+        reject_text(request, "write_file")
         await self._call(files.write_text, request.path, request.content)
         return models.WriteFileResponse()
 
     async def upload(self, request: models.UploadRequest) -> models.UploadResponse:
         """Copy a file or a tree into the sandbox. A long upload shows its progress if standard error is a terminal."""
+        reject_text(request, "upload")
         with shown(f"Uploading {request.source_path}") as progress:
             await self._call(files.upload, request.source_path, request.target_path, progress)
         return models.UploadResponse()

@@ -34,8 +34,8 @@ _WAIT = read_script("providers/wait.bash")
 _OWN_STREAMS = re.compile("-[A-Za-z]*[adit]|--(attach|cidfile|detach|interactive|tty)(=.*)?")
 """Options of `docker run` that are incompatible with reading the container's output."""
 
-_SETS = re.compile("-[dit]*e|--env")
-_SETTING = re.compile("((?:-[dit]*e=?|--env=)[^=]+)=")
+_SETS = re.compile("-[A-Za-z]*e|--env")
+_SETTING = re.compile("((?:-[A-Za-z]*e=?|--env=)[^=]+)=")
 """Options of `docker run` that set an environment variable, without and with the variable."""
 
 _SHELLS = ("", "sh", "bash", "dash", "ash")

@@ -47,7 +47,8 @@ class Address:
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise ValueError("it needs http:// or https:// and a host, or unix:// and a path")
             tls = parts.scheme == "https"
-            return cls(parts.hostname, parts.port or (443 if tls else 80), tls, parts.path, headers=headers)
+            port = (443 if tls else 80) if parts.port is None else parts.port
+            return cls(parts.hostname, port, tls, parts.path, headers=headers)
         except ValueError as error:
             raise InvalidInputError(f"{url!r} is not the address of a server: {error}") from None
 

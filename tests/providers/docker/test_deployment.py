@@ -68,10 +68,10 @@ async def test_the_log_shows_no_values_of_variables(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     logger = logging.getLogger("rex-deploy-of-this-test")
     caplog.set_level(logging.DEBUG, logger.name)
-    words = "-e A=secret -ite B=secret -eC=secret --env D=secret --env=E=secret -e F -v /a:/b".split()
+    words = "-e A=secret -ite B=secret -Pe G=secret -eC=secret --env D=secret --env=E=secret -e F -v /a:/b".split()
     with pytest.raises(DeploymentStartupError):
         await DockerDeployment(docker_args=words, server=server, logger=logger).start()
-    assert " -e A -ite B -eC --env D --env=E -e F -v /a:/b " in caplog.text and "secret" not in caplog.text
+    assert " -e A -ite B -Pe G -eC --env D --env=E -e F -v /a:/b " in caplog.text and "secret" not in caplog.text
 
 
 @pytest.mark.parametrize("server", [False, True])
