@@ -59,7 +59,7 @@ class _Request(BaseModel):
     def __init__(self, /, **fields: Any) -> None:
         """Validate the fields, and warn of a misspelt one. Validation of data does not pass here: only a call does."""
         __tracebackhide__ = True
-        if not self._names.issuperset(fields):
+        if not fields.keys() <= self._names:
             _warn_of_misspelt(type(self), fields)
         self.__pydantic_validator__.validate_python(fields, self_instance=self)
 

@@ -69,7 +69,8 @@ MATCHER = "import swerex_c.engine.session as it; it.make_matcher([{!r}])"
     ],
 )
 def test_nothing_heavy_is_imported_that_is_not_used(code: str, heavy: set[str]) -> None:
-    assert loaded(code) & set(HEAVY) == heavy
+    by_pydantic = {"json"} if "pydantic" in heavy else set()  # of Python 3.13: its importlib.metadata needs json
+    assert (loaded(code) & set(HEAVY)) - by_pydantic == heavy
 
 
 def test_the_package_itself_imports_nothing() -> None:
