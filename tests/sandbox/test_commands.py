@@ -212,7 +212,8 @@ def test_a_command_that_stops_itself_at_once(
     reach: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, end: str, code: int
 ) -> None:
     """Let it stop before the loader waits for it."""
-    monkeypatch.setattr(loader, "_LOADER", loader._LOADER.replace("\n  set +m", "\n  swx_pause 0.1\n  set +m"))
+    late = loader._LOADER.replace("\n  set +m", "\n  until [[ $swx_jobs ]]; do :; done\n  set +m")
+    monkeypatch.setattr(loader, "_LOADER", late)
     sandbox = reach()
     for _ in range(2):
         answer = sh(sandbox, f"(sleep 0.3; kill -CONT $$) & kill -STOP $$; sleep 0.1; {end}")

@@ -104,8 +104,12 @@ while swx_words=(); swx_read; do
     eval "$swx_script"
   ) <&0 &
   set +m
-  until wait "$!"; swx_code=$?; [[ $swx_jobs != *Stopped* || ! $(jobs -s) ]]; do
+  until wait "$!"; swx_code=$?; [[ $swx_jobs != *Stopped* ]]; do
+    trap - CHLD # bash may crash in a `read` with a timeout if a trap reads too
     swx_pause 0.05
+    trap swx_read_jobs CHLD
+    swx_jobs=
+    swx_read_jobs
   done
   trap - CHLD
   if ((swx_code > 128)) && [[ $swx_jobs && ! $swx_jobs =~ [^0-9]"$swx_code"[^0-9]|Running ]]; then
