@@ -207,13 +207,14 @@ def test_a_non_blocking_pipe_loses_nothing(here: Any) -> None:
     assert (len(answer.stdout), answer.exit_code) == (300_000, 3)
 
 
+@pytest.mark.parametrize("known", [":", "swx_jobs=Running"])
 @pytest.mark.parametrize("end, code", [("exit 5", 5), ("exit 147", 147), ("kill -9 $$", -9)])
 def test_a_command_that_stops_itself_at_once(
-    reach: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, end: str, code: int
+    reach: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, end: str, code: int, known: str
 ) -> None:
-    """Let it stop before the loader waits for it."""
-    late = loader._LOADER.replace("\n  set +m", "\n  until [[ $swx_jobs ]]; do :; done\n  set +m")
-    monkeypatch.setattr(loader, "_LOADER", late)
+    """Let it stop before the loader waits for it, and perhaps just after the loader has read the job table."""
+    stopped = f"\n  until [[ $swx_jobs ]]; do :; done; {known}\n  set +m"
+    monkeypatch.setattr(loader, "_LOADER", loader._LOADER.replace("\n  set +m", stopped))
     sandbox = reach()
     for _ in range(2):
         answer = sh(sandbox, f"(sleep 0.3; kill -CONT $$) & kill -STOP $$; sleep 0.1; {end}")

@@ -104,15 +104,15 @@ while swx_words=(); swx_read; do
     eval "$swx_script"
   ) <&0 &
   set +m
-  until wait "$!"; swx_code=$?; [[ $swx_jobs != *Stopped* ]]; do
+  until wait "$!"; swx_code=$?; ((swx_code <= 128)) || [[ ! $swx_jobs =~ Stopped|Running ]]; do
     trap - CHLD # bash may crash in a `read` with a timeout if a trap reads too
     swx_pause 0.05
-    trap swx_read_jobs CHLD
     swx_jobs=
     swx_read_jobs
+    trap swx_read_jobs CHLD
   done
   trap - CHLD
-  if ((swx_code > 128)) && [[ $swx_jobs && ! $swx_jobs =~ [^0-9]"$swx_code"[^0-9]|Running ]]; then
+  if ((swx_code > 128)) && [[ $swx_jobs && ! $swx_jobs =~ [^0-9]"$swx_code"[^0-9] ]]; then
     swx_code=$((128 - swx_code))
   fi
   if ! ((swx_kind & 1)); then
