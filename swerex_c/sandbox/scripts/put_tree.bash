@@ -59,8 +59,9 @@ while ((${#stack[@]})); do
     to=$t/$above$n
     if [[ -d $e && ! -L $e ]]; then
       if [[ -L $to ]]; then refuse link "$above$n"
+      elif [[ ! -e $to ]]; then : # asked first, because another upload may create it now
       elif [[ -d $to ]]; then stack+=("$above$n/")
-      elif [[ -e $to ]]; then refuse file "$above$n"
+      else refuse file "$above$n"
       fi
     elif [[ -d $to && ! -L $to ]]; then refuse directory "$above$n"
     elif [[ ! -L $to ]] && special "$to"; then refuse 'special file' "$above$n"
