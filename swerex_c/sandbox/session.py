@@ -107,7 +107,9 @@ class SandboxSession(BashSession):
         return [os.fsencode(word) for word in self._argv], [os.fsencode(f"{k}={v}") for k, v in variables.items()], None
 
     def _startup_script(self) -> bytes:
-        return processes.TAG_LIMITS.encode() + super()._startup_script()
+        # The client may set the terminal's size much later.
+        size = f"builtin command -p stty rows {self.request.rows} cols {self.request.columns} 2>&- || builtin :\n"
+        return processes.TAG_LIMITS.encode() + size.encode() + super()._startup_script()
 
     async def _startup_output(self, operation: _core.Operation, argv: list[bytes] | None) -> str:
         self._ready = operation.typed

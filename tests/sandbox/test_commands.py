@@ -23,7 +23,7 @@ from swerex_c.exceptions import (
     RuntimeClosedError,
     SandboxLostError,
 )
-from swerex_c.runtime.abstract import Command, CommandResponse, ReadFileRequest
+from swerex_c.runtime.abstract import Command, CommandResponse, CreateBashSessionRequest, ReadFileRequest
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox import clients as clients_module
 from swerex_c.sandbox import loader, loader_pool, processes
@@ -219,6 +219,12 @@ def test_a_command_that_stops_itself_at_once(
     for _ in range(2):
         answer = sh(sandbox, f"(sleep 0.3; kill -CONT $$) & kill -STOP $$; sleep 0.1; {end}")
         assert answer.exit_code == code
+
+
+async def test_the_size_of_a_terminal_does_not_depend_on_its_client() -> None:
+    async with SandboxRuntime(Here("sh", "-c", 'stty rows 0 cols 0 2>/dev/null; exec "$@"', "sh")) as runtime:
+        await runtime.create_session(CreateBashSessionRequest(rows=50, columns=132))
+        assert (await runtime.run("stty size")).output == "50 132\n"
 
 
 # -- failures -------------------------------------------------------------------------------------------------------
