@@ -33,25 +33,23 @@ class Gated(DummyDeployment):
         self.dead = False
         self.used = False
 
-    async def start(self, *args: Any, **kwargs: Any) -> None:
+    async def pass_a_gate(self, gates: list[asyncio.Future[None]]) -> None:
         gate = asyncio.get_running_loop().create_future()
-        self.machine.starts.append(gate)
+        gates.append(gate)
         try:
             await gate
         finally:
-            self.machine.starts.remove(gate)
+            gates.remove(gate)
+
+    async def start(self, *args: Any, **kwargs: Any) -> None:
+        await self.pass_a_gate(self.machine.starts)
         self.exists = True
         self.machine.existing.append(self)
 
     async def stop(self, *args: Any, **kwargs: Any) -> None:
         if not self.exists:
             return
-        gate = asyncio.get_running_loop().create_future()
-        self.machine.stops.append(gate)
-        try:
-            await gate
-        finally:
-            self.machine.stops.remove(gate)
+        await self.pass_a_gate(self.machine.stops)
         if self.exists:
             self.exists = False
             self.machine.existing.remove(self)
@@ -242,40 +240,30 @@ class Machine(RuleBasedStateMachine):
         if not hasattr(self, "pool"):
             return
         try:
-            self._let_everybody_through()
+            self._let_through(self.callers, lambda: all(caller.task.done() for caller in self.callers))
+            self.holds()
             self._close()
         finally:
             self.loop.close()
 
-    def _open_gates(self) -> None:
-        for gate in [*self.starts, *self.stops]:
-            if not gate.done():
-                gate.set_result(None)
-        self.do()
-
-    def _let_everybody_through(self) -> None:
+    def _let_through(self, callers: list[Caller], is_over: Callable[[], bool]) -> None:
+        """Open all gates, and let the callers leave, until it is over."""
         for _ in range(200):
-            self._open_gates()
-            for caller in self.callers:
-                if caller.holds and not caller.leave.done():
-                    caller.leave.set_result(None)
-            if all(caller.task.done() for caller in self.callers):
-                break
-        assert all(caller.task.done() for caller in self.callers), self.pool.stats()
-        self.holds()
+            leaves = [caller.leave for caller in callers if caller.holds]
+            for gate in [*self.starts, *self.stops, *leaves]:
+                if not gate.done():
+                    gate.set_result(None)
+            self.do()
+            if is_over():
+                return
+        raise AssertionError(self.pool.stats())
 
     def _close(self) -> None:
         last = [Caller(self) for _ in range(3)]
         self.do()
         closing = self.loop.create_task(self.pool.close())
-        for _ in range(200):
-            self._open_gates()
-            for caller in last:
-                if not caller.leave.done():
-                    caller.leave.set_result(None)
-            if closing.done():
-                break
-        assert closing.done() and closing.exception() is None
+        self._let_through(last, closing.done)
+        assert closing.exception() is None
         self.do()
         assert {caller.task.result() for caller in last} <= {"closed", "full", "done"}
         assert self.existing == self.starts == self.stops == []
