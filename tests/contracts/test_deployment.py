@@ -21,6 +21,7 @@ from swerex_c.exceptions import (
 )
 from swerex_c.models import Command, ReadFileRequest, WriteFileRequest
 from swerex_c.utils import background
+from tests.support.session import says
 from tests.support.targets import DEADLINE, DEPLOYMENTS, LOST, Session, Target, seconds
 from tests.support.wait import cancel, until_async
 
@@ -40,12 +41,6 @@ async def deployment(target: Target) -> AsyncIterator[AbstractDeployment]:
 
 async def as_before(target: Target, before: set[str]) -> bool:
     return set(await asyncio.to_thread(target.left)) == before
-
-
-async def says(deployment: AbstractDeployment, command: str) -> str:
-    done = await deployment.runtime.execute(Command(command=command, shell=True, timeout=DEADLINE))
-    assert done.exit_code == 0, done
-    return done.stdout
 
 
 async def is_down(deployment: AbstractDeployment) -> bool:

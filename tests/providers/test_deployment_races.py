@@ -17,9 +17,10 @@ from swerex_c.providers.ssh.backend import SSHBackend
 from swerex_c.utils import background
 from swerex_c.utils.background import run_blocking
 from tests.support import hosts, needs
-from tests.support.docker_deployments import Make, make, names, reach, said
+from tests.support.docker_deployments import Make, make, names, reach
 from tests.support.docker_engine import Engine
 from tests.support.harness import write_script
+from tests.support.session import says
 from tests.support.wait import until
 
 __all__ = ["make", "reach"]
@@ -33,7 +34,7 @@ async def test_of_two_starts_at_once_the_second_ends_the_first(make: Make, reach
     first, second = await asyncio.gather(deployment.start(), deployment.start(), return_exceptions=True)
     assert isinstance(first, RuntimeClosedError) and second is None
     assert names(reach) == [deployment.container_name]
-    assert await said(deployment, "echo hi") == "hi\n"
+    assert await says(deployment, "echo hi") == "hi\n"
     await deployment.stop()
     assert names(reach) == []
 

@@ -10,7 +10,6 @@ import pytest
 
 from swerex_c.deployment.docker import DockerDeployment
 from swerex_c.providers import ownership
-from swerex_c.runtime.abstract import Command
 from tests.support.docker_engine import Engine
 
 Make = Callable[..., DockerDeployment]
@@ -45,9 +44,3 @@ def make(reach: Engine, bash_only: str) -> Iterator[Make]:
 
 def names(engine: Engine, label: str = ownership.LABEL) -> list[str]:
     return engine.docker("ps", "-a", "--filter", f"label={label}", "--format", "{{.Names}}").split()
-
-
-async def said(deployment: DockerDeployment, command: str) -> str:
-    answer = await deployment.runtime.execute(Command(command=command, shell=True, timeout=60))
-    assert answer.exit_code == 0, answer.stderr
-    return answer.stdout

@@ -16,12 +16,14 @@ from typing import Any, TypeVar
 
 import pytest
 
+from swerex_c.deployment.abstract import AbstractDeployment
 from swerex_c.exceptions import CommandTimeoutError
 from swerex_c.models import (
     BashAction,
     BashInterruptAction,
     BashObservation,
     CloseBashSessionRequest,
+    Command,
     CreateBashSessionRequest,
 )
 from swerex_c.runtime.abstract import AbstractRuntime
@@ -109,6 +111,13 @@ class Session:
 
     async def close(self) -> None:
         await self.runtime.close_session(CloseBashSessionRequest(session=self.name))
+
+
+async def says(deployment: AbstractDeployment, command: str) -> str:
+    """Return the standard output of a command, outside of sessions, that succeeds."""
+    done = await deployment.runtime.execute(Command(command=command, shell=True, timeout=DEADLINE))
+    assert done.exit_code == 0, done
+    return done.stdout
 
 
 class Shell:

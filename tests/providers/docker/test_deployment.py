@@ -28,12 +28,13 @@ from swerex_c.providers.docker import engine
 from swerex_c.providers.docker.engine import Engine as Client
 from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
 from tests.support import hosts, images, needs
-from tests.support.docker_deployments import NO_NETWORK, Make, make, names, reach, said
+from tests.support.docker_deployments import NO_NETWORK, Make, make, names, reach
 from tests.support.docker_engine import Engine
 from tests.support.harness import write_script
 from tests.support.original import run_python
 from tests.support.pages import check, shown
 from tests.support.processes import command_line
+from tests.support.session import says
 from tests.support.wait import DEADLINE, until, until_async
 
 __all__ = ["make", "reach"]
@@ -50,7 +51,7 @@ async def test_a_day(make: Make, reach: Engine, caplog: pytest.LogCaptureFixture
     await deployment.start()
     name = deployment.container_name
     assert name and name.startswith("swx-testbash-only-") and names(reach) == [name]
-    assert await said(deployment, 'printf %s "$PATH"') == "/bin"
+    assert await says(deployment, 'printf %s "$PATH"') == "/bin"
     assert deployment._container_name == name and deployment._config.port is None
     await deployment.stop()
     assert steps == [("a", "Starting runtime")]
@@ -120,7 +121,7 @@ async def test_a_container_that_waits_is_not_busy(make: Make, monkeypatch: pytes
     deployment = make()
     await deployment.start()
     busy = "read -r -a stat </proc/1/stat; read -t 0.2 <> <(:); a=${stat[13]}; read -r -a stat </proc/1/stat; "
-    assert int(await said(deployment, busy + "echo $((stat[13] - a))")) < 8  # hundredths of a second
+    assert int(await says(deployment, busy + "echo $((stat[13] - a))")) < 8  # hundredths of a second
 
 
 @pytest.mark.parametrize("words", ["exec podman", None])
@@ -151,7 +152,7 @@ async def test_a_start_needs_no_client_but_the_one_that_runs_the_container(make:
 async def test_streams_of_the_callers_choice(make: Make, more: str) -> None:
     deployment = make(docker_args=[*NO_NETWORK, more])
     await deployment.start()
-    assert await said(deployment, "echo there") == "there\n"
+    assert await says(deployment, "echo there") == "there\n"
 
 
 @pytest.mark.parametrize(
@@ -180,12 +181,12 @@ async def test_the_callers_arguments_of_docker_run(make: Make, reach: Engine, ba
     tmp_path.chmod(0o777)
     deployment = make(image=bash_min, docker_args=[*NO_NETWORK, *given], platform=machine)
     await deployment.start()
-    assert await said(deployment, "cat /it/it; pwd; id -u; echo $A; cat log") == "of the host\n/it\n1000\nb c\nbegan\n"
+    assert await says(deployment, "cat /it/it; pwd; id -u; echo $A; cat log") == "of the host\n/it\n1000\nb c\nbegan\n"
     await deployment.stop()
     for shell in ("--entrypoint=", "--entrypoint=/bin/sh"):
         deployment = make(image=bash_min, docker_args=[*NO_NETWORK, shell, "--init"])
         await deployment.start()
-        assert "init" in await said(deployment, "ps")
+        assert "init" in await says(deployment, "ps")
         await deployment.stop()
 
 
@@ -206,7 +207,7 @@ async def test_an_entry_point_that_fails_says_how(make: Make, reach: Engine, bas
                 assert before
                 with pytest.raises(SandboxLostError, match="exit code 7"):
                     while True:
-                        await said(deployment, "echo on")
+                        await says(deployment, "echo on")
             await deployment.stop()
             assert len(left := names(reach)) == kept
             if kept:
@@ -218,11 +219,11 @@ async def test_orphans_do_not_stay_as_zombies_and_a_polite_stop_is_quick(
 ) -> None:
     deployment = make(image=bash_min)
     await deployment.start()
-    await said(deployment, "(sleep 0.1 & sleep 0.2 &) ; :")
+    await says(deployment, "(sleep 0.1 & sleep 0.2 &) ; :")
     state = "for stat in /proc/[0-9]*/stat; do IFS= read -r line <$stat && echo ${line##*) }; done; :"
 
     async def no_zombies() -> bool:
-        return not any(line.startswith("Z") for line in (await said(deployment, state)).splitlines())
+        return not any(line.startswith("Z") for line in (await says(deployment, state)).splitlines())
 
     await until_async(no_zombies, "zombies")
     reach.docker("stop", "-t", "1000", str(deployment.container_name), seconds=DEADLINE)
@@ -383,7 +384,7 @@ async def test_an_image_is_built_upon(make: Make, caplog: pytest.LogCaptureFixtu
     deployment = make(Built, python_standalone_dir="/opt", logger=logging.getLogger("rex-deploy-built"))
     caplog.set_level(logging.INFO, "rex-deploy-built")
     await deployment.start()
-    assert await said(deployment, "echo $BUILT") == "yes\n"
+    assert await says(deployment, "echo $BUILT") == "yes\n"
     assert "Building image swx-test/bash-only to install a standalone python to /opt" in caplog.text
 
     class Wrong(DockerDeployment):

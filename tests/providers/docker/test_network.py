@@ -11,9 +11,10 @@ import pytest
 
 from swerex_c.deployment.docker import DockerDeployment
 from tests.support import images, needs
-from tests.support.docker_deployments import names, said
+from tests.support.docker_deployments import names
 from tests.support.docker_engine import Engine
 from tests.support.registry import Registry
+from tests.support.session import says
 
 AT_ONCE = 6
 
@@ -64,7 +65,7 @@ async def test_always_pulls_a_newer_image(reach: Engine, registry: Registry) -> 
             reach.docker("tag", old, image)  # what this engine has is the old one again
         deployment = DockerDeployment(image=image, pull=pull)
         await deployment.start()
-        steps.append(await said(deployment, "echo ${NEWER:-1}"))
+        steps.append(await says(deployment, "echo ${NEWER:-1}"))
         await deployment.stop()
     assert steps == ["1\n", "1\n", "2\n"]
 
@@ -79,7 +80,7 @@ async def test_servers_that_start_at_once_get_ports_of_their_own(reach: Engine) 
     try:
         await asyncio.gather(*(it.start() for it in made))
         assert len({it._config.port for it in made}) == AT_ONCE
-        names = await asyncio.gather(*(said(it, "cat /etc/hostname") for it in made))
+        names = await asyncio.gather(*(says(it, "cat /etc/hostname") for it in made))
         assert len(set(names)) == AT_ONCE
     finally:
         await asyncio.gather(*(it.stop() for it in made))

@@ -16,10 +16,10 @@ from swerex_c.runtime.abstract import IsAliveResponse, ReadFileRequest, WriteFil
 from swerex_c.runtime.config import RemoteRuntimeConfig
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.utils.free_port import find_free_port
-from tests.support.docker_deployments import NO_NETWORK, Make, make, names, reach, said
+from tests.support.docker_deployments import NO_NETWORK, Make, make, names, reach
 from tests.support.docker_engine import Engine
 from tests.support.original import our_environment
-from tests.support.session import Session
+from tests.support.session import Session, says
 from tests.support.wait import until
 
 __all__ = ["make", "reach"]
@@ -34,8 +34,8 @@ async def test_programs_are_started_by_the_callers_shell(make: Make, reach: Engi
     deployment = make(exec_shell=SHELL, docker_args=[*NO_NETWORK, *more])
     await deployment.start()
     runtime = deployment.runtime
-    assert await said(deployment, 'echo "$SEEN"') == "by the shell\n"
-    assert "SEEN=by the shell" in await said(deployment, "mapfile -d '' a </proc/1/environ; printf '%s,' \"${a[@]}\"")
+    assert await says(deployment, 'echo "$SEEN"') == "by the shell\n"
+    assert "SEEN=by the shell" in await says(deployment, "mapfile -d '' a </proc/1/environ; printf '%s,' \"${a[@]}\"")
     session = Session(runtime)
     await session.create()
     for command, output in (('echo "$SEEN"', "by the shell\n"), ('echo "a\'b\\\\c!@"', "a'b\\c!@\n")):
@@ -54,7 +54,7 @@ async def test_the_server_is_copied_into_the_container(make: Make, reach: Engine
     )
     await deployment.start()
     assert isinstance(deployment.runtime, RemoteRuntime) and deployment._config.port
-    assert await said(deployment, "echo $((6 * 7)); echo ${SWEREX_AUTH_TOKEN-none} $SEEN") == "42\nnone by the shell\n"
+    assert await says(deployment, "echo $((6 * 7)); echo ${SWEREX_AUTH_TOKEN-none} $SEEN") == "42\nnone by the shell\n"
     key = deployment.runtime._config.auth_token
     assert key not in reach.docker("inspect", "-f", "{{.Config.Cmd}}", str(deployment.container_name))
     reach.docker("kill", str(deployment.container_name))
@@ -77,7 +77,7 @@ async def test_a_server_that_cannot_be(make: Make, reach: Engine, bash_min: str)
         await deployment.start()
     deployment = make(Silent, image=bash_min, server=False)
     await deployment.start()
-    assert await said(deployment, "echo none is started") == "none is started\n"
+    assert await says(deployment, "echo none is started") == "none is started\n"
     await deployment.stop()
     assert names(reach) == []
 
