@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from swerex_c.exceptions import SessionExistsError
+from tests.support.harness import in_thread
 from tests.support.original import run_python
 from tests.support.session import Gate, Session, Shell
 from tests.support.wait import DEADLINE
@@ -81,24 +82,20 @@ def test_parents_fds_are_not_the_childrens(shells: type[Shell], tmp_path: Path) 
 def test_signals_in_the_parent(sh: Shell) -> None:
     """Handlers that run all the time (EINTR everywhere) lose nothing."""
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
-    stop = threading.Event()
     me = threading.main_thread().ident
     assert me is not None
 
-    def pester() -> None:
-        while not stop.wait(0.0005):
+    def pester(over: threading.Event) -> None:
+        while not over.wait(0.0005):
             signal.pthread_kill(me, signal.SIGUSR1)
             os.kill(os.getpid(), signal.SIGUSR1)
 
-    thread = threading.Thread(target=pester)
-    thread.start()
     try:
-        for i in range(20):
-            sh.gives(f"echo {i}; (exit {i})", f"{i}\n", i)
-        sh.gives("sleep 0.3; seq 30000 | tail -1", "30000\n")
+        with in_thread(pester):
+            for i in range(20):
+                sh.gives(f"echo {i}; (exit {i})", f"{i}\n", i)
+            sh.gives("sleep 0.3; seq 30000 | tail -1", "30000\n")
     finally:
-        stop.set()
-        thread.join()
         signal.signal(signal.SIGUSR1, before)
 
 

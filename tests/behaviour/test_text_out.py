@@ -59,9 +59,7 @@ def test_characters_cut_anywhere(sh: Shell, cut: int) -> None:
 
 @pytest.mark.parametrize("size", [4095, 4096, 4097, 65_535, 65_536, 65_537])
 def test_sizes_around_buffers(sh: Shell, size: int) -> None:
-    seen = sh.run(f"head -c {size} /dev/zero | tr '\\0' x; (exit 9)")
-    assert seen.output == "x" * size
-    assert seen.exit_code == 9
+    sh.gives(f"head -c {size} /dev/zero | tr '\\0' x; (exit 9)", "x" * size, 9)
 
 
 def test_a_query_nobody_reads_types_nothing(sh: Shell) -> None:

@@ -23,6 +23,7 @@ from swerex_c.runtime.abstract import AbstractRuntime, UploadRequest
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.utils import background, progress
+from tests.support.harness import in_thread
 from tests.support.wait import cancel, until_async
 
 Copy = Callable[[str | Path, str | Path], Awaitable[None]]
@@ -129,23 +130,18 @@ async def test_a_cancelled_copy_leaves_nothing(
 @contextlib.contextmanager
 def swapped(directory: Path, link: Path) -> Iterator[None]:
     """Swap a directory and a link beside it again and again during the block."""
-    aside, ended = directory.with_name("aside"), threading.Event()
+    aside = directory.with_name("aside")
 
-    def swap() -> None:
-        while not ended.is_set():
+    def swap(over: threading.Event) -> None:
+        while not over.is_set():
             with contextlib.suppress(OSError):
                 os.rename(directory, aside)
                 os.rename(link, directory)
                 os.rename(directory, link)
                 os.rename(aside, directory)
 
-    thread = threading.Thread(target=swap)
-    thread.start()
-    try:
+    with in_thread(swap):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def many_files(directory: Path, text: str) -> None:

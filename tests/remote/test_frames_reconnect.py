@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +61,8 @@ async def stream(channel: ClientChannel, source: Path, target: Path) -> None:
     assert answer["exit_code"] == 0  # type: ignore[index]
 
 
-async def upload(channel: ClientChannel, source: Path, target: Path) -> None:
-    await channel.upload(str(source), str(target))
-    assert target.read_bytes() == source.read_bytes()
-
-
-async def download(channel: ClientChannel, source: Path, target: Path) -> None:
-    await channel.download(str(source), str(target))
+async def copy(channel: ClientChannel, source: Path, target: Path, way: str) -> None:
+    await getattr(channel, way)(str(source), str(target))
     assert target.read_bytes() == source.read_bytes()
 
 
@@ -75,7 +71,7 @@ async def download(channel: ClientChannel, source: Path, target: Path) -> None:
     ("transfer", "long_way", "size"),
     [
         (long_answer, "down", 3_000_000), (long_request, "up", 3_000_000), (stream, "down", 100_000),
-        (upload, "up", 3_000_000), (download, "down", 3_000_000),
+        (partial(copy, way="upload"), "up", 3_000_000), (partial(copy, way="download"), "down", 3_000_000),
     ],
 )  # fmt: skip
 async def test_streams_continue_after_a_reconnect(

@@ -20,6 +20,7 @@ from swerex_c.remote.wire.protocol import ERROR
 from swerex_c.runtime.abstract import Command, CommandResponse
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support.frames_tools import long_request, raw_client
+from tests.support.harness import in_thread
 from tests.support.processes import cpu_seconds, memory_of
 from tests.support.server_process import KEY, REMOTE, Server, open_files, serving, upgrade
 from tests.support.session import Session
@@ -111,14 +112,12 @@ def test_the_text_of_a_file_is_not_kept(tmp_path: Path) -> None:
 @contextlib.contextmanager
 def flood(server: Server, count: int) -> Iterator[None]:
     """Hold many connections, and make each again that is cut."""
-    wires: list[socket.socket] = []
-    stop = threading.Event()
 
     def connect() -> socket.socket:
         return socket.create_connection(("127.0.0.1", server.port))
 
-    def hold() -> None:
-        while not stop.wait(0.1):
+    def hold(over: threading.Event) -> None:
+        while not over.wait(0.1):
             for i, wire in enumerate(wires):
                 wire.setblocking(False)
                 with contextlib.suppress(BlockingIOError):
@@ -130,14 +129,11 @@ def flood(server: Server, count: int) -> Iterator[None]:
                         wire.close()
                         wires[i] = connect()
 
-    wires += [connect() for _ in range(count)]
-    thread = threading.Thread(target=hold)
-    thread.start()
+    wires = [connect() for _ in range(count)]
     try:
-        yield
+        with in_thread(hold):
+            yield
     finally:
-        stop.set()
-        thread.join()
         for wire in wires:
             wire.close()
 

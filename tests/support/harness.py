@@ -9,6 +9,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,6 +51,19 @@ def few_descriptors(left: int = 0) -> Iterator[None]:
         for fd in filled:
             os.close(fd)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextlib.contextmanager
+def in_thread(work: Callable[[threading.Event], object]) -> Iterator[None]:
+    """Run a function in a thread during the block; it is given the event of the block's end."""
+    over = threading.Event()
+    thread = threading.Thread(target=work, args=(over,))
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def no_signals(status: str) -> bool:
