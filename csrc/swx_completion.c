@@ -306,9 +306,9 @@ static void conclude_from_mark(swx_session *s, int64_t now)
     /* The prompt came, nothing has run, and the shell printed no reason, as it does when history expansion fails. */
     bool idle = found.rank == 1 && s->current && s->current->runs && !s->run.begun &&
                 swx_job_notice_lead(s->output.kept.data, s->output.kept.size) == s->output.kept.size;
-    if (found.conflict || found.altered || found.code < 0 || s->run.number_too_high || own || idle || s->run.replied ||
-        asks_about_terminal(s, &found)) {
-        swx_buf_chop(&s->output.kept, (size_t)(s->output.kept.total - found.at));
+    if (found.conflict || found.altered || s->shell.input_moved || found.code < 0 || s->run.number_too_high || own ||
+        idle || s->run.replied || asks_about_terminal(s, &found)) {
+        swx_buf_chop(&s->output.kept, s->shell.input_moved ? 0 : (size_t)(s->output.kept.total - found.at));
         swx_resync_begin(s, now, MARK_IN_DOUBT);
         return;
     }

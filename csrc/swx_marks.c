@@ -14,7 +14,7 @@ enum {
     COMMON = 2 + 5 /* ESC ] 7733; */
 };
 
-swx_status swx_marks_init(swx_marks *marks, swx_error *err)
+swx_status swx_marks_init(swx_marks *marks, bool elsewhere, swx_error *err)
 {
     static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUV";
     uint8_t drawn[DIGITS];
@@ -36,8 +36,8 @@ swx_status swx_marks_init(swx_marks *marks, swx_error *err)
     snprintf(marks->ps0, sizeof(marks->ps0), "\\e]7733;%s\\a", marks->start);
     /* Its length tells when something was put before or behind this text.  A length of PS0 would cost the shell half as
      * much again as PS0 itself, which is what else makes a mark ours: its digits are not those of the nonce. */
-    snprintf(marks->ps1, sizeof(marks->ps1), "\\e]7733;%s;%d;$?;\\#;\\j;${#PS1};${PS0-}\\a", marks->nonce,
-             SWX_MARK_PROMPT);
+    snprintf(marks->ps1, sizeof(marks->ps1), "\\e]7733;%s;%d%s;$?;\\#;\\j;${#PS1};${PS0-}\\a", marks->nonce,
+             SWX_MARK_PROMPT, elsewhere ? "\\l" : "");
     marks->held_size = marks->released = 0;
     return SWX_OK;
 }
@@ -55,6 +55,8 @@ static bool parse_mark(const swx_marks *marks, const char *text, size_t size, sw
     if (kind < SWX_MARK_PROMPT || kind > SWX_MARK_END) {
         return false;
     }
+    const bool named = strncmp(text, "tty;", 4) != 0; /* what `\l` gives for an input that is no terminal */
+    text += kind == SWX_MARK_PROMPT ? strcspn(text, ";") : 0;
     const bool coded = kind <= SWX_MARK_REPORT, expanded = !coded || strncmp(text, ";$?", 3) != 0;
     const unsigned count = counts[kind] - (kind == SWX_MARK_PROMPT && !expanded);
     for (unsigned i = 0; i < count; i++) {
@@ -77,6 +79,7 @@ static bool parse_mark(const swx_marks *marks, const char *text, size_t size, sw
                         .code = coded && expanded ? (int)fields[0] : -1,
                         .number = fields[1],
                         .jobs = (uint32_t)fields[2],
+                        .input_named = named,
                         .ps1_kept = fields[3] == strlen(marks->ps1),
                         .no_stderr = kind == SWX_MARK_END && fields[0] == 0 };
     if (kind == SWX_MARK_PROMPT) {

@@ -45,6 +45,7 @@ typedef struct {
     int code;          /* 0-255, -1 when the shell did not expand it */
     uint64_t number;   /* bash's `\#` */
     uint32_t jobs;     /* bash's `\j` */
+    bool input_named;  /* PROMPT, from elsewhere: the shell's input is a terminal, by a name other than /dev/tty */
     bool ps0_kept;     /* PS0 is what the shell was given */
     bool ps1_kept;     /* PS1 has the length of that */
     bool no_stderr;    /* END: the shell's stderr is no terminal */
@@ -61,8 +62,9 @@ typedef struct {
     size_t released; /* leading bytes of `held` that were given out as plain and wait to be forgotten */
 } swx_marks;
 
-/* Draws a nonce.  SWX_ESYS (getentropy). Forgets what was held back. */
-swx_status swx_marks_init(swx_marks *marks, swx_error *err);
+/* Draws a nonce.  elsewhere: prompts also name the shell's input, which is not seen from here.  SWX_ESYS (getentropy).
+ * Forgets what was held back. */
+swx_status swx_marks_init(swx_marks *marks, bool elsewhere, swx_error *err);
 
 typedef enum {
     SWX_MARKS_MORE,  /* all input was taken */

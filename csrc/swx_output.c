@@ -183,7 +183,7 @@ void swx_output_take_plain(swx_session *s, const uint8_t *bytes, size_t size)
         break;
     case RESYNC:
         /* Output that was on its way when the shell was seen at its prompt. */
-        if (s->resync.phase == ASK && s->resync.owner_saw_end && !s->resync.answered) {
+        if (s->resync.phase == ASK && (s->resync.owner_saw_end || s->resync.input_moved) && !s->resync.answered) {
             s->give_up = s->output.last_data + RESYNC_LIMIT;
             swx_output_take_output(s, bytes, size);
         } else if (s->resync.phase == ASK) {
@@ -259,6 +259,10 @@ static void take_prompt(swx_session *s, const swx_mark *mark)
         return;
     }
     bool guard = mark->kind == SWX_MARK_GUARD, lost = !mark->ps1_kept || (s->shell.start_marks && !mark->ps0_kept);
+    if (!guard) {
+        s->shell.input_named = s->shell.input_named || mark->input_named;
+        s->shell.input_moved = s->shell.input_named && !mark->input_named;
+    }
     bool again =
         guard ? found->rank > 0 : found->rank == rank && (!s->run.numbers_may_skip || mark->number == found->number);
     *found = (candidate){ .rank = rank,
@@ -283,6 +287,8 @@ static void take_mark(swx_session *s, const swx_mark *mark, int64_t now)
                 swx_buf_clear(&s->answer.parts[i]); /* an interrupted answer may have left some */
             }
             if (!s->resync.answered) {
+                swx_buf_chop(&s->output.kept,
+                             s->resync.input_moved ? (size_t)(s->output.kept.total - s->run.found.at) : 0);
                 s->answer.report = *mark;
                 s->answer.report.code = mark->code < 0 ? 0 : mark->code;
                 if (s->resync.code_before >= 0) {

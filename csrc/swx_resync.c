@@ -109,14 +109,14 @@ static bool type_line(swx_session *s, swx_buf *line)
     return swx_session_type_bytes(s, line->data, line->size);
 }
 
-/* Where the shell prints its answer: to its input, or by the terminal's path if that is open for reading alone. */
+/* Where the shell prints its answer: to its input, or by the terminal's path if that may be open for reading alone. */
 static const char *place_of_answer(const swx_session *s)
 {
     char path[48];
     struct stat descriptor; /* its permissions are those of the descriptor */
     snprintf(path, sizeof(path), "/proc/%d/fd/0", (int)s->child.pid);
     bool only_read = s->transport->has_processes && lstat(path, &descriptor) == 0 && !(descriptor.st_mode & S_IWUSR);
-    return only_read ? SWX_ANSWER_TERMINAL : SWX_ANSWER_INPUT;
+    return only_read || s->shell.input_moved ? SWX_ANSWER_TERMINAL : SWX_ANSWER_INPUT;
 }
 
 /* Begins a phase; silence is measured from now on. */
@@ -136,7 +136,8 @@ static void type_question(swx_session *s, int64_t now)
     s->answer.part = PART_NOISE; /* the prompts' texts stay until there is an answer */
     s->resync.question = modes_question(s);
     swx_completion_apply_modes(s);
-    bool typed = (s->resync.owner_saw_end || swx_marks_init(&s->marks, NULL) == SWX_OK) && swx_session_drop_input(s) &&
+    bool typed = (s->resync.owner_saw_end || swx_marks_init(&s->marks, !s->transport->has_processes, NULL) == SWX_OK) &&
+                 swx_session_drop_input(s) &&
                  swx_shelltext_question(&line, &s->marks, s->resync.question, place_of_answer(s)) == SWX_OK &&
                  type_line(s, &line);
     s->shell.nonce_is_exposed = s->shell.modes_may_differ = false;
@@ -164,6 +165,7 @@ void swx_resync_begin(swx_session *s, int64_t now, resync_reason reason)
         .prompt_missing = reason == PROMPT_WITHOUT_MARK || reason == PROMPT_SEEN,
         .owner_saw_end = reason == PROMPT_SEEN,
         .arms_prompt = reason == NO_DOUBT,
+        .input_moved = s->shell.input_moved && found->rank,
         .thrown_away = s->run.read_before > 0 && swx_kernel_bytes_read(s->child.pid) == s->run.read_before,
         .unexpanded = found->rank && found->code < 0,
         .interrupted = replied,
@@ -336,7 +338,7 @@ static void type_restore(swx_session *s, int64_t now)
     };
     s->shell.keeps_modes = restore.keep_modes;
     /* the old nonce's prompt may still come, and must not count */
-    bool fresh = !s->resync.owner_saw_end || swx_marks_init(&s->marks, NULL) == SWX_OK;
+    bool fresh = !s->resync.owner_saw_end || swx_marks_init(&s->marks, !s->transport->has_processes, NULL) == SWX_OK;
     s->resync.owner_saw_end = false;
     bool typed = fresh && swx_shelltext_restore(&line, &s->marks, &restore) == SWX_OK && type_line(s, &line);
     swx_buf_free(&line);

@@ -509,7 +509,7 @@ swx_status swx_session_new(swx_session **out, const swx_session_config *config, 
     s->transport = config->argv ? &swx_transport_stream : &swx_transport_pty;
     swx_status status = swx_pty_open(&s->pty, !s->transport->has_terminal, config->rows, config->columns, err);
     if (status == SWX_OK) {
-        status = swx_marks_init(&s->marks, err);
+        status = swx_marks_init(&s->marks, !s->transport->has_processes, err);
     }
     if (status == SWX_OK) {
         status = start_shell(s, config, err);

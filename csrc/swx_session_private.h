@@ -83,6 +83,8 @@ typedef struct {
     bool brace_may_be_alias;   /* those elements do without */
     /* elsewhere, where its own terminal is out of reach */
     bool nonce_is_exposed; /* it is in the environments of the client and the shell, where others can read it */
+    bool input_named;      /* its input had the name of a terminal */
+    bool input_moved;      /* and has it no more, after `exec <file` or `exec </dev/tty` */
     bool adds_cr;          /* "\n" comes as "\r\n", and there is no stty to change that */
     bool modes_may_differ; /* a program was typed to or interrupted, or used the screen */
     bool keeps_modes;      /* PROMPT_COMMAND restores the modes in which commands can be typed */
@@ -154,6 +156,7 @@ typedef struct {
     bool prompt_missing;         /* the reason: a prompt without a mark */
     bool owner_saw_end;          /* the reason: PROMPT_SEEN; bytes before the answer are the command's output */
     bool arms_prompt;            /* it arms PROMPT_COMMAND for the command that waits */
+    bool input_moved;            /* the reason: bytes before the answer may be the output of what the shell reads now */
     bool thrown_away;            /* the shell has read no more since the command: another program has taken that */
     bool unexpanded;             /* the mark in doubt was */
     bool answered;               /* the answer holds the truth about the command */

@@ -110,18 +110,20 @@ bool swx_shelltext_is_modes(const uint8_t *word, size_t size)
     return any && size <= MODES_MAX;
 }
 
-static void add_modes_question(text *to, const swx_marks *marks, swx_modes_question question)
+static void add_modes_question(text *to, const swx_marks *marks, swx_modes_question question, const char *answer)
 {
-    add(to, "builtin printf '\\033]7733;%%s;%d\\007\\n' %s >&0; ", SWX_MARK_VALUE, marks->nonce);
+    add(to, "builtin printf '\\033]7733;%%s;%d\\007\\n' %s >%s; ", SWX_MARK_VALUE, marks->nonce, answer);
     if (question == SWX_MODES_FIRST) {
-        add(to, "case ${#PROMPT_COMMAND[@]}:$(builtin declare -f; builtin alias; builtin trap) in "
-                "1:*PS[01]*|1:*PROMPT_*) builtin echo 1;; 1:*) builtin echo 0;; *) builtin echo 1;; esac >&0 "
-                "2>/dev/null; ");
+        add(to,
+            "case ${#PROMPT_COMMAND[@]}:$(builtin declare -f; builtin alias; builtin trap) in "
+            "1:*PS[01]*|1:*PROMPT_*) builtin echo 1;; 1:*) builtin echo 0;; *) builtin echo 1;; esac >%s "
+            "2>/dev/null; ",
+            answer);
     } else if (question == SWX_MODES_KEEP) {
-        add(to, STTY KEPT_LINES " " KEPT_KEYS " -opost >&0 2>/dev/null || builtin :; ");
-        add(to, STTY MORE_KEPT " >&0 2>/dev/null || builtin :; ");
+        add(to, STTY KEPT_LINES " " KEPT_KEYS " -opost >%s 2>/dev/null || builtin :; ", answer);
+        add(to, STTY MORE_KEPT " >%s 2>/dev/null || builtin :; ", answer);
     }
-    add(to, STTY "-g >&0 2>/dev/null || builtin :; ");
+    add(to, STTY "-g >%s 2>/dev/null || builtin :; ", answer);
 }
 
 swx_status swx_shelltext_question(swx_buf *out, const swx_marks *marks, swx_modes_question question, const char *answer)
@@ -138,7 +140,7 @@ swx_status swx_shelltext_question(swx_buf *out, const swx_marks *marks, swx_mode
     add(&to, " \"$_\" %s \"${PS1+${PS1@P}}\" %s \"${PS0+${PS0@P}}\" %s \"${PS2+${PS2@P}}\" >%s; " FORGET, nonce, nonce,
         nonce, answer);
     if (question != SWX_MODES_SKIP) {
-        add_modes_question(&to, marks, question);
+        add_modes_question(&to, marks, question, answer);
     }
     snprintf(end, sizeof(end), "builtin printf '\\033]7733;%%s;%d;%%s\\007' %s", SWX_MARK_END, nonce);
     add(&to, "builtin test -t 2 || builtin [ -t 2 ] && %s \"1${PS1+${PS1@a}}\" >%s || %s 0 >%s\n", end, answer, end,

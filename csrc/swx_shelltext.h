@@ -59,13 +59,12 @@ typedef enum {
  * mark, what PS0 prints, the same for PS2, and an END mark (is stderr the terminal, and the attributes of PS1). All is
  * expanded before anything is run, and goes to the terminal through SWX_ANSWER_INPUT, whatever stdout and stderr are.
  *
- * Where fd 0 was opened for reading alone, as by `exec </dev/tty`, the answer goes to SWX_ANSWER_TERMINAL, which a
- * restricted shell could not open.
+ * Where fd 0 was opened for reading alone, or may have been, as by `exec </dev/tty`, the answer goes to
+ * SWX_ANSWER_TERMINAL, which a restricted shell could not open.
  *
- * A question about modes, which goes to SWX_ANSWER_INPUT, adds a part before the END mark: a newline as the terminal
- * made it before anything was put back; for SWX_MODES_FIRST a line, 0 or 1: PROMPT_COMMAND has elements that are not
- * ours, or functions, aliases or traps speak of prompts; and the modes as `stty -g` prints them, nothing where there is
- * no stty. */
+ * A question about modes adds a part before the END mark: a newline as the terminal made it before anything was put
+ * back; for SWX_MODES_FIRST a line, 0 or 1: PROMPT_COMMAND has elements that are not ours, or functions, aliases or
+ * traps speak of prompts; and the modes as `stty -g` prints them, nothing where there is no stty. */
 swx_status swx_shelltext_question(swx_buf *out, const swx_marks *marks, swx_modes_question question,
                                   const char *answer);
 

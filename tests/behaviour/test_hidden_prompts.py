@@ -25,6 +25,30 @@ def test_what_never_ran_has_no_answer(sh: Shell, tmp_path: Path, away: str, chec
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("way", ["exec <FILE", ". OTHER", "echo before; exec 0<FILE"])
+def test_commands_of_a_file_answer_for_the_one_that_led_to_them(sh: Shell, tmp_path: Path, way: str) -> None:
+    """What the shell reads from a file runs as a part of the command that said so, and of no later one."""
+    sh.ended = True
+    file, other = tmp_path / "file", tmp_path / "other"
+    file.write_text("echo one\nsleep 0.3\necho two\n(exit 4)\n")
+    other.write_text(f"exec <{file}\n")
+    seen = sh.run(way.replace("FILE", str(file)).replace("OTHER", str(other)))
+    assert (seen.output.removeprefix("before\n").removesuffix("exit\n"), seen.exit_code) == ("one\ntwo\n", 4)
+    with pytest.raises(SessionDiedError):
+        sh.run(f"touch {tmp_path}/ran")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_input_that_is_the_terminal_by_another_name(sh: Shell) -> None:
+    sh.gives("printf a; true | false; exec </dev/tty", "a")
+    sh.gives("true | (exit 3)", "", 3)
+    sh.gives('echo "$? ${PIPESTATUS[@]}"', "3 0 3\n")
+    sh.gives("PS1='$ '", "")
+    sh.gives("echo b", "b\n")
+    sh.gives("exec <&1; read -t 0.1 x; echo $?", "142\n")
+    sh.gives("echo c", "c\n")
+
+
 @pytest.mark.parametrize("prompt", ["", "PS1=y; ", r"PS1='y\n\# '; ", "PROMPT_COMMAND='PS1=y'; "])
 def test_a_prompt_without_an_answer_is_no_output(sh: Shell, prompt: str) -> None:
     sh.ended = True

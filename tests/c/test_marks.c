@@ -53,7 +53,7 @@ static void test_marks_in_output(void)
 {
     swx_marks marks;
     char bytes[2048], h[64], start[64];
-    CHECK(swx_marks_init(&marks, NULL) == SWX_OK);
+    CHECK(swx_marks_init(&marks, false, NULL) == SWX_OK);
     snprintf(h, sizeof(h), "\033]7733;%s;", marks.nonce);
     snprintf(start, sizeof(start), "\033]7733;%s", marks.start);
     int size = snprintf(
@@ -69,7 +69,7 @@ static void test_what_is_not_a_mark_is_output(void)
 {
     swx_marks marks;
     char h[64], bytes[4096];
-    CHECK(swx_marks_init(&marks, NULL) == SWX_OK);
+    CHECK(swx_marks_init(&marks, false, NULL) == SWX_OK);
     snprintf(h, sizeof(h), "\033]7733;%s;", marks.nonce);
     const char *forms[] = {
         "%s1;1;1;1\007",
@@ -120,7 +120,7 @@ static void test_texts_do_not_match_themselves(void)
 {
     swx_marks marks;
     char text[2 * SWX_MARKS_TEXT + 2];
-    CHECK(swx_marks_init(&marks, NULL) == SWX_OK);
+    CHECK(swx_marks_init(&marks, false, NULL) == SWX_OK);
     CHECK(strlen(marks.ps1) < SWX_MARKS_TEXT - 1 && strstr(marks.ps0, marks.nonce) == NULL);
     snprintf(text, sizeof(text), "%s%s", marks.ps0, marks.ps1);
     expect_story(&marks, text, strlen(text), text);
@@ -141,7 +141,7 @@ static void test_changed_ps0(void)
 {
     swx_marks marks;
     char bytes[256];
-    CHECK(swx_marks_init(&marks, NULL) == SWX_OK);
+    CHECK(swx_marks_init(&marks, false, NULL) == SWX_OK);
     const char *texts[] = { marks.ps0, "", "\\e]7733;012345\\a", "two\nlines; and \303\244", marks.nonce, "x" };
     for (size_t i = 0; i < SWX_COUNT(texts); i++) {
         int size = snprintf(bytes, sizeof(bytes), "\033]7733;%s;1;7;17;2;%zu;%s\007", marks.nonce,
@@ -158,12 +158,12 @@ static void test_changed_ps0(void)
 static void test_nonces_differ(void)
 {
     swx_marks a, b;
-    CHECK(swx_marks_init(&a, NULL) == SWX_OK && swx_marks_init(&b, NULL) == SWX_OK);
+    CHECK(swx_marks_init(&a, false, NULL) == SWX_OK && swx_marks_init(&b, false, NULL) == SWX_OK);
     CHECK(strcmp(a.nonce, b.nonce) != 0 && strcmp(a.start, b.start) != 0);
     char seen[256] = { 0 };
     for (int i = 0; i < 1000; i++) { /* each digit at each place: no bit of what was drawn is lost */
         char both[SWX_NONCE_DIGITS + SWX_START_DIGITS + 1];
-        CHECK(swx_marks_init(&b, NULL) == SWX_OK && strlen(b.nonce) == SWX_NONCE_DIGITS &&
+        CHECK(swx_marks_init(&b, false, NULL) == SWX_OK && strlen(b.nonce) == SWX_NONCE_DIGITS &&
               strlen(b.start) == SWX_START_DIGITS);
         CHECK(b.nonce[0] != b.start[0]);
         snprintf(both, sizeof(both), "%s%s", b.nonce, b.start);
@@ -180,7 +180,7 @@ static void test_nonces_differ(void)
 static void test_held_back_is_bounded(void)
 {
     swx_marks marks;
-    CHECK(swx_marks_init(&marks, NULL) == SWX_OK);
+    CHECK(swx_marks_init(&marks, false, NULL) == SWX_OK);
     story got = { .size = 0 };
     tell(&marks, marks.head, SWX_MARKS_HEAD, &got);
     CHECK(got.size == 0);

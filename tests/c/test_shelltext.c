@@ -14,7 +14,7 @@
 static swx_marks new_marks(void)
 {
     swx_marks marks = { 0 };
-    CHECK(swx_marks_init(&marks, NULL) == SWX_OK);
+    CHECK(swx_marks_init(&marks, false, NULL) == SWX_OK);
     return marks;
 }
 

@@ -62,10 +62,11 @@ static void wait_until_held(swx_session *s)
 }
 
 /* Until the shell has the terminal again, and sleeps: in the read of its prompt. */
-static void wait_until_back(swx_session *s)
+static void wait_until_back(swx_session *s, const swx_op *op)
 {
     pid_t shell = swx_session_pid(s);
     for (int64_t limit = now() + PATIENCE; tcgetpgrp(swx_session_terminal(s)) != shell || !swx_kernel_sleeps(shell);) {
+        CHECK(op->end == SWX_END_NONE);
         CHECK(now() < limit);
         turn(s, now() + MS);
     }
@@ -98,8 +99,7 @@ static void test_a_deadline_hears_the_end(void)
     counted c = { 0 };
     submit(s, &op);
     wait_until_held(s);
-    wait_until_back(s);
-    CHECK(op.end == SWX_END_NONE);
+    wait_until_back(s, &op);
     op.deadline = now();
     wait_for(s, &op);
     CHECK(op.end == SWX_END_DONE && op.code == 4);

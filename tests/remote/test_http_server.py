@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import http.client
 import json
 import os
@@ -173,15 +174,17 @@ class Broken(DummyRuntime):
     class Strange(Exception):
         pass
 
+    warm = _config = "its own"
+
     async def is_alive(self, *, timeout: float | None = None) -> Any:
         raise self.Strange("odd")
 
 
 async def test_key_and_runtime_may_be_replaced() -> None:
-    async with frames_tools.serving(make=create_app) as served:
+    async with frames_tools.serving(make=functools.partial(create_app, metrics=True)) as served:
 
-        async def status(key: str) -> int:
-            return (await asyncio.to_thread(ask, served, "GET", "/is_alive", key=key)).status
+        async def status(key: str, method: str = "GET", path: str = "/is_alive") -> int:
+            return (await asyncio.to_thread(ask, served, method, path, key=key)).status
 
         assert await status(KEY) == 200
         served.place.AUTH_TOKEN = "secret"
@@ -192,6 +195,7 @@ async def test_key_and_runtime_may_be_replaced() -> None:
         error = (await asyncio.to_thread(ask, served, "GET", "/is_alive")).error
         assert error["message"] == "odd" and error["class_path"].endswith("Strange")
         assert "Traceback" in error["traceback"]
+        assert [await status(KEY, "GET", "/metrics"), await status(KEY, "POST", "/close")] == [200, 200]
 
 
 async def test_the_application_works_below_a_prefix() -> None:

@@ -32,8 +32,7 @@ def endpoint(service: Service) -> Callable[[Request], Coroutine[Any, Any, Respon
     from prometheus_client.exposition import choose_encoder
 
     def warm() -> int:
-        shells = getattr(service.runtime, "warm", None)  # of a LocalRuntime
-        return shells.waiting if shells else 0
+        return getattr(getattr(service.runtime, "warm", None), "waiting", 0)  # of a LocalRuntime
 
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)

@@ -204,7 +204,7 @@ class Service:
         try:
             if not self.ending:
                 config = getattr(runtime, "_config", None)
-                options = {} if config is None else config.model_dump(exclude={"type"})
+                options = config.model_dump(exclude={"type"}) if isinstance(config, BaseModel) else {}
                 self.holder.runtime = type(runtime)(**options)
         finally:
             answer = await runtime.close()
