@@ -57,13 +57,21 @@ static void add_prompts(text *to, const swx_marks *marks)
 #define OPEN(bare) ((bare) ? "" : "{ ")
 #define CLOSE(bare) ((bare) ? SWX_BARE_CLOSE : SWX_GROUP_CLOSE)
 
-/* Adds an element of PROMPT_COMMAND that sets our prompts before each prompt, after the user's own elements. */
+/* Adds an element of PROMPT_COMMAND that sets our prompts before each prompt, after the user's own elements, and tells
+ * if there are others behind it. */
 static void add_reassert(text *to, const swx_marks *marks, bool bare)
 {
+    char tell[LINE_ROOM] = "";
+    if (!bare) {
+        snprintf(tell, sizeof(tell),
+                 " || builtin :; builtin test \"${PROMPT_COMMAND[*]:7735}\" && "
+                 "builtin printf \"\\033]7733;%%s;%d\\007\" %s >&0",
+                 SWX_MARK_FOLLOWED, marks->nonce);
+    }
     add(to,
         "builtin declare -ga 'PROMPT_COMMAND[7734]=%sbuiltin declare -g +ilux '\\''PS0=%s'\\'' '\\''PS1=%s'\\'' "
-        "'\\''PS2='\\''%s' || builtin :",
-        OPEN(bare), marks->ps0, marks->ps1, CLOSE(bare));
+        "'\\''PS2='\\''%s%s' || builtin :",
+        OPEN(bare), marks->ps0, marks->ps1, tell, CLOSE(bare));
 }
 
 /* The element runs before the ones that mark or show the end of a command. */
@@ -134,11 +142,12 @@ swx_status swx_shelltext_question(swx_buf *out, const swx_marks *marks, swx_mode
     /* The nonce is an argument of printf, so that the line itself, if it is ever echoed, holds no mark. */
     add(&to,
         SWX_QUESTION "\\033]7733;%%s;%d;%%s\\007%%s %%q\\033]7733;%%s;%d\\007%%s\\033]7733;%%s;%d\\007%%s"
-                     "\\033]7733;%%s;%d\\007%%s' %s \"$?\" \"${PIPESTATUS[*]@A}${SHELLOPTS##*pipefail*}\"",
-        SWX_MARK_REPORT, SWX_MARK_VALUE, SWX_MARK_VALUE, SWX_MARK_VALUE, nonce);
+                     "\\033]7733;%%s;%d\\007%%s\\033]7733;%%s;%d\\007' %s \"$?\" "
+                     "\"${PIPESTATUS[*]@A}${SHELLOPTS##*pipefail*}\"",
+        SWX_MARK_REPORT, SWX_MARK_VALUE, SWX_MARK_VALUE, SWX_MARK_VALUE, SWX_MARK_VALUE, nonce);
     /* PS1 may be unset, which is an error under `set -u`. */
-    add(&to, " \"$_\" %s \"${PS1+${PS1@P}}\" %s \"${PS0+${PS0@P}}\" %s \"${PS2+${PS2@P}}\" >%s; " FORGET, nonce, nonce,
-        nonce, answer);
+    add(&to, " \"$_\" %s \"${PS1+${PS1@P}}\" %s \"${PS0+${PS0@P}}\" %s \"${PS2+${PS2@P}}\" %s >%s; " FORGET, nonce,
+        nonce, nonce, nonce, answer);
     if (question != SWX_MODES_SKIP) {
         add_modes_question(&to, marks, question, answer);
     }
@@ -248,6 +257,11 @@ swx_status swx_shelltext_restore(swx_buf *out, const swx_marks *marks, const swx
     }
     if (restore->disarm) {
         add(&to, "builtin unset PROMPT_COMMAND; ");
+    }
+    if (restore->move) {
+        add(&to,
+            "builtin unset 'PROMPT_COMMAND[7732]' 'PROMPT_COMMAND[7733]' 'PROMPT_COMMAND[7734]' 2>&- || builtin :; "
+            "builtin declare -ga 'PROMPT_COMMAND=(\"${PROMPT_COMMAND[@]}\")' 2>&- || builtin :; ");
     }
     if (restore->keep_modes) {
         add_kept_modes(&to, bare);

@@ -81,6 +81,31 @@ def test_hidden_prompts_strand_nothing(sh: Shell, hide: str) -> None:
     sh.gives('echo "${PIPESTATUS[@]} $?"', "0 1 0 1\n")
 
 
+@pytest.mark.parametrize("add", [
+    ". FILE", 'eval "$(cat FILE)"', "f() { . FILE; }; set -u; IFS=; f", "PROMPT_COMMAND[9000]='PS1=x'",
+    "PROMPT_COMMAND+=(:); . FILE",
+])  # fmt: skip
+def test_what_is_added_to_prompt_command(sh: Shell, tmp_path: Path, add: str) -> None:
+    """An element that comes last may set PS1, though the command that adds it does not say so."""
+    (tmp_path / "file").write_text("hook() { PS1='u@h $ '; }\nPROMPT_COMMAND+=(hook)\n")
+    sh.gives(f"{add.replace('FILE', str(tmp_path / 'file'))}; echo added; (exit 4)", "added\n", 4)
+    sh.gives("echo $?; true | (exit 3)", "4\n", 3)
+    sh.gives('echo "${PIPESTATUS[@]}"; printf x', "0 3\nx")
+    sh.times_out("read line", 0.5)
+    sh.leave("word")
+    sh.gives('echo "$line"; unset PROMPT_COMMAND PS1; printf x', "word\nx")
+    sh.gives("echo b", "b\n")
+
+
+def test_a_readonly_ps2_is_no_output(sh: Shell) -> None:
+    """Its text is learned from an answer that the traces of `set -x` stand in."""
+    for command in ("declare -r PS2=x", "exec 2>&0", "set -x"):
+        sh.gives(command, "")
+    sh.gives("exec 3>/dev/null", "+ exec\n")
+    sh.gives("echo a\necho b", "+ echo a\na\n+ echo b\nb\n")
+    sh.gives("set +x", "+ set +x\n")
+
+
 @pytest.mark.parametrize("last", ["PS1=y", "PS1='$ '"])
 def test_the_prompt_of_an_empty_line_is_no_output(sh: Shell, last: str) -> None:
     """An empty line is typed before a long one, and its prompt shows again what was hidden."""

@@ -77,8 +77,9 @@ static void expect_answer(const char *before, int code, const char *pipestatus, 
     question[strlen(question) - 1] = 0; /* the file is its own output: nothing may be read behind the answer */
     snprintf(script, sizeof(script), "PS2=c; set -o pipefail; %s\n%s; exit\n", before, question);
     snprintf(wanted, sizeof(wanted),
-             MARK "3;%d\007declare -a PIPESTATUS=(%s) %s" MARK "4\007%s" MARK "4\007%s" MARK "4\007c" MARK "5;0\007", n,
-             code, pipestatus, last, n, prompt, n, start, n, n);
+             MARK "3;%d\007declare -a PIPESTATUS=(%s) %s" MARK "4\007%s" MARK "4\007%s" MARK "4\007c" MARK "4\007" MARK
+                  "5;0\007",
+             n, code, pipestatus, last, n, prompt, n, start, n, n, n);
     char *answer = run_bash(script);
     if (strcmp(answer, wanted) != 0) {
         fprintf(stderr, "after <%s>: <%s>, wanted <%s>\n", before, answer, wanted);
@@ -175,7 +176,7 @@ static void test_restore(void)
         expect_state(rows[i].before, &restore, rows[i].wanted);
     }
     swx_restore restore = restore_of(3, "[0]=\"1\" [1]=\"2\"", "$'a\\tb c'");
-    restore.guard = restore.reassert = restore.prompt_variables = restore.readline = true;
+    restore.guard = restore.reassert = restore.move = restore.prompt_variables = restore.readline = true;
     expect_state(":", &restore, "3 - 3 - a\tb c");
     const char *const foreign[] = { "x; false", "x\nfalse", "$'x'; false", "$'x", "x y",
                                     "x\\",      "$(false)", "x`false`",    "'x" };
@@ -194,7 +195,7 @@ static void test_restore_of_a_long_word(void)
     many[SWX_LAST_MAX] = 0;
     snprintf(wanted, sizeof(wanted), "7 - 0 7 - %s", many);
     restore = restore_of(7, "[0]=\"0\" [1]=\"7\"", many);
-    restore.guard = restore.reassert = true;
+    restore.guard = restore.reassert = restore.move = true;
     expect_state("true kept", &restore, wanted);
     for (int shift = 0; shift < 8; shift++) { /* no character is cut, wherever a line ends */
         int length = sprintf(many, "$'%.*s", shift, "xxxxxxx"),
