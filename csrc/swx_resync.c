@@ -305,7 +305,7 @@ static void type_restore(swx_session *s, int64_t now)
     bool last = s->resync.attempt > (far ? 1 : 2) && !moves;
     /* by a later element, or a PS1 that cannot be set; ours is still there if the guard only comes now */
     const swx_buf *prompt = &s->answer.parts[PART_PS1];
-    bool set_behind_guard = s->shell.guard && prompt->size && !is_own_prompt(prompt);
+    bool set_behind_guard = s->shell.guard && !moves && prompt->size && !is_own_prompt(prompt);
     s->shell.guard = s->shell.guard || (!told && (silent || last));
     s->shell.prompt_follows_guard = !told && !silent &&
                                     (s->shell.prompt_follows_guard || last || set_behind_guard ||

@@ -57,21 +57,26 @@ static void add_prompts(text *to, const swx_marks *marks)
 #define OPEN(bare) ((bare) ? "" : "{ ")
 #define CLOSE(bare) ((bare) ? SWX_BARE_CLOSE : SWX_GROUP_CLOSE)
 
-/* Adds an element of PROMPT_COMMAND that sets our prompts before each prompt, after the user's own elements, and tells
- * if there are others behind it. */
+/* Ends an element of PROMPT_COMMAND. A group tells if others stand behind it. */
+static void add_element_end(text *to, const swx_marks *marks, unsigned index, bool bare)
+{
+    if (!bare) {
+        add(to,
+            " || builtin :; builtin test \"${PROMPT_COMMAND[*]:%u}\" && "
+            "builtin printf \"\\033]7733;%%s;%d\\007\" %s >&0",
+            index + 1, SWX_MARK_FOLLOWED, marks->nonce);
+    }
+    add(to, "%s' || builtin :", CLOSE(bare));
+}
+
+/* Adds an element of PROMPT_COMMAND that sets our prompts before each prompt, after the user's own elements. */
 static void add_reassert(text *to, const swx_marks *marks, bool bare)
 {
-    char tell[LINE_ROOM] = "";
-    if (!bare) {
-        snprintf(tell, sizeof(tell),
-                 " || builtin :; builtin test \"${PROMPT_COMMAND[*]:7735}\" && "
-                 "builtin printf \"\\033]7733;%%s;%d\\007\" %s >&0",
-                 SWX_MARK_FOLLOWED, marks->nonce);
-    }
     add(to,
         "builtin declare -ga 'PROMPT_COMMAND[7734]=%sbuiltin declare -g +ilux '\\''PS0=%s'\\'' '\\''PS1=%s'\\'' "
-        "'\\''PS2='\\''%s%s' || builtin :",
-        OPEN(bare), marks->ps0, marks->ps1, tell, CLOSE(bare));
+        "'\\''PS2='\\''",
+        OPEN(bare), marks->ps0, marks->ps1);
+    add_element_end(to, marks, 7734, bare);
 }
 
 /* The element runs before the ones that mark or show the end of a command. */
@@ -282,8 +287,9 @@ swx_status swx_shelltext_restore(swx_buf *out, const swx_marks *marks, const swx
     if (restore->guard) { /* whatever sets the prompts, and wherever stderr goes later */
         add(&to,
             "; builtin declare -ga 'PROMPT_COMMAND[7733]=%sbuiltin printf '\\''\\033]7733;%%s;%d;%%s\\007'\\'' %s "
-            "\"$?\" >&0; builtin declare -g +ilux '\\''PS0='\\'' '\\''PS1='\\'' '\\''PS2='\\''%s' || builtin :",
-            OPEN(bare), SWX_MARK_GUARD, marks->nonce, CLOSE(bare));
+            "\"$?\" >&0; builtin declare -g +ilux '\\''PS0='\\'' '\\''PS1='\\'' '\\''PS2='\\''",
+            OPEN(bare), SWX_MARK_GUARD, marks->nonce);
+        add_element_end(&to, marks, 7733, bare);
     }
     if (restore->reassert) {
         add(&to, "; ");

@@ -83,14 +83,18 @@ def test_hidden_prompts_strand_nothing(sh: Shell, hide: str) -> None:
 
 @pytest.mark.parametrize("add", [
     ". FILE", 'eval "$(cat FILE)"', "f() { . FILE; }; set -u; IFS=; f", "PROMPT_COMMAND[9000]='PS1=x'",
-    "PROMPT_COMMAND+=(:); . FILE",
+    "PROMPT_COMMAND+=(:); . FILE", "exec 2>/dev/tty; . FILE",
 ])  # fmt: skip
-def test_what_is_added_to_prompt_command(sh: Shell, tmp_path: Path, add: str) -> None:
+@pytest.mark.parametrize("before", ["true", "exec 2>&0"])
+def test_what_is_added_to_prompt_command(sh: Shell, tmp_path: Path, add: str, before: str) -> None:
     """An element that comes last may set PS1, though the command that adds it does not say so."""
     (tmp_path / "file").write_text("hook() { PS1='u@h $ '; }\nPROMPT_COMMAND+=(hook)\n")
+    sh.gives(before, "")
     sh.gives(f"{add.replace('FILE', str(tmp_path / 'file'))}; echo added; (exit 4)", "added\n", 4)
     sh.gives("echo $?; true | (exit 3)", "4\n", 3)
     sh.gives('echo "${PIPESTATUS[@]}"; printf x', "0 3\nx")
+    text, seen = sh.stream(f": {'x' * 5000}; printf 12")
+    assert (text, seen.output) == ("12", "12")
     sh.times_out("read line", 0.5)
     sh.leave("word")
     sh.gives('echo "$line"; unset PROMPT_COMMAND PS1; printf x', "word\nx")
