@@ -307,7 +307,7 @@ static void conclude_from_mark(swx_session *s, int64_t now)
     bool idle = found.rank == 1 && s->current && s->current->runs && !s->run.begun &&
                 swx_job_notice_lead(s->output.kept.data, s->output.kept.size) == s->output.kept.size;
     if (found.conflict || found.altered || s->shell.input_moved || found.code < 0 || s->run.number_too_high || own ||
-        idle || s->run.replied || s->run.followed || asks_about_terminal(s, &found)) {
+        idle || s->run.replied || asks_about_terminal(s, &found)) {
         swx_buf_chop(&s->output.kept, s->shell.input_moved ? 0 : (size_t)(s->output.kept.total - found.at));
         swx_resync_begin(s, now, MARK_IN_DOUBT);
         return;
@@ -486,14 +486,9 @@ static void check_running(swx_session *s, int64_t now, bool fresh)
 static bool asks_unheard(swx_session *s, int64_t now)
 {
     bool unread = !s->run.begun; /* the shell waits for more of the command, as in an open quote of an alias */
-    bool may = !has_evidence(s) && !s->run.found.rank && !s->run.notices && !swx_output_is_held(s);
-    if (may && !s->transport->has_processes && s->run.followed && now - s->output.last_data > UNHEARD && typed_all(s)) {
-        swx_completion_take_held(s);
-        swx_resync_begin(s, now, PROMPT_SEEN);
-        return true;
-    }
-    may = may && s->transport->has_processes &&
-          (unread || s->run.followed || (s->run.hints & SWX_HINT_HIDES) || s->interrupt.group == s->child.pid);
+    bool may = s->transport->has_processes && !has_evidence(s) && !s->run.found.rank && !s->run.notices &&
+               !swx_output_is_held(s) &&
+               (unread || (s->run.hints & SWX_HINT_HIDES) || s->interrupt.group == s->child.pid);
     int64_t worked = may && swx_evidence_is_still(s, now, true) ? swx_kernel_worked(s->child.pid) : 0;
     bool again = worked && worked == s->run.worked_when_still;
     s->run.worked_when_still = worked;

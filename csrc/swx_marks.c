@@ -45,13 +45,14 @@ swx_status swx_marks_init(swx_marks *marks, bool elsewhere, swx_error *err)
 /* The part behind the head, NUL-terminated at `size`, without BEL. */
 static bool parse_mark(const swx_marks *marks, const char *text, size_t size, swx_mark *mark)
 {
-    static const unsigned counts[] = { [SWX_MARK_PROMPT] = 4, [SWX_MARK_GUARD] = 1, [SWX_MARK_REPORT] = 1,
-                                       [SWX_MARK_VALUE] = 0,  [SWX_MARK_END] = 1,   [SWX_MARK_FOLLOWED] = 0 };
+    static const unsigned counts[] = {
+        [SWX_MARK_PROMPT] = 4, [SWX_MARK_GUARD] = 1, [SWX_MARK_REPORT] = 1, [SWX_MARK_VALUE] = 0, [SWX_MARK_END] = 1
+    };
     const char *end = text + size;
     char *behind;
     const unsigned kind = (unsigned)(*text++ - '0');
     uint64_t fields[4] = { 0 };
-    if (kind < SWX_MARK_PROMPT || kind > SWX_MARK_FOLLOWED) {
+    if (kind < SWX_MARK_PROMPT || kind > SWX_MARK_END) {
         return false;
     }
     const bool named = strncmp(text, "tty;", 4) != 0; /* what `\l` gives for an input that is no terminal */

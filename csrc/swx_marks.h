@@ -32,13 +32,12 @@ enum {
 };
 
 typedef enum {
-    SWX_MARK_START = 0,   /* PS0: a command was read and begins; what came before is not its output */
-    SWX_MARK_PROMPT = 1,  /* PS1: fields exit code, command number, job count, the length of PS1, PS0 itself */
-    SWX_MARK_GUARD = 2,   /* printed by PROMPT_COMMAND when prompts cannot be seen: field exit code */
-    SWX_MARK_REPORT = 3,  /* answer to a question: field exit code */
-    SWX_MARK_VALUE = 4,   /* separates the parts of that answer */
-    SWX_MARK_END = 5,     /* ends that answer: field 1, or 0 where stderr is no terminal */
-    SWX_MARK_FOLLOWED = 6 /* printed by PROMPT_COMMAND when an element behind ours may change the prompts */
+    SWX_MARK_START = 0,  /* PS0: a command was read and begins; what came before is not its output */
+    SWX_MARK_PROMPT = 1, /* PS1: fields exit code, command number, job count, the length of PS1, PS0 itself */
+    SWX_MARK_GUARD = 2,  /* printed by PROMPT_COMMAND when prompts cannot be seen: field exit code */
+    SWX_MARK_REPORT = 3, /* answer to a question: field exit code */
+    SWX_MARK_VALUE = 4,  /* separates the parts of that answer */
+    SWX_MARK_END = 5     /* ends that answer: field 1, or 0 where stderr is no terminal */
 } swx_mark_kind;
 
 typedef struct {

@@ -299,7 +299,6 @@ static void take_mark(swx_session *s, const swx_mark *mark, int64_t now)
             s->answer.part = PART_STATE;
         }
         break;
-    case SWX_MARK_FOLLOWED: s->run.followed = true; break;
     case SWX_MARK_VALUE: s->answer.part += s->answer.part != PART_NOISE && s->answer.part != PART_MODES; break;
     case SWX_MARK_END:
         if (s->state == RESYNC && s->resync.phase == ASK && s->resync.answered) {

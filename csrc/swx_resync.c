@@ -46,14 +46,11 @@ static const uint8_t *find_own(const swx_session *s, const uint8_t *line, size_t
         { SWX_REASSERT, SWX_REASSERT_BARE, false },  { SWX_REASSERT, SWX_BARE_END, false },
         { SWX_GUARD, SWX_GUARD_END, false },
     };
-    if (!contains(line, size, s->marks.nonce)) {
+    if (contains(line, size, "PROMPT_COMMAND") || !contains(line, size, s->marks.nonce)) {
         return NULL;
     }
     for (size_t i = 0; i < SWX_COUNT(texts); i++) {
         const uint8_t *at = find_last(line, size, texts[i].head);
-        if (at && contains(line, (size_t)(at - line), "PROMPT_COMMAND")) {
-            return NULL;
-        }
         bool ends = swx_buf_ends_with(&s->output.kept, (const uint8_t *)texts[i].end, strlen(texts[i].end));
         if (at && texts[i].group) {
             return ends ? at : NULL;
@@ -301,11 +298,10 @@ static void type_restore(swx_session *s, int64_t now)
      * better than PROMPT_COMMAND. */
     bool silent = s->answer.report.no_stderr, told = has_evidence(s), far = !told && s->resync.prompt_missing;
     /* where only silence tells, each try takes long, so the first two are one */
-    bool moves = s->run.followed && !s->resync.moved; /* readonly elements stay where they are */
-    bool last = s->resync.attempt > (far ? 1 : 2) && !moves;
+    bool last = s->resync.attempt > (far ? 1 : 2);
     /* by a later element, or a PS1 that cannot be set; ours is still there if the guard only comes now */
     const swx_buf *prompt = &s->answer.parts[PART_PS1];
-    bool set_behind_guard = s->shell.guard && !moves && prompt->size && !is_own_prompt(prompt);
+    bool set_behind_guard = s->shell.guard && prompt->size && !is_own_prompt(prompt);
     s->shell.guard = s->shell.guard || (!told && (silent || last));
     s->shell.prompt_follows_guard = !told && !silent &&
                                     (s->shell.prompt_follows_guard || last || set_behind_guard ||
@@ -333,7 +329,6 @@ static void type_restore(swx_session *s, int64_t now)
         .unreassert =
             silent || s->shell.guard ||
             (s->shell.marks_impossible && told && (s->shell.brace_may_be_alias || s->answer.report.fixed_prompt)),
-        .move = moves,
         .brace_may_be_alias = s->shell.brace_may_be_alias,
         .disarm = first && !s->shell.reassert,
         .keep_modes = s->shell.keeps_modes && s->resync.arms_prompt,
@@ -342,8 +337,6 @@ static void type_restore(swx_session *s, int64_t now)
         .modes_size = changed ? s->shell.modes.size : 0,
     };
     s->shell.keeps_modes = restore.keep_modes;
-    s->run.followed = false;
-    s->resync.moved = s->resync.moved || moves;
     /* the old nonce's prompt may still come, and must not count */
     bool fresh = !s->resync.owner_saw_end || swx_marks_init(&s->marks, !s->transport->has_processes, NULL) == SWX_OK;
     s->resync.owner_saw_end = false;
@@ -425,8 +418,8 @@ static void conclude_resync(swx_session *s, int64_t now)
 {
     const char *unread = NULL;
     int64_t count = commands_read(s);
-    /* Another process typed a command too, whose exit code this may be. */
-    if (count > 1 && s->run.number_too_high && s->resync.doubted == 2) {
+    /* Another process typed a command too, or the shell has read some from a file, whose exit code this may be. */
+    if (count > 1 && (s->run.number_too_high || s->resync.input_moved) && s->resync.doubted == 2) {
         swx_session_lose(s);
         return;
     }

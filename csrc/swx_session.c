@@ -374,7 +374,7 @@ static uint64_t may_take(const swx_session *s, const swx_op *op)
 {
     uint64_t size = s->output.kept.total > op->taken ? s->output.kept.total - op->taken : 0;
     bool prompt = (s->run.hints & SWX_HINT_PROMPT) || s->shell.marks_impossible || s->shell.prompt_follows_guard ||
-                  s->run.followed || (s->transport->has_processes && (s->run.hints & SWX_HINT_SOURCE));
+                  (s->transport->has_processes && (s->run.hints & SWX_HINT_SOURCE));
     if (swx_completion_holds_start(s)) {
         return 0;
     }

@@ -39,7 +39,7 @@ typedef enum { ASK, AWAIT_PROMPT, RESTORE } resync_phase;
 
 /* The parts of an answer: PIPESTATUS and `$_`, the texts that the prompts print, the terminal's modes.  What comes
  * before the answer is noise, which is dropped. */
-typedef enum { PART_NOISE, PART_STATE, PART_PS1, PART_PS0, PART_PS2, PART_TRACES, PART_MODES, PARTS } answer_part;
+typedef enum { PART_NOISE, PART_STATE, PART_PS1, PART_PS0, PART_PS2, PART_MODES, PARTS } answer_part;
 
 /* The best mark so far for the end of the running command. */
 typedef struct {
@@ -124,7 +124,6 @@ typedef struct {
     bool empty_line_before; /* an empty line was typed before it, whose prompt is still to come */
     bool numbers_may_skip;  /* lines typed to programs: numbers may advance by more than one */
     bool number_too_high;   /* a mark had too high a number: another process may have typed a command */
-    bool followed;          /* PROMPT_COMMAND has elements behind ours, which may hide the prompt */
     bool readline_seen;
     bool replied;              /* a query of it was answered, and the shell may have read the answer */
     bool processed;            /* "\n" came as "\r\n" from it */
@@ -162,7 +161,6 @@ typedef struct {
     bool unexpanded;             /* the mark in doubt was */
     bool answered;               /* the answer holds the truth about the command */
     bool interrupted;            /* the shell was, because it did not answer or may have read something else */
-    bool moved;                  /* the user's elements of PROMPT_COMMAND were, before ours */
     bool ask_again;              /* ask once the SIGINT was handled, which may discard input */
     int code_before;             /* the exit code of a mark before that; -1: none came */
     swx_modes_question question; /* about the terminal's modes */

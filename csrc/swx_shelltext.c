@@ -57,26 +57,13 @@ static void add_prompts(text *to, const swx_marks *marks)
 #define OPEN(bare) ((bare) ? "" : "{ ")
 #define CLOSE(bare) ((bare) ? SWX_BARE_CLOSE : SWX_GROUP_CLOSE)
 
-/* Ends an element of PROMPT_COMMAND. A group tells if others stand behind it. */
-static void add_element_end(text *to, const swx_marks *marks, unsigned index, bool bare)
-{
-    if (!bare) {
-        add(to,
-            " || builtin :; builtin test \"${PROMPT_COMMAND[*]:%u}\" && "
-            "builtin printf \"\\033]7733;%%s;%d\\007\" %s >&0",
-            index + 1, SWX_MARK_FOLLOWED, marks->nonce);
-    }
-    add(to, "%s' || builtin :", CLOSE(bare));
-}
-
 /* Adds an element of PROMPT_COMMAND that sets our prompts before each prompt, after the user's own elements. */
 static void add_reassert(text *to, const swx_marks *marks, bool bare)
 {
     add(to,
         "builtin declare -ga 'PROMPT_COMMAND[7734]=%sbuiltin declare -g +ilux '\\''PS0=%s'\\'' '\\''PS1=%s'\\'' "
-        "'\\''PS2='\\''",
-        OPEN(bare), marks->ps0, marks->ps1);
-    add_element_end(to, marks, 7734, bare);
+        "'\\''PS2='\\''%s' || builtin :",
+        OPEN(bare), marks->ps0, marks->ps1, CLOSE(bare));
 }
 
 /* The element runs before the ones that mark or show the end of a command. */
@@ -123,9 +110,8 @@ bool swx_shelltext_is_modes(const uint8_t *word, size_t size)
     return any && size <= MODES_MAX;
 }
 
-static void add_modes_question(text *to, const swx_marks *marks, swx_modes_question question, const char *answer)
+static void add_modes_question(text *to, swx_modes_question question, const char *answer)
 {
-    add(to, "builtin printf '\\033]7733;%%s;%d\\007\\n' %s >%s; ", SWX_MARK_VALUE, marks->nonce, answer);
     if (question == SWX_MODES_FIRST) {
         add(to,
             "case ${#PROMPT_COMMAND[@]}:$(builtin declare -f; builtin alias; builtin trap) in "
@@ -147,14 +133,15 @@ swx_status swx_shelltext_question(swx_buf *out, const swx_marks *marks, swx_mode
     /* The nonce is an argument of printf, so that the line itself, if it is ever echoed, holds no mark. */
     add(&to,
         SWX_QUESTION "\\033]7733;%%s;%d;%%s\\007%%s %%q\\033]7733;%%s;%d\\007%%s\\033]7733;%%s;%d\\007%%s"
-                     "\\033]7733;%%s;%d\\007%%s\\033]7733;%%s;%d\\007' %s \"$?\" "
+                     "\\033]7733;%%s;%d\\007%%s\\033]7733;%%s;%d\\007%s' %s \"$?\" "
                      "\"${PIPESTATUS[*]@A}${SHELLOPTS##*pipefail*}\"",
-        SWX_MARK_REPORT, SWX_MARK_VALUE, SWX_MARK_VALUE, SWX_MARK_VALUE, SWX_MARK_VALUE, nonce);
+        SWX_MARK_REPORT, SWX_MARK_VALUE, SWX_MARK_VALUE, SWX_MARK_VALUE, SWX_MARK_VALUE,
+        question == SWX_MODES_SKIP ? "" : "\\n", nonce);
     /* PS1 may be unset, which is an error under `set -u`. */
     add(&to, " \"$_\" %s \"${PS1+${PS1@P}}\" %s \"${PS0+${PS0@P}}\" %s \"${PS2+${PS2@P}}\" %s >%s; " FORGET, nonce,
         nonce, nonce, nonce, answer);
     if (question != SWX_MODES_SKIP) {
-        add_modes_question(&to, marks, question, answer);
+        add_modes_question(&to, question, answer);
     }
     snprintf(end, sizeof(end), "builtin printf '\\033]7733;%%s;%d;%%s\\007' %s", SWX_MARK_END, nonce);
     add(&to, "builtin test -t 2 || builtin [ -t 2 ] && %s \"1${PS1+${PS1@a}}\" >%s || %s 0 >%s\n", end, answer, end,
@@ -263,11 +250,6 @@ swx_status swx_shelltext_restore(swx_buf *out, const swx_marks *marks, const swx
     if (restore->disarm) {
         add(&to, "builtin unset PROMPT_COMMAND; ");
     }
-    if (restore->move) {
-        add(&to,
-            "builtin unset 'PROMPT_COMMAND[7732]' 'PROMPT_COMMAND[7733]' 'PROMPT_COMMAND[7734]' 2>&- || builtin :; "
-            "builtin declare -ga 'PROMPT_COMMAND=(\"${PROMPT_COMMAND[@]}\")' 2>&- || builtin :; ");
-    }
     if (restore->keep_modes) {
         add_kept_modes(&to, bare);
     } else if (restore->unkeep_modes) {
@@ -287,9 +269,8 @@ swx_status swx_shelltext_restore(swx_buf *out, const swx_marks *marks, const swx
     if (restore->guard) { /* whatever sets the prompts, and wherever stderr goes later */
         add(&to,
             "; builtin declare -ga 'PROMPT_COMMAND[7733]=%sbuiltin printf '\\''\\033]7733;%%s;%d;%%s\\007'\\'' %s "
-            "\"$?\" >&0; builtin declare -g +ilux '\\''PS0='\\'' '\\''PS1='\\'' '\\''PS2='\\''",
-            OPEN(bare), SWX_MARK_GUARD, marks->nonce);
-        add_element_end(&to, marks, 7733, bare);
+            "\"$?\" >&0; builtin declare -g +ilux '\\''PS0='\\'' '\\''PS1='\\'' '\\''PS2='\\''%s' || builtin :",
+            OPEN(bare), SWX_MARK_GUARD, marks->nonce, CLOSE(bare));
     }
     if (restore->reassert) {
         add(&to, "; ");

@@ -37,7 +37,7 @@ swx_status swx_shelltext_startup(swx_buf *out, const swx_marks *marks, const swx
 #define SWX_GUARD_GROUP "{ " SWX_GUARD
 #define SWX_GROUP_CLOSE " || builtin :; } >&- 2>&-"
 #define SWX_BARE_CLOSE " >&- 2>&- || builtin :"
-#define SWX_GROUP_END SWX_GROUP_CLOSE "\n"
+#define SWX_GROUP_END "'PS2='" SWX_GROUP_CLOSE "\n"
 #define SWX_BARE_END "'PS2='" SWX_BARE_CLOSE "\n"
 #define SWX_REASSERT_BARE "'PS2=' 1>&- 2>&-\n"
 
@@ -56,15 +56,15 @@ typedef enum {
  * beginning, and an alias anywhere), and short: where such a trap waits to be run, bash loses a line that takes it
  * several reads (1,024 bytes each).  The answer is a REPORT mark (exit code), the declaration of PIPESTATUS, a blank,
  * the last argument `$_` in the shell's own quoting, a VALUE mark, the text that the user's prompt printed, a VALUE
- * mark, what PS0 prints, the same for PS2, a VALUE mark, traces that `set -x` may print of the rest, and an END mark
- * (is stderr the terminal, and the attributes of PS1). All is expanded before anything is run, and goes to the terminal
- * through SWX_ANSWER_INPUT, whatever stdout and stderr are.
+ * mark, what PS0 prints, the same for PS2, a VALUE mark, what `set -x` traces of the rest, and an END mark (is stderr
+ * the terminal, and the attributes of PS1). All is expanded before anything is run, and goes to the terminal through
+ * SWX_ANSWER_INPUT, whatever stdout and stderr are.
  *
  * Where fd 0 was opened for reading alone, or may have been, as by `exec </dev/tty`, the answer goes to
  * SWX_ANSWER_TERMINAL, which a restricted shell could not open.
  *
- * A question about modes adds a part before the END mark: a newline as the terminal made it before anything was put
- * back; for SWX_MODES_FIRST a line, 0 or 1: PROMPT_COMMAND has elements that are not ours, or functions, aliases or
+ * A question about modes adds to the part before the END mark: a newline as the terminal made it before anything was
+ * put back; for SWX_MODES_FIRST a line, 0 or 1: PROMPT_COMMAND has elements that are not ours, or functions, aliases or
  * traps speak of prompts; and the modes as `stty -g` prints them, nothing where there is no stty. */
 swx_status swx_shelltext_question(swx_buf *out, const swx_marks *marks, swx_modes_question question,
                                   const char *answer);
@@ -81,7 +81,6 @@ typedef struct {
     bool guard;            /* mark the end of commands from PROMPT_COMMAND, because prompts are not seen */
     bool reassert;         /* set PS1 again from PROMPT_COMMAND, because the user's PROMPT_COMMAND sets it each time */
     bool unreassert;       /* take its element out again */
-    bool move;             /* move the user's elements of PROMPT_COMMAND before ours */
     bool brace_may_be_alias; /* a brace may be an alias: what PROMPT_COMMAND gets does without */
     bool disarm;             /* take that out again: PROMPT_COMMAND is ours alone, and nothing needs it */
     bool keep_modes;         /* have PROMPT_COMMAND put back the modes in which the shell can be typed to */

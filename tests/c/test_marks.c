@@ -56,13 +56,13 @@ static void test_marks_in_output(void)
     CHECK(swx_marks_init(&marks, false, NULL) == SWX_OK);
     snprintf(h, sizeof(h), "\033]7733;%s;", marks.nonce);
     snprintf(start, sizeof(start), "\033]7733;%s", marks.start);
-    int size = snprintf(bytes, sizeof(bytes),
-                        "a%s\007b\n%s1;130;17;2;70;60\007%s1;$?;1;0;${#PS1};${PS0-}\007c%s2;7\007%s3;1\007x%s4\007y%s5;"
-                        "1\007%s5;0\007z%s6\007",
-                        start, h, h, h, h, h, h, h, h);
+    int size = snprintf(
+        bytes, sizeof(bytes),
+        "a%s\007b\n%s1;130;17;2;70;60\007%s1;$?;1;0;${#PS1};${PS0-}\007c%s2;7\007%s3;1\007x%s4\007y%s5;1\007%s5;0\007z",
+        start, h, h, h, h, h, h, h);
     expect_story(&marks, bytes, (size_t)size,
                  "a<0:-1:0:0:0>b\n<1:130:17:2:0><1:-1:1:0:0>c<2:7:0:0:0><3:1:0:0:0>x<4:-1:0:0:0>y<5:-1:0:0:0>"
-                 "<5:-1:0:0:1>z<6:-1:0:0:0>");
+                 "<5:-1:0:0:1>z");
 }
 
 static void test_what_is_not_a_mark_is_output(void)
@@ -71,25 +71,23 @@ static void test_what_is_not_a_mark_is_output(void)
     char h[64], bytes[4096];
     CHECK(swx_marks_init(&marks, false, NULL) == SWX_OK);
     snprintf(h, sizeof(h), "\033]7733;%s;", marks.nonce);
-    const char *forms[] = {
-        "%s1;1;1;1\007",
-        "%s1;1;1;1;\007",
-        "%s1;1;1;1;5\007",
-        "%s9\007",
-        "%s1\007",
-        "%s0\007",
-        "%s1;256;1;1\007",
-        "%s1;1;1;1;1\007",
-        "%s1;1;x;1\007",
-        "%s\007",
-        "%s0",
-        "%s0\033",
-        "%s1;0;1\n;0\007",
-        "\033%s0x\007",
-        "%s3;1;0\007",
-        "%s1;-1;1;1\007",
-        "%s1;99999999999999999999;1;1\007",
-    };
+    const char *forms[] = { "%s1;1;1;1\007",
+                            "%s1;1;1;1;\007",
+                            "%s1;1;1;1;5\007",
+                            "%s9\007",
+                            "%s1\007",
+                            "%s0\007",
+                            "%s1;256;1;1\007",
+                            "%s1;1;1;1;1\007",
+                            "%s1;1;x;1\007",
+                            "%s\007",
+                            "%s0",
+                            "%s0\033",
+                            "%s1;0;1\n;0\007",
+                            "\033%s0x\007",
+                            "%s3;1;0\007",
+                            "%s1;-1;1;1\007",
+                            "%s1;99999999999999999999;1;1\007" };
     for (size_t i = 0; i < SWX_COUNT(forms); i++) {
         int size = snprintf(bytes, sizeof(bytes), forms[i], h);
         strcat(bytes, "end\n"); /* what is held back comes out as soon as it cannot be a mark */

@@ -366,7 +366,7 @@ CHANGES = {
         "unset PROMPT_COMMAND", "PROMPT_COMMAND+=('PS1=y')", "PROMPT_COMMAND='PS0=z; PS1=\"$? \"'", "declare -r PS0=x",
         "PROMPT_COMMAND=('PS1=a' 'PS1=b')", "PROMPT_COMMAND='(exit 9)'", r"""PROMPT_COMMAND='PS1="\u@\h "'""",
         "unset PS1 PROMPT_COMMAND", "PROMPT_COMMAND='unset PS1'", "declare -r PROMPT_COMMAND", "declare -r PS1='$ '",
-        "declare -r PS1=", "declare -r PS2=x", 'declare -g "P${_+}ROMPT_COMMAND[9000]=P${_+}S1=h"',
+        "declare -r PS1=", "declare -r PS2=x",
     ]),
     "options": (8, [
         *(f"set {sign}{letter}" for letter in "uefabhkmBCEPTv" for sign in "-+"), "set -o pipefail", "set +o pipefail",
@@ -423,7 +423,7 @@ def _apply(model: Model, kind: str, text: str) -> None:
     if kind == "hooks":
         model.hook = HOOKS.get(text, "")
     if kind == "prompts":
-        model.commands |= "ROMPT_COMMAND" in text
+        model.commands |= "PROMPT_COMMAND" in text
         model.frozen |= text.startswith("declare -") and "-a" not in text
     if kind == "traps":
         model.chld = words[1] == ":" if words[2] == "CHLD" else model.chld

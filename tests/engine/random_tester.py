@@ -107,8 +107,6 @@ KNOWN = [
     Known("the same, where the prompt goes to that input", ["exec 0</dev/tty", "exec 2>&0"], "local"),
     Known("a session whose prompt is lost while printf is disabled is lost", ["enable -n printf"]),
     Known("PROMPT_COMMAND is readonly, and prompts are hidden", ["declare -r PROMPT_COMMAND"], "closed, place"),
-    Known("an element behind ours hides the prompt, and a brace is an alias",
-          [r"alias \{.*", "declare -g .*ROMPT_COMMAND.*"], "closed, place"),
     Known("PROMPT_COMMAND is readonly, and an element of it has a brace", ["declare -r PROMPT_COMMAND", "alias {.*"]),
     Known("the text of a PS0 that PROMPT_COMMAND sets is output once",
           ["PROMPT_COMMAND.*PS0.*", r"alias \{.*|declare -r PS1.*"], "local"),
